@@ -1,0 +1,1 @@
+//! The facecrawl binary: command line, configuration, telemetry and shutdown.

@@ -1,0 +1,2 @@
+//! The facecrawl binary.
+fn main() {}

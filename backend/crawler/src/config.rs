@@ -1,0 +1,53 @@
+//! Limits and manners.
+use ipnet::IpNet;
+use std::time::Duration;
+
+/// What the fetcher may do.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `CRAWL_USER_AGENT`: product token first, then a contact URL.
+    pub user_agent: String,
+    /// `CRAWL_ALLOW_PRIVATE`: address ranges that are open although they are private; any port is open there.
+    pub allow_private: Vec<IpNet>,
+    /// Ports open everywhere.
+    pub ports: Vec<u16>,
+    /// To a connected socket (TLS included).
+    pub connect_timeout: Duration,
+    /// For one hop, to the last byte of the body.
+    pub total_timeout: Duration,
+    /// Bytes per second below which a body is given up (measured over 5 s).
+    pub min_speed: u64,
+    /// Redirects followed per request.
+    pub max_redirects: usize,
+    /// Decoded bytes of a page.
+    pub page_limit: usize,
+    /// Decoded bytes of an image.
+    pub image_limit: usize,
+    /// Decoded bytes of robots.txt that are read; the rest is ignored (RFC 9309 2.5).
+    pub robots_limit: usize,
+    /// Decoded bytes of a sitemap.
+    pub sitemap_limit: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            user_agent: concat!(
+                "facecrawl/",
+                env!("CARGO_PKG_VERSION"),
+                " (+https://github.com/facecrawl/facecrawl)"
+            )
+            .into(),
+            allow_private: Vec::new(),
+            ports: vec![80, 443],
+            connect_timeout: Duration::from_secs(5),
+            total_timeout: Duration::from_secs(30),
+            min_speed: 1024,
+            max_redirects: 5,
+            page_limit: 5 << 20,
+            image_limit: 25 << 20,
+            robots_limit: 500 << 10,
+            sitemap_limit: 50 << 20,
+        }
+    }
+}

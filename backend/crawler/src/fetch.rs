@@ -1,0 +1,159 @@
+//! One guarded request at a time, redirects vetted hop by hop.
+use crate::{Config, Guard, GuardError};
+use bytes::Bytes;
+use std::time::Duration;
+use url::Url;
+
+/// What is fetched; chooses the byte limit and the `Accept` header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An HTML page.
+    Page,
+    /// An image.
+    Image,
+    /// robots.txt.
+    Robots,
+    /// A sitemap or feed.
+    Sitemap,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Where.
+    pub url: Url,
+    /// What for.
+    pub kind: Kind,
+    /// Sent as `If-None-Match`.
+    pub etag: Option<String>,
+    /// Sent as `If-Modified-Since`.
+    pub last_modified: Option<String>,
+}
+
+impl Request {
+    /// A plain request.
+    pub fn new(url: Url, kind: Kind) -> Self {
+        Self { url, kind, etag: None, last_modified: None }
+    }
+}
+
+/// An answer whose body is complete.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// After redirects.
+    pub url: Url,
+    /// HTTP status (2xx or 304; others are `FetchError::Status`).
+    pub status: u16,
+    /// `Content-Type`.
+    pub content_type: Option<String>,
+    /// `ETag`.
+    pub etag: Option<String>,
+    /// `Last-Modified`.
+    pub last_modified: Option<String>,
+    /// All `X-Robots-Tag` values.
+    pub robots_tags: Vec<String>,
+    /// The decoded body.
+    pub body: Bytes,
+    /// Every URL that redirected, in order.
+    pub redirects: Vec<Url>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The URL or an address of its host is forbidden.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// The policy refused the hop (robots, scope): its code.
+    #[error("not allowed: {0}")]
+    Refused(String),
+    /// The policy asks to come back later (politeness).
+    #[error("not now")]
+    Later(time::OffsetDateTime),
+    /// The host name has no address.
+    #[error("the host name cannot be resolved: {0}")]
+    Dns(String),
+    /// No connection, or it broke.
+    #[error("the connection failed: {0}")]
+    Connect(String),
+    /// Too slow.
+    #[error("timed out: {0}")]
+    Timeout(&'static str),
+    /// The body is longer than the limit.
+    #[error("the answer is longer than {limit} bytes")]
+    TooLarge {
+        /// The limit in decoded bytes.
+        limit: usize,
+    },
+    /// More redirects than allowed, or a loop.
+    #[error("too many redirects")]
+    TooManyRedirects,
+    /// An HTTP error status.
+    #[error("the server answered {status}")]
+    Status {
+        /// The status.
+        status: u16,
+        /// `Retry-After`, as a wait from now.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl FetchError {
+    /// Stable reason code: `forbidden_url`, `forbidden_address`, `robots_disallowed`, `dns_failure`, `connect_failure`, `timeout`,
+    /// `too_many_bytes`, `too_many_redirects`, `http_404`, …
+    pub fn code(&self) -> String {
+        todo!()
+    }
+    /// Whether another attempt can help.
+    pub fn is_transient(&self) -> bool {
+        todo!()
+    }
+}
+
+/// Asked before every hop, told after it. The crawl's policy checks scope and robots and waits for the host's turn.
+#[async_trait::async_trait]
+pub trait HopPolicy: Send + Sync {
+    /// May this hop be sent now? Waits for its turn when that is near.
+    async fn admit(&self, url: &Url) -> Result<(), FetchError>;
+    /// The head of the answer has arrived (`status`), or the hop failed (`None`).
+    async fn finished(&self, url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration);
+}
+
+/// Lets every hop pass (the guard still applies).
+pub struct AnyHop;
+
+#[async_trait::async_trait]
+impl HopPolicy for AnyHop {
+    async fn admit(&self, _url: &Url) -> Result<(), FetchError> {
+        Ok(())
+    }
+    async fn finished(
+        &self,
+        _url: &Url,
+        _status: Option<u16>,
+        _retry_after: Option<Duration>,
+        _took: Duration,
+    ) {
+    }
+}
+
+/// Sends requests; cheap to clone, reuses connections.
+#[derive(Clone)]
+pub struct Fetcher {
+    _guard: Guard,
+}
+
+impl Fetcher {
+    /// A fetcher with its own connection pool.
+    pub fn new(_config: &Config) -> Self {
+        todo!()
+    }
+    /// Fetches, following up to `max_redirects` redirects, each vetted by the guard and by `policy`.
+    pub async fn fetch(&self, _request: Request, _policy: &dyn HopPolicy) -> Result<Fetched, FetchError> {
+        todo!()
+    }
+    /// Our product token (`facecrawl`), as robots.txt names it.
+    pub fn agent(&self) -> &str {
+        todo!()
+    }
+}

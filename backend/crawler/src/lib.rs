@@ -1,0 +1,18 @@
+//! Frontier rules, guarded polite fetch, robots, and extraction of links and images. No database, no models.
+
+pub mod config;
+pub mod directives;
+pub mod extract;
+pub mod fetch;
+pub mod guard;
+pub mod robots;
+pub mod scope;
+pub mod urls;
+
+pub use config::Config;
+pub use directives::Directives;
+pub use extract::{ImageCandidate, Link, Page, extract_page};
+pub use fetch::{FetchError, Fetched, Fetcher, HopPolicy, Request};
+pub use guard::{Guard, GuardError};
+pub use robots::Robots;
+pub use scope::Scope;

@@ -1,0 +1,10 @@
+//! Bytes to faces, and the job bodies that crawl, fetch and store. The one path that jobs, API and command line share.
+
+pub mod analyze;
+pub mod crawl;
+pub mod ingest;
+pub mod jobs;
+
+pub use analyze::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Rotate, Timings};
+pub use crawl::{CrawlOptions, Crawls, Dedupe};
+pub use ingest::{Ingest, Ingested};

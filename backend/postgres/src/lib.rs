@@ -1,0 +1,1 @@
+//! A private Postgres cluster that lives and dies with the process.

@@ -1,0 +1,29 @@
+//! What the store can answer besides rows.
+
+/// Why the store refused.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No row with that id (in that collection).
+    #[error("there is no {what} {id}")]
+    NotFound {
+        /// `face`, `image`, …
+        what: &'static str,
+        /// As asked for.
+        id: String,
+    },
+    /// A unique name is taken, or the row's state does not allow the change.
+    #[error("{0}")]
+    Conflict(String),
+    /// A cursor that this service did not hand out.
+    #[error("the cursor is not one that this service handed out")]
+    BadCursor,
+    /// The blob store failed.
+    #[error("the blob store failed: {0}")]
+    Blob(String),
+    /// The schema could not be brought up to date.
+    #[error("the database schema could not be migrated: {0}")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// The database failed.
+    #[error("the database failed: {0}")]
+    Database(#[from] sqlx::Error),
+}

@@ -1,0 +1,20 @@
+//! Collections, crawls, pages, hosts, images, faces and search in Postgres with pgvector; blobs beside it.
+//!
+//! Rows are plain structs with public fields; every call that can be part of a larger transaction takes a
+//! `&mut PgConnection`, the others use the pool. The crates above name no `sqlx` type: they pass `tx.conn()`.
+
+pub mod blobs;
+pub mod collections;
+pub mod crawls;
+pub mod database;
+pub mod error;
+pub mod faces;
+pub mod hosts;
+pub mod images;
+pub mod models;
+pub mod pages;
+pub mod search;
+
+pub use blobs::Blobs;
+pub use database::{Config, Store, Tx};
+pub use error::StoreError;

@@ -1,0 +1,68 @@
+//! Photographs, models and reference outputs from the folder beside the checkout.
+//!
+//! They are optional: without them the tests that need them say so and pass, unless `REQUIRE_MODELS=1`, which turns
+//! their absence into a failure.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace root exists")
+}
+
+fn shared(part: &str) -> Option<PathBuf> {
+    let path = root().join("../shared").join(part);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(
+        std::env::var("REQUIRE_MODELS").as_deref() != Ok("1"),
+        "REQUIRE_MODELS=1, but {} is not there",
+        path.display()
+    );
+    eprintln!("skipped: {} is not there (set REQUIRE_MODELS=1 to make this a failure)", path.display());
+    None
+}
+
+/// ONNX Runtime's shared library as `./scripts/setup` unpacks it. Panics when it is absent: every checkout has it after set-up.
+pub fn library() -> PathBuf {
+    if let Some(path) = std::env::var_os("ORT_DYLIB_PATH") {
+        return path.into();
+    }
+    let name = if cfg!(target_os = "macos") { "libonnxruntime.dylib" } else { "libonnxruntime.so" };
+    let path = root().join(".runtime/onnxruntime").join(name);
+    assert!(path.exists(), "{} is not there; run ./scripts/setup", path.display());
+    path
+}
+
+/// The folder of models, or `None` where the test must skip itself.
+pub fn models_dir() -> Option<PathBuf> {
+    shared("models")
+}
+
+/// One model file.
+pub fn model(file: &str) -> Option<PathBuf> {
+    shared("models").map(|dir| dir.join(file))
+}
+
+/// The bytes of one photograph.
+pub fn image(file: &str) -> Option<Vec<u8>> {
+    let path = shared("images")?.join(file);
+    Some(std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+}
+
+/// All photographs, by name.
+pub fn images() -> Option<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(shared("images")?)
+        .expect("the folder can be read")
+        .map(|entry| entry.expect("the entry can be read").path())
+        .filter(|path| path.extension().is_some_and(|e| e != "md"))
+        .collect();
+    files.sort();
+    Some(files)
+}
+
+/// The reference outputs: file name to `{width, height, image_quality, yunet_native, scrfd_640}`.
+pub fn oracle() -> Option<serde_json::Value> {
+    let text = std::fs::read(shared("oracle")?.join("reference.json")).expect("the oracle can be read");
+    Some(serde_json::from_slice(&text).expect("the oracle is JSON"))
+}

@@ -1,0 +1,121 @@
+//! A database per test, cloned from a migrated template and dropped with the value.
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use std::str::FromStr;
+use uuid::Uuid;
+
+/// A migrated database of its own. Dropped (connections cut) when the value goes.
+pub struct TestDatabase {
+    name: String,
+    server: PgConnectOptions,
+    pool: PgPool,
+}
+
+/// Serialises the making of the template among all test processes of one server.
+const TEMPLATE_LOCK: i64 = 0x0066_6163_6563;
+
+impl TestDatabase {
+    /// A fresh database with the current schema.
+    pub async fn create() -> Self {
+        let server = server();
+        let template = ensure_template(&server).await;
+        let name = format!("test_{}", Uuid::now_v7().simple());
+        let mut admin = PgConnection::connect_with(&server).await.expect("the test server answers");
+        let sql = format!("create database {name} template {template}");
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect("the database can be made");
+        let pool = PgPoolOptions::new()
+            .max_connections(12)
+            .connect_with(server.clone().database(&name))
+            .await
+            .expect("the database answers");
+        Self { name, server, pool }
+    }
+
+    /// A pool on it.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// A store on it.
+    pub fn store(&self) -> store::Store {
+        store::Store::from_pool(self.pool.clone())
+    }
+
+    /// Its URL, for processes of their own.
+    pub fn url(&self) -> String {
+        let mut url = url::Url::parse(&std::env::var("TEST_DATABASE_URL").unwrap_or_default())
+            .expect("checked in server()");
+        url.set_path(&self.name);
+        url.to_string()
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        let (name, server) = (self.name.clone(), self.server.clone());
+        // Its own thread and runtime: the test's runtime may be the one that is going down.
+        let dropped = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut admin = PgConnection::connect_with(&server).await?;
+                sqlx::query(AssertSqlSafe(format!("drop database if exists {name} with (force)")))
+                    .execute(&mut admin)
+                    .await?;
+                anyhow::Ok(())
+            })
+        });
+        if let Ok(Err(error)) = dropped.join() {
+            eprintln!("could not drop {}: {error}", self.name);
+        }
+    }
+}
+
+fn server() -> PgConnectOptions {
+    let url = std::env::var("TEST_DATABASE_URL")
+        .expect("TEST_DATABASE_URL is not set; run the tests through ./scripts/test");
+    PgConnectOptions::from_str(&url).expect("TEST_DATABASE_URL is a postgres:// URL")
+}
+
+/// Migrates a template once per schema: its name carries the migrations' checksums, so an edited migration gets a new one.
+async fn ensure_template(server: &PgConnectOptions) -> String {
+    let name = format!("template_{}", store::Store::schema_fingerprint());
+    let mut admin =
+        PgConnection::connect_with(server).await.expect("the test server answers (TEST_DATABASE_URL)");
+    sqlx::query("select pg_advisory_lock($1)")
+        .bind(TEMPLATE_LOCK)
+        .execute(&mut admin)
+        .await
+        .expect("the lock is had");
+    let there: bool =
+        sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1 and datistemplate)")
+            .bind(&name)
+            .fetch_one(&mut admin)
+            .await
+            .expect("the catalogue can be read");
+    if !there {
+        let run = |sql: String| AssertSqlSafe(sql);
+        sqlx::query(run(format!("drop database if exists {name} with (force)")))
+            .execute(&mut admin)
+            .await
+            .expect("dropped");
+        sqlx::query(run(format!("create database {name}"))).execute(&mut admin).await.expect("created");
+        let pool = PgPoolOptions::new()
+            .max_connections(2)
+            .connect_with(server.clone().database(&name))
+            .await
+            .expect("connects");
+        store::Store::from_pool(pool.clone()).migrate().await.expect("the migrations run");
+        pool.close().await;
+        sqlx::query(run(format!("alter database {name} is_template true")))
+            .execute(&mut admin)
+            .await
+            .expect("marked");
+    }
+    sqlx::query("select pg_advisory_unlock($1)")
+        .bind(TEMPLATE_LOCK)
+        .execute(&mut admin)
+        .await
+        .expect("the lock is given back");
+    name
+}

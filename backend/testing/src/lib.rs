@@ -1,0 +1,9 @@
+//! What the tests share: databases, photographs and reference outputs.
+//!
+//! Tests run through `./scripts/test`, which starts one throw-away Postgres and names it in `TEST_DATABASE_URL`.
+
+pub mod assets;
+pub mod database;
+
+pub use assets::{image, images, library, model, models_dir, oracle};
+pub use database::TestDatabase;

@@ -1,0 +1,25 @@
+//! CPU pixels: decode, orient, letterbox, align, NMS, quality, perceptual hashes and crops.
+//!
+//! Everything here is a pure function of its input: no model runtime, no files, no network, no clock.
+//! Coordinates are pixels of the image as a browser shows it (EXIF orientation applied), origin top-left,
+//! x to the right, y down; pixel (0, 0) covers the square from (0, 0) to (1, 1).
+
+pub mod align;
+pub mod crop;
+pub mod decode;
+pub mod encode;
+pub mod frame;
+pub mod geometry;
+pub mod letterbox;
+pub mod nms;
+pub mod phash;
+pub mod quality;
+
+pub use align::{ARCFACE_TEMPLATE, Similarity, norm_crop};
+pub use decode::{DecodeError, Decoded, Format, Limits, decode};
+pub use frame::Frame;
+pub use geometry::{Detection, Landmarks, Point, Rect};
+pub use letterbox::Letterbox;
+pub use nms::nms;
+pub use phash::PerceptualHashes;
+pub use quality::{Profile, QualityReport};
