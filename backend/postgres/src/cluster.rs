@@ -1,0 +1,199 @@
+//! The running server.
+
+use crate::identity::Identity;
+use crate::initialise::{self, beside};
+use crate::{Config, Error, takeover};
+use rustix::process::{Pid, Signal, kill_process};
+use sha2::{Digest, Sha256};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStderr};
+use tokio::sync::watch;
+
+/// `sockaddr_un` holds 104 bytes on macOS and 108 on Linux, with the name `/.s.PGSQL.5432` and a terminating zero.
+const LONGEST_SOCKET_DIR: usize = 104 - ".s.PGSQL.5432".len() - 2;
+
+/// A running cluster; stops when dropped (better: [`Cluster::stop`], which waits without blocking a thread).
+pub struct Cluster {
+    child: Option<Child>,
+    socket_dir: PathBuf,
+    database: String,
+    exited: watch::Receiver<bool>,
+    _lock: File,
+}
+
+impl Cluster {
+    /// Starts the server, making the cluster first if there is none; returns when it accepts connections.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] when another process holds the data; see [`Error`] for the rest.
+    pub async fn start(config: &Config) -> Result<Self, Error> {
+        let config = absolute(config)?;
+        if !config.bin_dir.join("postgres").is_file() || !config.bin_dir.join("initdb").is_file() {
+            return Err(Error::NoBinaries(config.bin_dir));
+        }
+        let lock = takeover::lock(&config.data_dir)?;
+        let identity = Identity::choose(&config.bin_dir, &config.data_dir)?;
+        initialise::ensure(&config, &identity).await?;
+        let socket_dir = socket_dir(&config.data_dir);
+        identity.private_folder(&socket_dir)?;
+        takeover::clear(&config.data_dir, &socket_dir).await?;
+
+        let program = config.bin_dir.join("postgres");
+        let mut command = identity.command(&program);
+        command.arg("-D").arg(&config.data_dir).arg("-k").arg(&socket_dir);
+        for setting in ["listen_addresses=", "port=5432", "unix_socket_permissions=0700", "lc_messages=C"] {
+            command.args(["-c", setting]);
+        }
+        for setting in &config.settings {
+            command.args(["-c", setting]);
+        }
+        // A process group of its own: Ctrl-C reaches us, and we stop the server when our work is done.
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().map_err(Error::io(&program))?;
+        let stderr = child.stderr.take().expect("stderr is piped");
+        let words = Arc::new(Mutex::new(VecDeque::new()));
+        let (ready, mut is_ready) = watch::channel(false);
+        let (gone, exited) = watch::channel(false);
+        tokio::spawn(follow(stderr, words.clone(), ready, gone));
+
+        // From here on dropping `cluster` (an error, a cancelled start) stops the server.
+        let mut cluster =
+            Self { child: Some(child), socket_dir, database: config.database, exited, _lock: lock };
+        let last_words =
+            || words.lock().map(|w| w.iter().cloned().collect::<Vec<_>>().join("\n")).unwrap_or_default();
+        match tokio::time::timeout(config.start_timeout, is_ready.wait_for(|ready| *ready)).await {
+            Ok(Ok(_)) => {}
+            // The log ended before the server was ready: it exited.
+            Ok(Err(_)) => return Err(Error::Failed { program: "postgres", output: last_words() }),
+            Err(_) => {
+                cluster.stop_now().await;
+                return Err(Error::Timeout { seconds: config.start_timeout.as_secs(), output: last_words() });
+            }
+        }
+        tracing::debug!(socket = %cluster.socket_dir.display(), uid = identity.uid(), "the database accepts connections");
+        Ok(cluster)
+    }
+
+    /// Connection URL of a database, through the socket.
+    pub fn url(&self, database: &str) -> String {
+        let folder = self.socket_dir.to_string_lossy();
+        let encoded: String = folder
+            .bytes()
+            .map(|b| match b {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                    char::from(b).to_string()
+                }
+                _ => format!("%{b:02X}"),
+            })
+            .collect();
+        format!("postgres://postgres@localhost:5432/{database}?host={encoded}")
+    }
+
+    /// URL of the database named in the configuration.
+    pub fn default_url(&self) -> String {
+        self.url(&self.database)
+    }
+
+    /// The server's process id while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().and_then(Child::id)
+    }
+
+    /// Resolves when the server has exited, whoever ended it.
+    pub async fn exited(&self) {
+        let _ = self.exited.clone().wait_for(|gone| *gone).await;
+    }
+
+    /// Stops the server: open connections are cut, everything is written. Returns when it is gone.
+    pub async fn stop(mut self) {
+        self.stop_now().await;
+    }
+
+    async fn stop_now(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        for (signal, wait) in [(Signal::INT, 60), (Signal::QUIT, 10), (Signal::KILL, 5)] {
+            signal_child(&child, signal);
+            if tokio::time::timeout(Duration::from_secs(wait), child.wait()).await.is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        signal_child(&child, Signal::INT);
+        // Without a wait the lock would be free while the server still writes.
+        for _ in 0..500 {
+            match child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(20)),
+                _ => return,
+            }
+        }
+        signal_child(&child, Signal::QUIT);
+    }
+}
+
+fn signal_child(child: &Child, signal: Signal) {
+    if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Reads the server's log to its end: into ours, into the last words, and for the line that says it is ready.
+async fn follow(
+    stderr: ChildStderr,
+    words: Arc<Mutex<VecDeque<String>>>,
+    ready: watch::Sender<bool>,
+    gone: watch::Sender<bool>,
+) {
+    let mut lines = BufReader::new(stderr).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if line.contains("FATAL:") || line.contains("PANIC:") {
+            tracing::warn!(target: "postgres", "{line}");
+        } else {
+            tracing::debug!(target: "postgres", "{line}");
+        }
+        if line.contains("database system is ready to accept connections") {
+            ready.send_replace(true);
+        }
+        if let Ok(mut words) = words.lock() {
+            words.push_back(line);
+            if words.len() > 12 {
+                words.pop_front();
+            }
+        }
+    }
+    drop(ready);
+    gone.send_replace(true);
+}
+
+fn absolute(config: &Config) -> Result<Config, Error> {
+    let full = |path: &Path| std::path::absolute(path).map_err(Error::io(path));
+    let mut config = config.clone();
+    config.bin_dir = full(&config.bin_dir)?;
+    config.data_dir = full(&config.data_dir)?;
+    // Postgres reports its folder with links resolved; so do we, to recognise an orphan by it.
+    if let (Some(parent), Some(name)) = (config.data_dir.parent(), config.data_dir.file_name()) {
+        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        config.data_dir = parent.canonicalize().map_err(Error::io(parent))?.join(name);
+    }
+    Ok(config)
+}
+
+/// Beside the data, or, when that path is too long for a socket's name, a folder in the system's temporary folder that is named after it.
+fn socket_dir(data_dir: &Path) -> PathBuf {
+    let near = beside(data_dir, "run");
+    if near.as_os_str().len() <= LONGEST_SOCKET_DIR {
+        return near;
+    }
+    let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
+    PathBuf::from("/tmp").join(format!("facecrawl-{}", hex::encode(&digest[..8])))
+}

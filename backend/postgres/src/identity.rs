@@ -1,0 +1,136 @@
+//! Who runs Postgres.
+//!
+//! An ordinary user runs it as itself. Root hands it to an unprivileged user: the owner of existing data, else the
+//! system's `postgres` user, else `nobody`. Where a parent folder is closed to that user (a checkout under a private
+//! home), the server additionally gets the one capability that lets it pass through closed folders (read and search,
+//! not write), by `setpriv` from util-linux.
+
+use crate::Error;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The user and group ids of the server, and whether it has to pass through closed folders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    switch: Option<(u32, u32)>,
+    search: bool,
+}
+
+const NOBODY: (u32, u32) = (65534, 65534);
+
+impl Identity {
+    /// Decides for a cluster in `data_dir` with the binaries in `bin_dir` (both absolute).
+    pub fn choose(bin_dir: &Path, data_dir: &Path) -> Result<Self, Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Self { switch: None, search: false });
+        }
+        let owner = std::fs::metadata(data_dir).ok().map(|m| (m.uid(), m.gid())).filter(|(uid, _)| *uid != 0);
+        let (uid, gid) = owner.or_else(|| passwd_entry("postgres")).unwrap_or(NOBODY);
+        let closed = [bin_dir, data_dir].into_iter().find_map(|path| closed_folder(path, uid, gid));
+        if let Some(path) = &closed
+            && which("setpriv").is_none()
+        {
+            let reason = "the folder is closed to it, and `setpriv` (util-linux) is not installed".into();
+            return Err(Error::Unreachable { uid, path: path.clone(), reason });
+        }
+        Ok(Self { switch: Some((uid, gid)), search: closed.is_some() })
+    }
+
+    /// A command that will run as this identity.
+    pub fn command(&self, program: &Path) -> tokio::process::Command {
+        let mut command = match self.switch {
+            Some((uid, gid)) if self.search => {
+                let mut command = tokio::process::Command::new("setpriv");
+                command
+                    .arg(format!("--reuid={uid}"))
+                    .arg(format!("--regid={gid}"))
+                    .args([
+                        "--clear-groups",
+                        "--inh-caps=+dac_read_search",
+                        "--ambient-caps=+dac_read_search",
+                        "--",
+                    ])
+                    .arg(program);
+                command
+            }
+            Some((uid, gid)) => {
+                let mut command = tokio::process::Command::new(program);
+                command.uid(uid).gid(gid);
+                command
+            }
+            None => tokio::process::Command::new(program),
+        };
+        // The folder we stand in may be closed to the server; its own paths are absolute.
+        command.current_dir("/").env("LC_ALL", "C").env_remove("PGDATA").stdin(std::process::Stdio::null());
+        command
+    }
+
+    /// Makes `path` a folder that only the server's user can enter.
+    pub fn private_folder(&self, path: &Path) -> Result<(), Error> {
+        use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+        // A link that somebody else put there must not lead a `chown` astray.
+        let found = std::fs::symlink_metadata(path).ok();
+        if found.as_ref().is_some_and(|meta| !meta.is_dir()) {
+            return Err(Error::NotAFolder(path.to_path_buf()));
+        }
+        if found.is_none() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::io(path))?;
+        }
+        if let Some((uid, gid)) = self.switch {
+            chown(path, Some(uid), Some(gid)).map_err(Error::io(path))?;
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(Error::io(path))
+    }
+
+    /// The uid the server runs as.
+    pub fn uid(&self) -> u32 {
+        self.switch.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
+    }
+}
+
+/// The first ancestor of `path` (itself included, as far as it exists) that the user cannot search.
+fn closed_folder(path: &Path, uid: u32, gid: u32) -> Option<PathBuf> {
+    let mut chain: Vec<&Path> = path.ancestors().collect();
+    chain.reverse();
+    chain.into_iter().find_map(|folder| {
+        let meta = std::fs::metadata(folder).ok()?;
+        let bit = match () {
+            () if meta.uid() == uid => 0o100,
+            () if meta.gid() == gid => 0o010,
+            () => 0o001,
+        };
+        (meta.is_dir() && meta.mode() & bit == 0).then(|| folder.to_path_buf())
+    })
+}
+
+/// uid and gid of a user in `/etc/passwd`.
+fn passwd_entry(name: &str) -> Option<(u32, u32)> {
+    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    let line = text.lines().find(|line| line.split(':').next() == Some(name))?;
+    let mut fields = line.split(':').skip(2);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+fn which(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closed_folder;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_closed_ancestor_is_named() {
+        let root = tempfile::tempdir().expect("a folder");
+        let closed = root.path().join("closed");
+        std::fs::create_dir_all(closed.join("inner")).expect("folders");
+        std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).expect("open");
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).expect("close");
+        assert_eq!(closed_folder(&closed.join("inner"), 54_321, 54_321), Some(closed.clone()));
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o711)).expect("open");
+        assert_eq!(closed_folder(&closed.join("inner"), 54_321, 54_321), None);
+    }
+}

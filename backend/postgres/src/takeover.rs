@@ -1,0 +1,81 @@
+//! What a previous run may have left: a lock, an orphaned server, a stale pid file, a stale socket.
+
+use crate::Error;
+use crate::initialise::beside;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Held for the life of the cluster; the system gives it back when the process dies, however it dies.
+pub(crate) fn lock(data_dir: &Path) -> Result<File, Error> {
+    let path = beside(data_dir, "lock");
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
+    }
+    let file =
+        File::options().create(true).truncate(false).write(true).open(&path).map_err(Error::io(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::InUse(data_dir.to_path_buf())),
+        Err(std::fs::TryLockError::Error(source)) => Err(Error::Io { path, source }),
+    }
+}
+
+/// With the lock held, a server that still runs on the data belongs to a process that died: it is stopped. A pid file
+/// that names anything else is removed (Postgres would refuse to start if that pid now belongs to a stranger).
+pub(crate) async fn clear(data_dir: &Path, socket_dir: &Path) -> Result<(), Error> {
+    let pid_file = data_dir.join("postmaster.pid");
+    if let Ok(text) = std::fs::read_to_string(&pid_file) {
+        let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).and_then(Pid::from_raw);
+        match pid.filter(|pid| is_server_on(*pid, data_dir)) {
+            Some(pid) => {
+                tracing::warn!(
+                    pid = pid.as_raw_nonzero().get(),
+                    "stopping the database of a process that died"
+                );
+                stop(pid, Duration::from_secs(60)).await;
+            }
+            None => std::fs::remove_file(&pid_file).map_err(Error::io(&pid_file))?,
+        }
+    }
+    for name in [".s.PGSQL.5432", ".s.PGSQL.5432.lock"] {
+        let path = socket_dir.join(name);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(path)(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A server works in its data folder; where the system does not show that, a living pid has to do.
+fn is_server_on(pid: Pid, data_dir: &Path) -> bool {
+    if test_kill_process(pid).is_err_and(|error| error == rustix::io::Errno::SRCH) {
+        return false;
+    }
+    match std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())) {
+        Ok(folder) => folder == data_dir,
+        Err(_) => !Path::new("/proc/self/cwd").exists(),
+    }
+}
+
+/// Fast shutdown, then immediate, then the end; returns when the process is gone.
+pub(crate) async fn stop(pid: Pid, patience: Duration) {
+    for (signal, wait) in [
+        (Signal::INT, patience),
+        (Signal::QUIT, Duration::from_secs(10)),
+        (Signal::KILL, Duration::from_secs(5)),
+    ] {
+        if kill_process(pid, signal).is_err() {
+            return;
+        }
+        let deadline = Instant::now() + wait;
+        while Instant::now() < deadline {
+            if test_kill_process(pid).is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The life of a private cluster, with real servers.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use embedded_postgres::{Cluster, Config, Error};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn bin_dir() -> PathBuf {
+    let bin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
+    bin.canonicalize().expect("Postgres is set up (./scripts/setup)")
+}
+
+/// A folder that only its owner can enter, as `mktemp -d` makes them: root's server has to cope with that.
+fn scratch() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("facecrawl-pg-").tempdir().unwrap()
+}
+
+fn config(folder: &Path) -> Config {
+    Config::new(bin_dir(), folder.join("postgres")).with_setting("fsync=off")
+}
+
+/// One statement through `psql`; what it prints.
+fn sql(cluster: &Cluster, statement: &str) -> String {
+    let done = Command::new(bin_dir().join("psql"))
+        .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement, &cluster.default_url()])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn data_survives_a_stop_and_the_vector_extension_is_there() {
+    let folder = scratch();
+    let cluster = Cluster::start(&config(folder.path())).await.unwrap();
+    sql(&cluster, "create extension vector");
+    sql(&cluster, "create table kept (v halfvec(3)); insert into kept values ('[1,2,3]')");
+    assert_eq!(sql(&cluster, "show listen_addresses"), "");
+    let pid = cluster.pid().unwrap();
+    cluster.stop().await;
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+
+    let again = Cluster::start(&config(folder.path())).await.unwrap();
+    assert_eq!(sql(&again, "select v from kept"), "[1,2,3]");
+    again.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_process_on_the_same_data_is_told_so() {
+    let folder = scratch();
+    let first = Cluster::start(&config(folder.path())).await.unwrap();
+    let second = Cluster::start(&config(folder.path())).await.err().unwrap();
+    assert!(matches!(second, Error::InUse(_)), "{second}");
+    assert!(second.to_string().contains("in use by another facecrawl process"));
+    assert_eq!(sql(&first, "select 1"), "1");
+    first.stop().await;
+}
+
+#[tokio::test]
+async fn the_server_of_a_killed_process_is_taken_over() {
+    let folder = scratch();
+    let mut owner = Command::new(env!("CARGO_BIN_EXE_with-postgres"))
+        .arg("--data")
+        .arg(folder.path().join("postgres"))
+        .args(["--", "sh", "-c", "echo started; exec cat"])
+        .env("POSTGRES_BIN_DIR", bin_dir())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(owner.stdout.as_mut().unwrap()), &mut line)
+        .unwrap();
+    assert_eq!(line, "started\n");
+    let pid_file = folder.path().join("postgres/postmaster.pid");
+    let orphan = std::fs::read_to_string(&pid_file).unwrap().lines().next().unwrap().to_owned();
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+
+    let mut config = config(folder.path());
+    config.database = "tests".into();
+    let cluster = Cluster::start(&config).await.unwrap();
+    assert_ne!(cluster.pid().unwrap().to_string(), orphan);
+    assert_eq!(sql(&cluster, "select 1"), "1");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_crashed_recovers() {
+    let folder = scratch();
+    let cluster = Cluster::start(&config(folder.path())).await.unwrap();
+    sql(&cluster, "create table kept (n int); insert into kept select generate_series(1, 1000)");
+    let pid = cluster.pid().unwrap();
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    cluster.exited().await;
+    drop(cluster);
+    let again = Cluster::start(&config(folder.path())).await.unwrap();
+    assert_eq!(sql(&again, "select count(*) from kept"), "1000");
+    again.stop().await;
+}
+
+#[tokio::test]
+async fn a_stale_pid_file_that_names_a_stranger_is_no_obstacle() {
+    let folder = scratch();
+    Cluster::start(&config(folder.path())).await.unwrap().stop().await;
+    let stranger = format!("{}\n{}\n", std::process::id(), folder.path().join("postgres").display());
+    std::fs::write(folder.path().join("postgres/postmaster.pid"), stranger).unwrap();
+    Cluster::start(&config(folder.path())).await.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn a_long_path_and_a_name_with_spaces_work() {
+    let folder = scratch();
+    let long = folder.path().join("a name with spaces and ünïcode".repeat(4));
+    std::fs::create_dir_all(&long).unwrap();
+    let cluster = Cluster::start(&config(&long)).await.unwrap();
+    assert_eq!(sql(&cluster, "select 1"), "1");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_cluster_is_left_alone() {
+    let folder = scratch();
+    std::fs::create_dir_all(folder.path().join("postgres")).unwrap();
+    std::fs::write(folder.path().join("postgres/thesis.txt"), "mine").unwrap();
+    let error = Cluster::start(&config(folder.path())).await.err().unwrap();
+    assert!(matches!(error, Error::NotACluster(_)), "{error}");
+    assert!(folder.path().join("postgres/thesis.txt").exists());
+
+    let absent = Config::new(folder.path().join("nowhere"), folder.path().join("data"));
+    assert!(matches!(Cluster::start(&absent).await.err().unwrap(), Error::NoBinaries(_)));
+}
+
+#[tokio::test]
+async fn a_bad_setting_shows_the_servers_own_words() {
+    let folder = scratch();
+    let error =
+        Cluster::start(&config(folder.path()).with_setting("max_connections=many")).await.err().unwrap();
+    assert!(error.to_string().contains("max_connections"), "{error}");
+}
