@@ -1,6 +1,20 @@
 //! Connection, transaction, migration.
 use crate::StoreError;
-use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use sha2::{Digest, Sha256};
+use sqlx::migrate::{Migrate, Migrator};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
+
+/// Oldest Postgres that is tested against and still maintained.
+const OLDEST_POSTGRES: i32 = 15;
+/// Oldest pgvector: 0.8 brought iterative index scans; 0.8.4 carries their fixes.
+const OLDEST_PGVECTOR: (u32, u32, u32) = (0, 8, 4);
+/// How long `connect` keeps trying while the server comes up.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the database is and how many connections may be open.
 #[derive(Clone, Debug)]
@@ -9,45 +23,122 @@ pub struct Config {
     pub url: String,
     /// Pool size.
     pub max_connections: u32,
+    /// Longest a statement may run before the server gives it up; zero is no limit. Migrations and index builds are exempt.
+    pub statement_timeout: Duration,
+    /// Search is exact up to this many faces in scope, and uses the HNSW index above.
+    pub exact_limit: i64,
 }
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            max_connections: 16,
+            statement_timeout: Duration::from_secs(30),
+            exact_limit: DEFAULT_EXACT_LIMIT,
+        }
+    }
+}
+
+/// Faces in scope up to which search is exact, unless configured otherwise.
+pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
 
 /// A handle on the database; cheap to clone.
 #[derive(Clone)]
 pub struct Store {
-    pool: PgPool,
+    pub(crate) pool: PgPool,
+    pub(crate) exact_limit: i64,
 }
 
 /// A transaction; rolls back when dropped.
 pub struct Tx(Transaction<'static, Postgres>);
 
 impl Store {
-    /// Connects (lazily retried for a few seconds while the server comes up) and checks Postgres >= 15 and pgvector >= 0.8.4.
-    pub async fn connect(_config: &Config) -> Result<Self, StoreError> {
-        todo!()
+    /// Connects (retried for up to ten seconds while the server comes up) and checks Postgres >= 15 and pgvector >= 0.8.4.
+    ///
+    /// # Errors
+    /// `Invalid` for a URL that is none, `Unsupported` for too old a server, else the database's own.
+    pub async fn connect(config: &Config) -> Result<Self, StoreError> {
+        let options = parse_url(&config.url)?.application_name("facecrawl");
+        let mut first = connect_patiently(&options, CONNECT_PATIENCE).await?;
+        check_versions(&mut first).await?;
+        first.close().await?;
+
+        let timeout = config.statement_timeout.as_millis();
+        let pool = PgPoolOptions::new()
+            .max_connections(config.max_connections.max(1))
+            .acquire_timeout(Duration::from_secs(15))
+            .idle_timeout(Duration::from_secs(600))
+            .max_lifetime(Duration::from_secs(3600))
+            .after_connect(move |conn, _| {
+                Box::pin(async move {
+                    // A process that was stopped in mid-transaction must not hold its row locks for ever.
+                    let settings = format!(
+                        "set statement_timeout = {timeout}; set idle_in_transaction_session_timeout = 60000"
+                    );
+                    sqlx::raw_sql(AssertSqlSafe(settings)).execute(conn).await?;
+                    Ok(())
+                })
+            })
+            .connect_with(options)
+            .await?;
+        Ok(Self { pool, exact_limit: config.exact_limit })
     }
+
     /// Wraps a pool (tests).
     pub fn from_pool(pool: PgPool) -> Self {
-        Self { pool }
+        Self { pool, exact_limit: DEFAULT_EXACT_LIMIT }
     }
+
+    /// The same store with another bound for exact search (see [`Config::exact_limit`]).
+    pub fn with_exact_limit(mut self, faces: i64) -> Self {
+        self.exact_limit = faces;
+        self
+    }
+
     /// Brings the schema up to date under an advisory lock; says how many migrations ran.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
-        todo!()
+        let mut conn = self.pool.acquire().await?.detach();
+        sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
+        let table = &MIGRATIONS.table_name;
+        // The lock is taken here already, so that the count is right when several processes start at once; `run` takes it once more,
+        // which Postgres allows within a session. Both are gone when the connection closes, whatever happens in between.
+        conn.lock().await?;
+        conn.ensure_migrations_table(table).await?;
+        let before = conn.list_applied_migrations(table).await?.len();
+        MIGRATIONS.run_direct(None, &mut conn, false).await?;
+        let after = conn.list_applied_migrations(table).await?.len();
+        conn.close().await?;
+        Ok(after - before)
     }
+
     /// A short hex digest of all migrations in this build; changes whenever the schema does.
     pub fn schema_fingerprint() -> String {
-        todo!()
+        let mut digest = Sha256::new();
+        for migration in MIGRATIONS.iter() {
+            digest.update(migration.version.to_be_bytes());
+            digest.update(&migration.checksum);
+        }
+        hex::encode(&digest.finalize()[..6])
     }
+
     /// The pool, for the queue.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
+
     /// Opens a transaction.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
         Ok(Tx(self.pool.begin().await?))
     }
+
     /// `select 1`, bounded to a second.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        todo!()
+        let answer = sqlx::query("select 1").execute(&self.pool);
+        match tokio::time::timeout(Duration::from_secs(1), answer).await {
+            Ok(answer) => Ok(answer.map(drop)?),
+            Err(_) => Err(StoreError::Database(sqlx::Error::PoolTimedOut)),
+        }
     }
 }
 
@@ -56,8 +147,109 @@ impl Tx {
     pub fn conn(&mut self) -> &mut PgConnection {
         &mut self.0
     }
+
     /// Makes everything since `begin` permanent.
     pub async fn commit(self) -> Result<(), StoreError> {
         Ok(self.0.commit().await?)
+    }
+}
+
+fn parse_url(url: &str) -> Result<PgConnectOptions, StoreError> {
+    // Neither message repeats the URL: it may carry a password.
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err(StoreError::Invalid(
+            "the database URL must begin with postgres:// or postgresql://".into(),
+        ));
+    }
+    PgConnectOptions::from_str(url)
+        .map_err(|error| StoreError::Invalid(format!("the database URL cannot be read: {error}")))
+}
+
+async fn connect_patiently(
+    options: &PgConnectOptions,
+    patience: Duration,
+) -> Result<PgConnection, StoreError> {
+    let begin = Instant::now();
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match options.connect().await {
+            Ok(conn) => return Ok(conn),
+            Err(error) if may_come_up(&error) && begin.elapsed() + pause < patience => {
+                tracing::debug!(%error, "the database does not answer yet");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Whether the server may merely be starting: nobody listens, the socket file is not there yet, or it says so (class 57P).
+fn may_come_up(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) => true,
+        sqlx::Error::Database(error) => error.code().is_some_and(|code| code.starts_with("57P")),
+        _ => false,
+    }
+}
+
+async fn check_versions(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let (number, name): (i32, String) = sqlx::query_as(
+        "select current_setting('server_version_num')::int, current_setting('server_version')",
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    if number / 10_000 < OLDEST_POSTGRES {
+        return Err(StoreError::Unsupported(format!(
+            "the database server is Postgres {name}; version {OLDEST_POSTGRES} or newer is needed"
+        )));
+    }
+    let (installed, available): (Option<String>, Option<String>) = sqlx::query_as(
+        "select (select extversion from pg_extension where extname = 'vector'),
+                (select default_version from pg_available_extensions where name = 'vector')",
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    check_pgvector(installed.as_deref(), available.as_deref()).map_err(StoreError::Unsupported)
+}
+
+fn check_pgvector(installed: Option<&str>, available: Option<&str>) -> Result<(), String> {
+    let (a, b, c) = OLDEST_PGVECTOR;
+    let needed = format!("version {a}.{b}.{c} or newer is needed");
+    let new_enough = |version: &str| version_triple(version) >= OLDEST_PGVECTOR;
+    match (installed, available) {
+        (Some(version), _) if new_enough(version) => Ok(()),
+        (Some(version), Some(newer)) if new_enough(newer) => Err(format!(
+            "this database uses pgvector {version}; {needed}, and the server has {newer}: run `alter extension vector update`"
+        )),
+        (Some(version), _) => Err(format!("this database uses pgvector {version}; {needed}")),
+        (None, Some(version)) if new_enough(version) => Ok(()),
+        (None, Some(version)) => Err(format!("the database server has pgvector {version}; {needed}")),
+        (None, None) => Err(format!("the database server does not have the pgvector extension; {needed}")),
+    }
+}
+
+fn version_triple(version: &str) -> (u32, u32, u32) {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    (next(), next(), next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pgvector_versions_are_judged_by_number_and_the_answer_says_what_was_found() {
+        assert_eq!(check_pgvector(Some("0.8.4"), None), Ok(()));
+        assert_eq!(check_pgvector(None, Some("0.10.0")), Ok(()));
+        assert!(
+            check_pgvector(Some("0.7.4"), Some("0.8.5"))
+                .unwrap_err()
+                .contains("alter extension vector update")
+        );
+        assert!(check_pgvector(None, Some("0.8.3")).unwrap_err().contains("0.8.3"));
+        assert!(check_pgvector(Some("0.5.0"), Some("0.6.0")).unwrap_err().contains("0.5.0"));
+        assert!(check_pgvector(None, None).unwrap_err().contains("does not have"));
     }
 }

@@ -14,16 +14,28 @@ pub enum StoreError {
     /// A unique name is taken, or the row's state does not allow the change.
     #[error("{0}")]
     Conflict(String),
+    /// A value that the schema does not allow; the sentence names it and what is allowed.
+    #[error("{0}")]
+    Invalid(String),
     /// A cursor that this service did not hand out.
     #[error("the cursor is not one that this service handed out")]
     BadCursor,
     /// The blob store failed.
     #[error("the blob store failed: {0}")]
     Blob(String),
+    /// The server is too old or lacks pgvector; the sentence says what was found and what is needed.
+    #[error("{0}")]
+    Unsupported(String),
     /// The schema could not be brought up to date.
     #[error("the database schema could not be migrated: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
     /// The database failed.
     #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
+}
+
+impl StoreError {
+    pub(crate) fn not_found(what: &'static str, id: impl ToString) -> Self {
+        Self::NotFound { what, id: id.to_string() }
+    }
 }

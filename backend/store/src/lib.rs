@@ -16,5 +16,5 @@ pub mod pages;
 pub mod search;
 
 pub use blobs::Blobs;
-pub use database::{Config, Store, Tx};
+pub use database::{Config, DEFAULT_EXACT_LIMIT, Store, Tx};
 pub use error::StoreError;

@@ -1,0 +1,52 @@
+//! Connecting and migrating.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use store::{Config, Store, StoreError};
+use testing::TestDatabase;
+
+#[tokio::test]
+async fn connects_pings_and_finds_the_schema_up_to_date() {
+    let db = TestDatabase::create().await;
+    let store = Store::connect(&Config { url: db.url(), ..Config::default() }).await.unwrap();
+    store.ping().await.unwrap();
+    assert_eq!(store.migrate().await.unwrap(), 0);
+    let (timeout, name): (String, String) =
+        sqlx::query_as("select current_setting('statement_timeout'), current_setting('application_name')")
+            .fetch_one(store.pool())
+            .await
+            .unwrap();
+    assert_eq!((timeout.as_str(), name.as_str()), ("30s", "facecrawl"));
+}
+
+#[tokio::test]
+async fn a_fresh_database_is_migrated_once_by_whoever_comes_first() {
+    let db = TestDatabase::create().await;
+    sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
+    let stores: Vec<Store> = (0..4).map(|_| db.store()).collect();
+    let ran = futures::future::try_join_all(stores.iter().map(Store::migrate)).await.unwrap();
+    let total: usize = ran.iter().sum();
+    assert!(total > 0);
+    assert_eq!(ran.iter().filter(|n| **n > 0).count(), 1, "{ran:?}");
+    let applied: i64 =
+        sqlx::query_scalar("select count(*) from _sqlx_migrations").fetch_one(db.pool()).await.unwrap();
+    assert_eq!(applied as usize, total);
+}
+
+#[tokio::test]
+async fn a_url_that_is_none_and_a_database_that_is_not_there_are_told_apart() {
+    let wrong = Store::connect(&Config { url: "mysql:/nonsense".into(), ..Config::default() }).await;
+    assert!(matches!(wrong, Err(StoreError::Invalid(_))));
+    let db = TestDatabase::create().await;
+    let mut url = url::Url::parse(&db.url()).unwrap();
+    url.set_path("no_such_database");
+    let missing = Store::connect(&Config { url: url.to_string(), ..Config::default() }).await;
+    assert!(matches!(missing, Err(StoreError::Database(_))));
+}
+
+#[test]
+fn the_fingerprint_is_short_hex_and_stable() {
+    let fingerprint = Store::schema_fingerprint();
+    assert_eq!(fingerprint, Store::schema_fingerprint());
+    assert_eq!(fingerprint.len(), 12);
+    assert!(fingerprint.chars().all(|c| c.is_ascii_hexdigit()));
+}
