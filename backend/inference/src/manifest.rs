@@ -1,4 +1,6 @@
 //! `models.toml`: which files make a pack, where they come from and how pixels enter them.
+use sha2::{Digest, Sha256};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What a file is for.
@@ -13,6 +15,41 @@ pub enum ModelKind {
     Quality,
 }
 
+/// Which code reads a model's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelFamily {
+    /// YuNet: class, objectness, box and landmark outputs at strides 8, 16 and 32.
+    Yunet,
+    /// SCRFD: score, distance and optional landmark outputs at three or five strides.
+    Scrfd,
+    /// One embedding of an aligned 112x112 chip: ArcFace, MobileFaceNet, SFace.
+    Arcface,
+    /// One quality score of an aligned 112x112 chip.
+    Ediffiqa,
+}
+
+/// The order of a model's colour channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Channels {
+    /// Red first.
+    Rgb,
+    /// Blue first.
+    Bgr,
+}
+
+/// How pixels enter a model: planes in `channels` order, each value `(pixel - mean) / std` with pixel 0..255.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct PixelInput {
+    /// Order of the planes.
+    pub channels: Channels,
+    /// Subtracted, per plane, in grey levels.
+    pub mean: [f32; 3],
+    /// Divided by, per plane, in grey levels; never zero.
+    pub std: [f32; 3],
+}
+
 /// One file of a pack.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ModelFile {
@@ -20,6 +57,8 @@ pub struct ModelFile {
     pub file: String,
     /// What it is for.
     pub kind: ModelKind,
+    /// Which code reads its outputs.
+    pub family: ModelFamily,
     /// Length in bytes, where known.
     pub bytes: Option<u64>,
     /// sha256, hex.
@@ -32,6 +71,16 @@ pub struct ModelFile {
     pub archive_member: Option<String>,
     /// sha256 of that archive, hex.
     pub archive_sha256: Option<String>,
+    /// How pixels enter it.
+    pub input: PixelInput,
+    /// Detectors: the default `min_score`, 0..1.
+    pub min_score: Option<f32>,
+    /// Detectors: the IoU above which two boxes are one face, 0..1.
+    pub nms_iou: Option<f32>,
+    /// Embedders: the cosine similarity from which two faces count as one person, -1..1.
+    pub match_threshold: Option<f32>,
+    /// Embedders: components of an embedding.
+    pub dimensions: Option<usize>,
 }
 
 /// A named set of models.
@@ -63,10 +112,52 @@ pub struct ResolvedPack {
     pub directory: PathBuf,
 }
 
+/// The layout of `models.toml`: packs name their files.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    file: Vec<ModelFile>,
+    pack: Vec<PackEntry>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PackEntry {
+    name: String,
+    description: String,
+    restricted: Option<String>,
+    files: Vec<String>,
+}
+
 impl Manifest {
     /// The manifest compiled into the binary.
     pub fn builtin() -> Self {
-        todo!()
+        Self::parse(include_str!("../../../models.toml")).expect("models.toml is checked by this crate's tests")
+    }
+
+    /// Reads a manifest; the error names the entry that is wrong.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let document: Document = toml::from_str(text).map_err(|e| e.to_string())?;
+        for file in &document.file {
+            file.check()?;
+        }
+        let packs = document
+            .pack
+            .into_iter()
+            .map(|entry| {
+                let files = entry
+                    .files
+                    .iter()
+                    .map(|name| {
+                        document.file.iter().find(|f| f.file == *name).cloned().ok_or_else(|| {
+                            format!("the pack {} names {name}, which no [[file]] describes", entry.name)
+                        })
+                    })
+                    .collect::<Result<Vec<_>, _>>()?;
+                Ok(Pack { name: entry.name, description: entry.description, restricted: entry.restricted, files })
+            })
+            .collect::<Result<Vec<_>, String>>()?;
+        Ok(Self { packs })
     }
 
     /// The pack called `name`.
@@ -75,9 +166,139 @@ impl Manifest {
     }
 }
 
+impl ModelFile {
+    fn check(&self) -> Result<(), String> {
+        let wrong = |what: &str| Err(format!("{}: {what}", self.file));
+        let is_sha256 = |s: &str| s.len() == 64 && s.bytes().all(|b| b.is_ascii_hexdigit());
+        if !is_sha256(&self.sha256) || self.archive_sha256.as_deref().is_some_and(|s| !is_sha256(s)) {
+            return wrong("a sha256 has 64 hexadecimal digits");
+        }
+        if self.input.std.iter().any(|s| !s.is_normal()) || self.input.mean.iter().any(|m| !m.is_finite()) {
+            return wrong("mean and std must be finite and std not zero");
+        }
+        let family_fits = match self.kind {
+            ModelKind::Detector => matches!(self.family, ModelFamily::Yunet | ModelFamily::Scrfd),
+            ModelKind::Embedder => self.family == ModelFamily::Arcface,
+            ModelKind::Quality => self.family == ModelFamily::Ediffiqa,
+        };
+        if !family_fits {
+            return wrong("the family does not fit the kind");
+        }
+        match self.kind {
+            ModelKind::Detector if self.min_score.is_none() || self.nms_iou.is_none() => {
+                wrong("a detector needs min_score and nms_iou")
+            }
+            ModelKind::Embedder if self.match_threshold.is_none() || self.dimensions.unwrap_or(0) == 0 => {
+                wrong("an embedder needs match_threshold and dimensions")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The file name without its extension: the model's name in answers and logs.
+    pub fn stem(&self) -> &str {
+        self.file.strip_suffix(".onnx").unwrap_or(&self.file)
+    }
+}
+
+impl Pack {
+    /// The first file of `kind`.
+    pub fn file(&self, kind: ModelKind) -> Option<&ModelFile> {
+        self.files.iter().find(|f| f.kind == kind)
+    }
+}
+
 impl ResolvedPack {
     /// Checks every file's sha256. The error names the files that are missing or corrupt.
-    pub fn verify(_pack: &Pack, _directory: &Path) -> Result<Self, Vec<String>> {
-        todo!()
+    pub fn verify(pack: &Pack, directory: &Path) -> Result<Self, Vec<String>> {
+        let faults: Vec<String> =
+            pack.files.iter().filter_map(|file| fault(file, &directory.join(&file.file))).collect();
+        if faults.is_empty() {
+            Ok(Self { pack: pack.clone(), directory: directory.to_owned() })
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// Where a file of the pack lies.
+    pub fn path(&self, file: &ModelFile) -> PathBuf {
+        self.directory.join(&file.file)
+    }
+}
+
+/// What is wrong with the file at `path`, if anything.
+fn fault(file: &ModelFile, path: &Path) -> Option<String> {
+    let mut content = match std::fs::File::open(path) {
+        Ok(content) => content,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Some(format!("{} is missing from {}", file.file, path.parent()?.display()));
+        }
+        Err(e) => return Some(format!("{} cannot be opened: {e}", path.display())),
+    };
+    let mut hash = Sha256::new();
+    let mut block = vec![0; 1 << 16];
+    loop {
+        match content.read(&mut block) {
+            Ok(0) => break,
+            Ok(n) => hash.update(&block[..n]),
+            Err(e) => return Some(format!("{} cannot be read: {e}", path.display())),
+        }
+    }
+    let found = hex::encode(hash.finalize());
+    (!found.eq_ignore_ascii_case(&file.sha256))
+        .then(|| format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_builtin_manifest_is_complete() {
+        let manifest = Manifest::builtin();
+        for name in ["compact", "opencv", "buffalo_l", "buffalo_sc", "antelopev2", "research"] {
+            let pack = manifest.pack(name).unwrap_or_else(|| panic!("{name} is missing"));
+            assert!(pack.file(ModelKind::Detector).is_some(), "{name} has a detector");
+            assert!(pack.file(ModelKind::Embedder).is_some(), "{name} has an embedder");
+            let insightface = pack.files.iter().any(|f| f.licence.starts_with("InsightFace"));
+            assert_eq!(pack.restricted.is_some(), insightface, "{name}: InsightFace weights ask for consent, others do not");
+            for file in &pack.files {
+                assert!(!file.urls.is_empty() && file.urls.iter().all(|u| u.starts_with("https://")));
+                assert_eq!(file.archive_member.is_some(), file.urls[0].ends_with(".zip"));
+                assert_eq!(file.archive_member.is_some(), file.archive_sha256.is_some());
+            }
+        }
+        assert!(manifest.pack("quality").unwrap().file(ModelKind::Quality).is_some());
+        assert!(manifest.pack("nothing").is_none());
+    }
+
+    #[test]
+    fn a_wrong_manifest_names_the_entry() {
+        let text = include_str!("../../../models.toml");
+        let unknown = text.replace("files = [\"det_500m.onnx\"", "files = [\"det_501m.onnx\"");
+        let error = Manifest::parse(&unknown).unwrap_err();
+        assert!(error.contains("buffalo_sc") && error.contains("det_501m.onnx"), "{error}");
+        let short = text.replacen("daede24002", "daede", 1);
+        let error = Manifest::parse(&short).unwrap_err();
+        assert!(error.contains("yunet_dynamic") && error.contains("64"), "{error}");
+        let misfit = text.replacen("family = \"yunet\"", "family = \"arcface\"", 1);
+        assert!(Manifest::parse(&misfit).unwrap_err().contains("family"));
+    }
+
+    #[test]
+    fn verification_names_what_is_missing_and_what_is_corrupt() {
+        let Some(models) = testing::models_dir() else { return };
+        let pack = Manifest::builtin().pack("compact").unwrap().clone();
+        ResolvedPack::verify(&pack, &models).unwrap();
+
+        let folder = std::env::temp_dir().join(format!("facecrawl-verify-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("mobilefacenet.onnx"), b"not a model").unwrap();
+        let faults = ResolvedPack::verify(&pack, &folder).unwrap_err();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(faults.len(), 2);
+        assert!(faults[0].contains("face_detection_yunet_dynamic.onnx is missing"), "{}", faults[0]);
+        assert!(faults[1].contains("mobilefacenet.onnx is corrupt"), "{}", faults[1]);
     }
 }
