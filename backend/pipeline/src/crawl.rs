@@ -1,55 +1,46 @@
 //! Crawls as the API and the command line see them.
-use crawler::Scope;
-use queue::Queue;
+
+pub(crate) mod completion;
+mod options;
+mod reconcile;
+mod seeds;
+
+pub use options::{CrawlOptions, Dedupe};
+pub use reconcile::Reconciled;
+
+use crate::jobs::payload::{ImageJob, PageJob};
+use queue::{NewJob, Queue};
+use std::time::Duration;
+use store::pages::{NewImageUrl, NewPage};
 use store::{Store, StoreError, crawls::Crawl};
 use uuid::Uuid;
 
-/// How duplicates are told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dedupe {
-    /// Same bytes.
-    Exact,
-    /// Same bytes, or the same picture by its perceptual hashes.
-    #[default]
-    Near,
-    /// Same bytes only share storage; every URL is processed.
-    Off,
+/// The collection that is there without being made.
+pub const DEFAULT_COLLECTION: &str = "default";
+
+/// Manners that hold for every crawl of the service.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `CRAWL_DELAY_MS`: least time between two requests to a host for crawls that name none.
+    pub default_delay: Duration,
+    /// Longest in-process wait for a host's turn; a job that would wait longer goes back to the queue.
+    pub patience: Duration,
+    /// How long robots.txt is believed (RFC 9309 2.4 asks for at most 24 hours).
+    pub robots_ttl: Duration,
+    /// How long a host whose robots.txt cannot be had is left alone before it is asked again.
+    pub robots_retry: Duration,
+    /// Longest delay that a host's slowness, robots.txt or `Retry-After` can impose.
+    pub longest_delay: Duration,
 }
 
-/// A crawl's options, as they are stored.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CrawlOptions {
-    /// Borders.
-    pub scope: Scope,
-    /// Hosts for `Scope::List`.
-    pub allow: Vec<String>,
-    /// Links from a seed.
-    pub max_depth: i32,
-    /// Pages in all.
-    pub max_pages: i64,
-    /// Image URLs in all.
-    pub max_images: i64,
-    /// Least time between two requests to a host; `None` lets robots.txt and the host's speed decide.
-    pub delay_ms: Option<u64>,
-    /// Obey robots.txt and directives.
-    pub respect_robots: bool,
-    /// Duplicates.
-    pub dedupe: Dedupe,
-}
-
-impl Default for CrawlOptions {
+impl Default for Config {
     fn default() -> Self {
         Self {
-            scope: Scope::Host,
-            allow: Vec::new(),
-            max_depth: 3,
-            max_pages: 1000,
-            max_images: 5000,
-            delay_ms: None,
-            respect_robots: true,
-            dedupe: Dedupe::Near,
+            default_delay: Duration::from_millis(500),
+            patience: Duration::from_secs(2),
+            robots_ttl: Duration::from_secs(24 * 3600),
+            robots_retry: Duration::from_secs(30),
+            longest_delay: Duration::from_secs(3600),
         }
     }
 }
@@ -65,7 +56,7 @@ pub enum CrawlError {
         /// A sentence.
         reason: String,
     },
-    /// The store failed.
+    /// The store failed, has no such crawl, or the crawl's state does not allow the change.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The queue failed.
@@ -73,37 +64,144 @@ pub enum CrawlError {
     Queue(#[from] queue::QueueError),
 }
 
+impl CrawlError {
+    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
+        Self::Invalid { field, reason: reason.into() }
+    }
+}
+
 /// Creates and steers crawls; cheap to clone.
 #[derive(Clone)]
 pub struct Crawls {
-    _store: Store,
-    _queue: Queue,
+    store: Store,
+    queue: Queue,
+    config: Config,
 }
 
 impl Crawls {
-    /// On a store and a queue.
-    pub fn new(_store: Store, _queue: Queue) -> Self {
-        todo!()
+    /// On a store and a queue, with the default manners.
+    pub fn new(store: Store, queue: Queue) -> Self {
+        Self { store, queue, config: Config::default() }
     }
+
+    /// The same with other manners.
+    #[must_use]
+    pub fn with_config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// The manners in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Checks seeds (1 to 10,000 http or https URLs) and options, inserts the crawl and its first jobs in one transaction.
+    ///
+    /// A seed whose path ends like an image file is fetched as one. The collection must exist; `default` always does.
+    ///
+    /// # Errors
+    /// [`CrawlError::Invalid`] names the field and what is allowed.
     pub async fn create(
         &self,
-        _collection: &str,
-        _seeds: &[String],
-        _options: CrawlOptions,
+        collection: &str,
+        seeds: &[String],
+        options: CrawlOptions,
     ) -> Result<Crawl, CrawlError> {
-        todo!()
+        options.check()?;
+        let seeds = seeds::parse(seeds)?;
+        let (images, pages): (Vec<_>, Vec<_>) = seeds.iter().partition(|url| seeds::is_image_file(url));
+        options.check_room(pages.len(), images.len())?;
+        let collection = self.collection(collection).await?;
+        let seeds: Vec<String> = seeds.iter().map(|url| url.to_string()).collect();
+        let stored = serde_json::to_value(&options).expect("options are plain data");
+
+        let mut tx = self.store.begin().await?;
+        let crawl = self.store.insert_crawl(tx.conn(), collection, "web", &seeds, &stored).await?;
+        let pages: Vec<NewPage> =
+            pages.iter().map(|url| NewPage { url: url.to_string(), depth: 0 }).collect();
+        let images: Vec<NewImageUrl> = images
+            .iter()
+            .map(|url| NewImageUrl { url: url.to_string(), page_url: None, alt: None })
+            .collect();
+        let pages = self.store.admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
+        let images = self.store.admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
+        let jobs: Vec<NewJob> = (pages.into_iter().map(|row| PageJob::new(crawl.id, row, None).job()))
+            .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job()))
+            .collect();
+        self.queue.enqueue(tx.conn(), &jobs).await?;
+        tx.commit().await?;
+        metrics::counter!("facecrawl_crawls_total", "event" => "created").increment(1);
+        Ok(crawl)
     }
-    /// Holds its jobs.
-    pub async fn pause(&self, _id: Uuid) -> Result<Crawl, CrawlError> {
-        todo!()
+
+    /// Holds its jobs: nothing new is started until [`Self::resume`]; what is being fetched ends.
+    ///
+    /// # Errors
+    /// `StoreError::Conflict` names the state when the crawl is not running.
+    pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
+        let mut tx = self.store.begin().await?;
+        let crawl = self.store.set_crawl_state(tx.conn(), id, &["running"], "paused", None).await?;
+        if crawl.kind != "web" {
+            let reason = "a scan of local files runs with its command and cannot be paused";
+            return Err(StoreError::Conflict(reason.into()).into());
+        }
+        self.queue.hold_group(tx.conn(), id).await?;
+        tx.commit().await?;
+        Ok(crawl)
     }
+
     /// Lets them run again.
-    pub async fn resume(&self, _id: Uuid) -> Result<Crawl, CrawlError> {
-        todo!()
+    ///
+    /// # Errors
+    /// `StoreError::Conflict` names the state when the crawl is not paused.
+    pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
+        let mut tx = self.store.begin().await?;
+        let crawl = self.store.set_crawl_state(tx.conn(), id, &["paused"], "running", None).await?;
+        self.queue.release_group(tx.conn(), id).await?;
+        tx.commit().await?;
+        Ok(crawl)
     }
-    /// Ends it; what is still queued is skipped with the reason `cancelled`.
-    pub async fn cancel(&self, _id: Uuid) -> Result<Crawl, CrawlError> {
-        todo!()
+
+    /// Ends it; what is still queued is skipped with the reason `cancelled`, and what is being fetched is not stored.
+    ///
+    /// # Errors
+    /// `StoreError::Conflict` names the state when the crawl has ended.
+    pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
+        let mut tx = self.store.begin().await?;
+        let crawl =
+            self.store.set_crawl_state(tx.conn(), id, &["running", "paused"], "cancelled", None).await?;
+        self.store.skip_queued(tx.conn(), id, "cancelled").await?;
+        self.queue.cancel_group(tx.conn(), id).await?;
+        tx.commit().await?;
+        metrics::counter!("facecrawl_crawls_total", "event" => "cancelled").increment(1);
+        Ok(crawl)
+    }
+
+    /// The id of a collection that exists.
+    pub(crate) async fn collection(&self, name: &str) -> Result<Uuid, CrawlError> {
+        collection_id(&self.store, name).await
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+/// The id of a collection that exists; a name that is not known is a mistake of the caller's.
+pub(crate) async fn collection_id(store: &Store, name: &str) -> Result<Uuid, CrawlError> {
+    if name == DEFAULT_COLLECTION {
+        return Ok(store.ensure_collection(name).await?.id);
+    }
+    match store.collection(name).await {
+        Ok(collection) => Ok(collection.id),
+        Err(StoreError::NotFound { .. }) => {
+            Err(CrawlError::invalid("collection", format!("there is no collection {name:?}; make it first")))
+        }
+        Err(error) => Err(error.into()),
     }
 }

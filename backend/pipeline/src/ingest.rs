@@ -1,17 +1,33 @@
-//! An analysed picture into the store: blobs first, then rows in one transaction.
+//! A picture into the store: known ones are recognised before any model runs; blobs are written first, then rows in one transaction.
+//!
+//! Blobs are named by their content. When the transaction is rolled back (a stale claim, a database failure) or lost to a race, the blobs just
+//! written stay: the next attempt at the same picture names the same blobs, and what nobody ever refers to is left to an orphan sweep of
+//! the blob store. Deleting them here could take them from another holder that just stored the same content.
+
+mod blobs;
+mod known;
+mod record;
+mod scan;
+
+pub use scan::Scan;
+
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
+use inference::{Lane, RunError};
+use queue::{Claim, Queue, QueueError};
+use std::sync::Arc;
+use std::time::Duration;
 use store::{Blobs, Store, StoreError};
 use uuid::Uuid;
 
 /// What became of a picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ingested {
-    /// Stored anew.
+    /// Stored anew; with [`Dedupe::Off`] also a file that was stored before.
     Stored {
-        /// The new image.
+        /// The image.
         image: Uuid,
-        /// Faces stored.
+        /// Faces stored with it.
         faces: usize,
     },
     /// Known already (`exact`: same bytes; `near`: same picture); the source was added to that image.
@@ -34,7 +50,7 @@ pub enum IngestError {
     Store(#[from] StoreError),
     /// The queue failed, or the claim is stale: everything was rolled back.
     #[error(transparent)]
-    Queue(#[from] queue::QueueError),
+    Queue(#[from] QueueError),
 }
 
 /// One picture on its way in.
@@ -44,6 +60,8 @@ pub struct Incoming {
     pub bytes: Bytes,
     /// Whose it will be.
     pub collection: Uuid,
+    /// The crawl of the ledger row.
+    pub crawl: Uuid,
     /// The crawl's ledger row to settle.
     pub image_url: Uuid,
     /// How duplicates are told.
@@ -55,31 +73,89 @@ pub struct Incoming {
 /// The way in; cheap to clone.
 #[derive(Clone)]
 pub struct Ingest {
-    _analyzer: Analyzer,
-    _store: Store,
-    _blobs: Blobs,
+    inner: Arc<Inner>,
 }
+
+struct Inner {
+    analyzer: Analyzer,
+    store: Store,
+    blobs: Blobs,
+    queue: Queue,
+    model_id: i32,
+}
+
+/// Times that an overloaded engine is asked again before the picture is given back.
+const OVERLOAD_RETRIES: u32 = 5;
+/// Longest wait between two of them.
+const OVERLOAD_WAIT: Duration = Duration::from_secs(2);
 
 impl Ingest {
     /// Registers the engine's embedding model.
+    ///
+    /// # Errors
+    /// Those of the store.
     pub async fn new(
-        _analyzer: Analyzer,
-        _store: Store,
-        _blobs: Blobs,
-        _queue: queue::Queue,
+        analyzer: Analyzer,
+        store: Store,
+        blobs: Blobs,
+        queue: Queue,
     ) -> Result<Self, StoreError> {
-        todo!()
+        let embedder = analyzer.engine().embedder();
+        let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
+        let model = store.register_model(&embedder.identity, &embedder.name, dimensions).await?;
+        Ok(Self { inner: Arc::new(Inner { analyzer, store, blobs, queue, model_id: model.id }) })
     }
-    /// Analyses and stores a picture, settles its ledger row and (with a claim) completes its job, in one transaction.
-    pub async fn ingest(
-        &self,
-        _incoming: Incoming,
-        _claim: Option<queue::Claim>,
-    ) -> Result<Ingested, IngestError> {
-        todo!()
+
+    /// Analyses and stores a picture, settles its ledger row and (with a claim) completes its job and, where this was its last row, the crawl, in one
+    /// transaction.
+    ///
+    /// Without a claim the caller ends the crawl. On an error nothing is stored and the row is not settled.
+    ///
+    /// # Errors
+    /// [`IngestError`]; `QueueError::Stale` when the claim was lost meanwhile.
+    pub async fn ingest(&self, incoming: Incoming, claim: Option<Claim>) -> Result<Ingested, IngestError> {
+        let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
+        if let Some(known) = self.inner.store.image_by_sha256(incoming.collection, &sha256).await? {
+            return self.settle_known(&incoming, claim, &known).await;
+        }
+        let picture = self.inner.analyzer.decode_hashed(incoming.bytes.clone(), Some(sha256)).await?;
+        if incoming.dedupe == Dedupe::Near
+            && let Some(image) = self.near(incoming.collection, &picture.hashes).await?
+        {
+            return self.settle_near(&incoming, claim, image).await;
+        }
+        let analysis = self.find_faces(picture, &incoming.options).await?;
+        let stored = self.write_blobs(&analysis).await?;
+        self.record(&incoming, claim, &analysis, stored).await
     }
+
     /// The registered embedding model's id in the store.
     pub fn model_id(&self) -> i32 {
-        todo!()
+        self.inner.model_id
+    }
+
+    /// The path from bytes to faces.
+    pub fn analyzer(&self) -> &Analyzer {
+        &self.inner.analyzer
+    }
+
+    /// Waits for an overloaded engine a few times: the file is here and decoded, fetching it again would cost more.
+    async fn find_faces(
+        &self,
+        picture: crate::analyze::Picture,
+        options: &AnalyzeOptions,
+    ) -> Result<crate::Analysis, AnalyzeError> {
+        let mut retries = 0;
+        loop {
+            match self.inner.analyzer.find_faces(picture.clone(), options, Lane::Background).await {
+                Err(AnalyzeError::Run(RunError::Overloaded { retry_after, .. }))
+                    if retries < OVERLOAD_RETRIES =>
+                {
+                    retries += 1;
+                    tokio::time::sleep(retry_after.min(OVERLOAD_WAIT)).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 }

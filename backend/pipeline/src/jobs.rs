@@ -1,5 +1,17 @@
 //! The job bodies: `scan_page` and `scan_image`.
+
+mod context;
+mod hops;
+mod image;
+pub(crate) mod ledger;
+mod page;
+pub(crate) mod payload;
+mod robots;
+pub(crate) mod setback;
+mod turns;
+
 use crate::{Crawls, Ingest};
+use context::Context;
 use crawler::Fetcher;
 use queue::{Handler, Queue};
 use std::collections::HashMap;
@@ -13,11 +25,22 @@ pub const SCAN_IMAGE: &str = "scan_image";
 
 /// The handlers of a worker, by kind.
 pub fn handlers(
-    _store: Store,
-    _queue: Queue,
-    _crawls: Crawls,
-    _ingest: Ingest,
-    _fetcher: Fetcher,
+    store: Store,
+    queue: Queue,
+    crawls: Crawls,
+    ingest: Ingest,
+    fetcher: Fetcher,
 ) -> HashMap<String, Arc<dyn Handler>> {
-    todo!()
+    let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
+    HashMap::from([
+        (SCAN_PAGE.to_owned(), Arc::new(page::ScanPage(context.clone())) as Arc<dyn Handler>),
+        (SCAN_IMAGE.to_owned(), Arc::new(image::ScanImage(context)) as Arc<dyn Handler>),
+    ])
+}
+
+/// Feeds `facecrawl_crawl_outcomes_total{ledger,state,reason}`.
+pub(crate) fn count_outcome(ledger: &'static str, state: &'static str, reason: Option<&str>) {
+    let reason = reason.unwrap_or("none").to_owned();
+    metrics::counter!("facecrawl_crawl_outcomes_total", "ledger" => ledger, "state" => state, "reason" => reason)
+        .increment(1);
 }

@@ -6,5 +6,5 @@ pub mod ingest;
 pub mod jobs;
 
 pub use analyze::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Rotate, Timings};
-pub use crawl::{CrawlOptions, Crawls, Dedupe};
-pub use ingest::{Ingest, Ingested};
+pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe};
+pub use ingest::{Ingest, IngestError, Ingested, Scan};

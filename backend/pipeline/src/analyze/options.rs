@@ -1,0 +1,107 @@
+//! What the operator and the callers choose, and the ranges that hold.
+
+use super::{AnalyzeError, Analyzer};
+use vision::{Limits, Profile};
+
+/// Whether to look for turned faces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rotate {
+    /// Upright only.
+    #[default]
+    Off,
+    /// When nothing is found upright, try 90, 180 and 270 degrees.
+    Auto,
+}
+
+/// What the service chose for everyone.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Decoding limits.
+    pub limits: Limits,
+    /// Side of the square detection canvas; a multiple of 32.
+    pub det_size: u32,
+    /// `QUALITY_PROFILE`.
+    pub quality_profile: Profile,
+    /// Pictures whose pixels are worked on at once; 0 means one per core.
+    pub decode_threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            det_size: 640,
+            quality_profile: Profile::Standard,
+            decode_threads: 0,
+        }
+    }
+}
+
+/// What one caller wants.
+#[derive(Clone, Debug)]
+pub struct AnalyzeOptions {
+    /// Lowest `det_score`, 0..=1; `None` is the detector's own.
+    pub min_score: Option<f32>,
+    /// Keep only the best so many, at least 1.
+    pub max_faces: Option<usize>,
+    /// Compute embeddings.
+    pub embeddings: bool,
+    /// Judge quality.
+    pub quality: bool,
+    /// Look for turned faces.
+    pub rotate: Rotate,
+    /// Side of the detection canvas, a multiple of 32 from 64 to 2048; `None` is the service's. A detector with a fixed input keeps its own canvas.
+    pub det_size: Option<u32>,
+    /// Profile of the quality judgement; `None` is the service's.
+    pub quality_profile: Option<Profile>,
+}
+
+impl Default for AnalyzeOptions {
+    fn default() -> Self {
+        Self {
+            min_score: None,
+            max_faces: None,
+            embeddings: true,
+            quality: true,
+            rotate: Rotate::Off,
+            det_size: None,
+            quality_profile: None,
+        }
+    }
+}
+
+/// Options with every default filled in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) canvas: (u32, u32),
+    pub(super) min_score: f32,
+    pub(super) max_faces: usize,
+    pub(super) profile: Profile,
+}
+
+impl Analyzer {
+    /// Checks the options and fills in the defaults.
+    pub(super) fn settings(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
+        let detector = self.engine().detector();
+        let min_score = options.min_score.unwrap_or(detector.min_score);
+        if !(0.0..=1.0).contains(&min_score) {
+            return Err(AnalyzeError::Option(format!("min_score is {min_score}; it must be from 0 to 1")));
+        }
+        if options.max_faces == Some(0) {
+            return Err(AnalyzeError::Option("max_faces is 0; it must be at least 1".into()));
+        }
+        let side = options.det_size.unwrap_or(self.config().det_size);
+        if !(64..=2048).contains(&side) || !side.is_multiple_of(32) {
+            return Err(AnalyzeError::Option(format!(
+                "det_size is {side}; it must be a multiple of 32 from 64 to 2048"
+            )));
+        }
+        Ok(Settings {
+            canvas: detector.fixed_size.unwrap_or((side, side)),
+            min_score,
+            max_faces: options.max_faces.unwrap_or(usize::MAX),
+            profile: options.quality_profile.unwrap_or(self.config().quality_profile),
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! When a crawl ends: in the transaction that settles its last row.
+//!
+//! Two last rows can be settled at the same time, and neither transaction sees the other's. So whoever settles a row near the end locks the
+//! crawl's row first, which lets those transactions pass one by one; the last of them sees that nothing is left. Far from the end nothing
+//! is locked, so that workers do not wait for each other. A crawl that slips through (its last worker slept through all others'
+//! ends) is found by `Crawls::reconcile`.
+
+use store::{Store, StoreError, Tx};
+use uuid::Uuid;
+
+/// Rows from which the end counts as near. Larger than the number of transactions that can be open at once on one database, by far.
+const NEAR_THE_END: i64 = 1000;
+
+/// Held through a transaction that settles a row.
+pub(crate) struct Watch {
+    crawl: Uuid,
+    near_the_end: bool,
+}
+
+impl Watch {
+    /// First word of the transaction, so that the crawl's row is locked before any ledger row is (everybody locks in that order).
+    pub(crate) async fn begin(store: &Store, tx: &mut Tx, crawl: Uuid) -> Result<Self, StoreError> {
+        let near_the_end = store.queued_up_to(tx.conn(), crawl, NEAR_THE_END).await? < NEAR_THE_END;
+        if near_the_end {
+            store.lock_crawl(tx.conn(), crawl).await?;
+        }
+        Ok(Self { crawl, near_the_end })
+    }
+
+    /// Last word before the commit: ends the crawl when nothing is queued any more.
+    pub(crate) async fn end(self, store: &Store, tx: &mut Tx) -> Result<(), StoreError> {
+        if self.near_the_end {
+            finish_if_done(store, tx, self.crawl).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Ends the crawl when it is live and nothing is queued; says whether it did. The crawl's row must be locked.
+///
+/// It is `completed`, with its reasons in the ledger; `failed` when neither a page could be fetched nor an image be had.
+pub(crate) async fn finish_if_done(store: &Store, tx: &mut Tx, crawl: Uuid) -> Result<bool, StoreError> {
+    if store.queued_up_to(tx.conn(), crawl, 1).await? > 0 {
+        return Ok(false);
+    }
+    let (state, error) = match verdict(&store.outcomes(tx.conn(), crawl).await?) {
+        None => ("completed", None),
+        Some(error) => ("failed", Some(error)),
+    };
+    match store.set_crawl_state(tx.conn(), crawl, &["running", "paused"], state, error.as_deref()).await {
+        Ok(_) => {
+            metrics::counter!("facecrawl_crawls_total", "event" => state).increment(1);
+            Ok(true)
+        }
+        // Cancelled, or ended by another: its end stands.
+        Err(StoreError::Conflict(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// `None` for a crawl that got something; otherwise a sentence with the reasons.
+fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
+    let got_something =
+        outcomes.iter().any(|o| matches!(o.state.as_str(), "fetched" | "processed" | "duplicate" | "suppressed"));
+    if got_something {
+        return None;
+    }
+    let reasons: Vec<String> = outcomes
+        .iter()
+        .map(|o| format!("{} ({})", o.reason.as_deref().unwrap_or(&o.state), o.count))
+        .collect();
+    Some(format!("nothing could be fetched: {}", reasons.join(", ")))
+}

@@ -1,0 +1,100 @@
+//! Rows whose job is gone.
+//!
+//! A job normally ends in the transaction that settles its row. The exception is a job that the queue itself discards: its worker died (or
+//! its handler panicked) as often as attempts are allowed. Then nobody is left to settle the row, and the crawl would never end.
+
+use super::{CrawlError, Crawls, completion};
+use crate::jobs::{SCAN_IMAGE, SCAN_PAGE, ledger::Row};
+use std::collections::HashSet;
+use store::crawls::Crawl;
+use store::ledger::Ledger;
+use uuid::Uuid;
+
+/// Rows or crawls looked at in one go.
+const CHUNK: i64 = 1000;
+
+/// What was put right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reconciled {
+    /// Rows settled as failed with the reason `job_discarded`.
+    pub rows: u64,
+    /// Crawls that ended by it.
+    pub crawls: u64,
+}
+
+impl Crawls {
+    /// Settles, in all live crawls of the web, the queued rows that have no live job any more (`failed`, `job_discarded`), and ends the crawls that have
+    /// nothing queued. To be called from time to time by one process or by several; a scan of local files is its command's own affair.
+    ///
+    /// # Errors
+    /// Those of the store and the queue; what was put right until then stays so.
+    pub async fn reconcile(&self) -> Result<Reconciled, CrawlError> {
+        let mut done = Reconciled::default();
+        for state in ["running", "paused"] {
+            let mut before = None;
+            loop {
+                let crawls = self.store().crawls(None, Some(state), before, CHUNK).await?;
+                for crawl in crawls.iter().filter(|crawl| crawl.kind == "web") {
+                    self.reconcile_crawl(crawl, &mut done).await?;
+                }
+                before = crawls.last().map(|crawl| crawl.id);
+                if (crawls.len() as i64) < CHUNK {
+                    break;
+                }
+            }
+        }
+        if done != Reconciled::default() {
+            tracing::warn!(rows = done.rows, crawls = done.crawls, "settled rows whose jobs had been discarded");
+        }
+        Ok(done)
+    }
+
+    async fn reconcile_crawl(&self, crawl: &Crawl, done: &mut Reconciled) -> Result<(), CrawlError> {
+        for (ledger, kind) in [(Ledger::Pages, SCAN_PAGE), (Ledger::ImageUrls, SCAN_IMAGE)] {
+            let mut after = None;
+            loop {
+                let orphans = self.orphans(crawl.id, ledger, kind, &mut after).await?;
+                if !orphans.is_empty() {
+                    let mut tx = self.store().begin().await?;
+                    self.store().lock_crawl(tx.conn(), crawl.id).await?;
+                    for id in &orphans {
+                        let detail = Some("its worker died, or its handler panicked, at every attempt");
+                        Row::new(ledger, *id)
+                            .settle(self.store(), &mut tx, "failed", "job_discarded", detail, None)
+                            .await?;
+                    }
+                    tx.commit().await?;
+                    done.rows += orphans.len() as u64;
+                }
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        let mut tx = self.store().begin().await?;
+        self.store().lock_crawl(tx.conn(), crawl.id).await?;
+        if completion::finish_if_done(self.store(), &mut tx, crawl.id).await? {
+            done.crawls += 1;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Queued rows without a live job among the next [`CHUNK`] rows. The rows are read first: a row that is settled in between still counts as an orphan here,
+    /// and settling it again does nothing.
+    async fn orphans(
+        &self,
+        crawl: Uuid,
+        ledger: Ledger,
+        kind: &str,
+        after: &mut Option<Uuid>,
+    ) -> Result<Vec<Uuid>, CrawlError> {
+        let mut tx = self.store().begin().await?;
+        let rows = self.store().queued_rows(tx.conn(), crawl, ledger, *after, CHUNK).await?;
+        let keys: Vec<String> = rows.iter().map(Uuid::to_string).collect();
+        let live: HashSet<String> =
+            self.queue().live_keys(tx.conn(), kind, &keys).await?.into_iter().collect();
+        *after = ((rows.len() as i64) == CHUNK).then(|| rows.last().copied()).flatten();
+        Ok(rows.into_iter().filter(|row| !live.contains(&row.to_string())).collect())
+    }
+}

@@ -1,0 +1,60 @@
+//! Seeds as they come from a caller.
+
+use super::CrawlError;
+use std::collections::HashSet;
+use url::Url;
+
+/// Most seeds of one crawl.
+const MOST: usize = 10_000;
+
+/// Parses, normalises and removes repetitions; the order stays.
+pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
+    if seeds.is_empty() || seeds.len() > MOST {
+        return Err(CrawlError::invalid(
+            "seeds",
+            format!("{} were given; there must be 1 to {MOST} http or https URLs", seeds.len()),
+        ));
+    }
+    let mut seen = HashSet::new();
+    let mut urls = Vec::with_capacity(seeds.len());
+    for (index, seed) in seeds.iter().enumerate() {
+        let wrong = |reason: String| CrawlError::invalid("seeds", format!("number {}: {reason}", index + 1));
+        let url = crawler::urls::parse(seed.trim()).map_err(&wrong)?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(wrong(format!("{seed:?} has the scheme {:?}; allowed are http and https", url.scheme())));
+        }
+        if seen.insert(url.clone()) {
+            urls.push(url);
+        }
+    }
+    Ok(urls)
+}
+
+/// Whether the last path segment ends like an image file. A guess that saves one fetch; a page handler that meets an image sends it on.
+pub(super) fn is_image_file(url: &Url) -> bool {
+    let name = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    matches!(
+        extension.as_deref(),
+        Some("jpg" | "jpeg" | "jpe" | "png" | "webp" | "gif" | "bmp" | "avif")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn image_files_are_told_by_their_extension() {
+        for (url, image) in [
+            ("http://a.test/b/c.JPG?size=2", true),
+            ("http://a.test/photo.webp", true),
+            ("http://a.test/jpg", false),
+            ("http://a.test/gallery.html", false),
+            ("http://a.test/", false),
+        ] {
+            assert_eq!(is_image_file(&Url::parse(url).unwrap()), image, "{url}");
+        }
+    }
+}

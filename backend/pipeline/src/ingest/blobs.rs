@@ -1,0 +1,71 @@
+//! The pictures that people look at: a thumbnail of the image, a crop and the aligned chip of every face.
+
+use super::{Ingest, IngestError};
+use crate::Analysis;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use vision::{crop, encode};
+
+/// Longer side of a thumbnail in pixels.
+const THUMBNAIL_SIDE: u32 = 320;
+/// Share of the larger box side that a crop shows around a face.
+const CROP_MARGIN: f32 = 0.25;
+const THUMBNAIL_QUALITY: u8 = 80;
+const CROP_QUALITY: u8 = 90;
+/// Blobs of one picture written at once.
+const WRITES: usize = 8;
+
+/// Keys of what was written.
+pub(super) struct StoredBlobs {
+    pub(super) thumbnail: String,
+    /// Crop and chip of each face, in the order of the analysis.
+    pub(super) faces: Vec<(String, String)>,
+}
+
+struct Encoded {
+    kind: &'static str,
+    extension: &'static str,
+    bytes: Bytes,
+}
+
+impl Ingest {
+    /// Encodes and writes them; the thumbnail as a browser shows the image, crops and chips upright.
+    pub(super) async fn write_blobs(&self, analysis: &Analysis) -> Result<StoredBlobs, IngestError> {
+        let frame = analysis.frame.clone();
+        let rotation = analysis.rotation;
+        let faces: Vec<_> = analysis.faces.iter().map(|f| (f.detection.bbox, f.chip.clone())).collect();
+        let encoded = self
+            .inner
+            .analyzer
+            .cpu()
+            .run(move || {
+                let thumbnail = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
+                let mut all =
+                    vec![Encoded { kind: "thumbnails", extension: "jpg", bytes: thumbnail.into() }];
+                for (bbox, chip) in faces {
+                    let mut face = crop::face_crop(&frame, &bbox, CROP_MARGIN);
+                    if rotation != 0 {
+                        face = crop::rotate(&face, rotation);
+                    }
+                    let face = encode::jpeg(&face, CROP_QUALITY);
+                    all.push(Encoded { kind: "crops", extension: "jpg", bytes: face.into() });
+                    all.push(Encoded { kind: "chips", extension: "png", bytes: encode::png(&chip).into() });
+                }
+                all
+            })
+            .await?
+            .output;
+        let mut keys = futures::stream::iter(encoded)
+            .map(|blob| self.inner.blobs.put(blob.kind, blob.extension, blob.bytes))
+            .buffered(WRITES)
+            .try_collect::<Vec<String>>()
+            .await?
+            .into_iter();
+        let thumbnail = keys.next().expect("the thumbnail is always written");
+        let mut faces = Vec::with_capacity(analysis.faces.len());
+        while let (Some(crop), Some(chip)) = (keys.next(), keys.next()) {
+            faces.push((crop, chip));
+        }
+        Ok(StoredBlobs { thumbnail, faces })
+    }
+}

@@ -1,0 +1,142 @@
+//! A scan of local files, kept as a crawl record: every file gets a row in the image ledger, as every URL of a crawl does.
+//!
+//! There are no jobs behind it. Whoever drives it (the command line) walks the files, reads them, and chooses concurrency and progress:
+//! `begin`, `add` for files, `ingest`, `skip` or `fail` for each row, `finish`.
+
+use super::{Incoming, Ingest, IngestError, Ingested};
+use crate::crawl::{CrawlError, collection_id};
+use crate::jobs::setback::Setback;
+use crate::{AnalyzeOptions, Dedupe};
+use bytes::Bytes;
+use std::path::Path;
+use store::crawls::Crawl;
+use store::pages::{Admitted, NewImageUrl};
+use store::{Store, StoreError};
+use url::Url;
+use uuid::Uuid;
+
+/// A running scan; cheap to clone, so that many tasks can feed it.
+#[derive(Clone)]
+pub struct Scan {
+    store: Store,
+    ingest: Ingest,
+    crawl: Crawl,
+    dedupe: Dedupe,
+    options: AnalyzeOptions,
+}
+
+impl Scan {
+    /// Inserts the crawl record (kind `scan`); `seeds` are the paths as they were given.
+    ///
+    /// # Errors
+    /// [`CrawlError::Invalid`] when the collection does not exist.
+    pub async fn begin(
+        ingest: Ingest,
+        collection: &str,
+        seeds: &[String],
+        dedupe: Dedupe,
+        options: AnalyzeOptions,
+    ) -> Result<Self, CrawlError> {
+        let store = ingest.inner.store.clone();
+        let collection = collection_id(&store, collection).await?;
+        let mut tx = store.begin().await?;
+        let stored = serde_json::json!({ "dedupe": dedupe });
+        let crawl = store.insert_crawl(tx.conn(), collection, "scan", seeds, &stored).await?;
+        tx.commit().await?;
+        Ok(Self { store, ingest, crawl, dedupe, options })
+    }
+
+    /// The crawl record as it began.
+    pub fn crawl(&self) -> &Crawl {
+        &self.crawl
+    }
+
+    /// Enters files into the ledger as `file:` URLs; answers a row for each that is new to this scan, in the order of the input.
+    ///
+    /// # Errors
+    /// [`CrawlError::Invalid`] names a path that is not absolute; those of the store.
+    pub async fn add(&self, files: &[impl AsRef<Path>]) -> Result<Vec<Admitted>, CrawlError> {
+        let mut rows = Vec::with_capacity(files.len());
+        for file in files {
+            let file = file.as_ref();
+            let url = Url::from_file_path(file).map_err(|()| {
+                CrawlError::invalid("path", format!("{} is not an absolute path", file.display()))
+            })?;
+            rows.push(NewImageUrl { url: url.into(), page_url: None, alt: None });
+        }
+        let mut tx = self.store.begin().await?;
+        let admitted = self.store.admit_images(tx.conn(), self.crawl.id, i64::MAX, &rows).await?;
+        tx.commit().await?;
+        Ok(admitted)
+    }
+
+    /// Analyses and stores one file, and settles its row whatever comes of it: `processed`, `duplicate`, or `skipped` or `failed` with the
+    /// error's code.
+    ///
+    /// # Errors
+    /// Why it was not stored. After a failure of the database the row is still queued.
+    pub async fn ingest(&self, row: Uuid, bytes: Bytes) -> Result<Ingested, IngestError> {
+        let incoming = Incoming {
+            bytes,
+            collection: self.crawl.collection_id,
+            crawl: self.crawl.id,
+            image_url: row,
+            dedupe: self.dedupe,
+            options: self.options.clone(),
+        };
+        let error = match self.ingest.ingest(incoming, None).await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        if let IngestError::Analyze(cause) = &error {
+            let (state, code) = Setback::of_analysis(cause);
+            self.settle(row, state, code, &cause.to_string()).await?;
+        }
+        Err(error)
+    }
+
+    /// Settles a row as `skipped`: a file that is not to be read.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn skip(&self, row: Uuid, reason: &'static str, detail: &str) -> Result<(), StoreError> {
+        self.settle(row, "skipped", reason, detail).await
+    }
+
+    /// Settles a row as `failed`: a file that cannot be read.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn fail(&self, row: Uuid, reason: &'static str, detail: &str) -> Result<(), StoreError> {
+        self.settle(row, "failed", reason, detail).await
+    }
+
+    /// Ends the scan: `completed`, or `cancelled` when it was `interrupted`. Rows still queued are skipped as `not_scanned`.
+    ///
+    /// # Errors
+    /// `StoreError::Conflict` when somebody else ended it meanwhile.
+    pub async fn finish(&self, interrupted: bool) -> Result<Crawl, StoreError> {
+        let mut tx = self.store.begin().await?;
+        let end = if interrupted { "cancelled" } else { "completed" };
+        let crawl = self.store.set_crawl_state(tx.conn(), self.crawl.id, &["running"], end, None).await?;
+        self.store.skip_queued(tx.conn(), self.crawl.id, "not_scanned").await?;
+        tx.commit().await?;
+        Ok(crawl)
+    }
+
+    async fn settle(
+        &self,
+        row: Uuid,
+        state: &'static str,
+        reason: &'static str,
+        detail: &str,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.store.begin().await?;
+        self.store
+            .settle_image_url(tx.conn(), row, state, Some(reason), Some(detail), None)
+            .await?;
+        tx.commit().await?;
+        crate::jobs::count_outcome("image", state, Some(reason));
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! What all job bodies share, and how each of them ends.
+
+use super::ledger::Row;
+use super::robots::RobotsCache;
+use super::setback::Setback;
+use super::turns::Turns;
+use crate::crawl::completion::Watch;
+use crate::{CrawlOptions, Crawls, Ingest, crawl};
+use crawler::Fetcher;
+use queue::{ClaimedJob, Outcome, Queue, QueueError};
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use store::crawls::Crawl;
+use store::{Store, StoreError};
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+use uuid::Uuid;
+use vision::Profile;
+
+/// How long a crawl's row is believed. Its options never change; a cancelled crawl's claims are lost and a paused one's jobs are held whatever we believe.
+const CRAWL_TTL: Duration = Duration::from_secs(1);
+
+pub(super) struct Context {
+    pub(super) store: Store,
+    pub(super) queue: Queue,
+    pub(super) ingest: Ingest,
+    pub(super) fetcher: Fetcher,
+    pub(super) config: crawl::Config,
+    pub(super) turns: Arc<Turns>,
+    pub(super) robots: RobotsCache,
+    crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
+}
+
+/// A crawl as a job needs it.
+pub(super) struct CrawlView {
+    pub(super) crawl: Crawl,
+    pub(super) options: CrawlOptions,
+    pub(super) seeds: Vec<Url>,
+    /// The collection's own profile.
+    pub(super) quality_profile: Option<Profile>,
+}
+
+impl Context {
+    pub(super) fn new(
+        store: Store,
+        queue: Queue,
+        crawls: &Crawls,
+        ingest: Ingest,
+        fetcher: Fetcher,
+    ) -> Self {
+        let config = crawls.config().clone();
+        let turns = Arc::new(Turns::new(store.clone(), config.clone()));
+        let robots = RobotsCache::new(store.clone(), fetcher.clone(), turns.clone(), config.clone());
+        Self { store, queue, ingest, fetcher, config, turns, robots, crawls: Mutex::default() }
+    }
+
+    /// Runs a job's work to its end, whatever that is, so that the row and the job always end together.
+    pub(super) async fn drive(
+        &self,
+        job: &ClaimedJob,
+        crawl: Uuid,
+        row: Row,
+        cancel: CancellationToken,
+        work: impl Future<Output = Result<(), Setback>>,
+    ) -> Outcome {
+        let setback = tokio::select! {
+            done = work => match done {
+                Ok(()) => return Outcome::Settled,
+                Err(setback) => setback,
+            },
+            // Lost, or about to be given back: either way the row stays as it is, and a snooze on a lost claim says nothing.
+            () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
+        };
+        match self.conclude(job, crawl, row, setback).await {
+            Ok(outcome) => outcome,
+            Err(QueueError::Stale(_)) => Outcome::Stale,
+            Err(error) => Outcome::Retry(error.to_string(), None),
+        }
+    }
+
+    async fn conclude(
+        &self,
+        job: &ClaimedJob,
+        crawl: Uuid,
+        row: Row,
+        setback: Setback,
+    ) -> Result<Outcome, QueueError> {
+        tracing::debug!(job = %job.claim.id, attempt = job.attempt, ledger = row.name(), ?setback, "set back");
+        match setback {
+            Setback::Stale => Ok(Outcome::Stale),
+            Setback::Gone => Ok(Outcome::Done),
+            Setback::Later(until) => Ok(Outcome::Snooze(until)),
+            Setback::Again { code, detail, at } if job.attempt < job.max_attempts => {
+                metrics::counter!("facecrawl_crawl_retries_total", "reason" => code.clone()).increment(1);
+                Ok(Outcome::Retry(format!("{code}: {detail}"), at))
+            }
+            Setback::Again { code, detail, .. } => {
+                self.settle(job, crawl, row, "failed", &code, &detail, None, true).await
+            }
+            Setback::Final { state, code, detail, status } => {
+                self.settle(job, crawl, row, state, &code, &detail, status, false).await
+            }
+        }
+    }
+
+    /// Row, job and, if this was the last row, crawl: in one transaction. A job whose attempts are `spent` is kept as discarded, for inspection and
+    /// retry.
+    #[expect(clippy::too_many_arguments, reason = "the two ends that a row can come to without a result")]
+    async fn settle(
+        &self,
+        job: &ClaimedJob,
+        crawl: Uuid,
+        row: Row,
+        state: &'static str,
+        code: &str,
+        detail: &str,
+        status: Option<u16>,
+        spent: bool,
+    ) -> Result<Outcome, QueueError> {
+        let ended: Result<(), EndError> = async {
+            let mut tx = self.store.begin().await?;
+            let watch = Watch::begin(&self.store, &mut tx, crawl).await?;
+            row.settle(&self.store, &mut tx, state, code, Some(detail), status).await?;
+            if spent {
+                self.queue.fail(tx.conn(), job.claim, &format!("{code}: {detail}"), true, None).await?;
+            } else {
+                self.queue.complete(tx.conn(), job.claim).await?;
+            }
+            watch.end(&self.store, &mut tx).await?;
+            tx.commit().await?;
+            Ok(())
+        }
+        .await;
+        match ended {
+            Ok(()) => {
+                super::count_outcome(row.name(), state, Some(code));
+                Ok(Outcome::Settled)
+            }
+            Err(EndError::Queue(error)) => Err(error),
+            Err(EndError::Store(error)) => Ok(Outcome::Retry(error.to_string(), None)),
+        }
+    }
+
+    /// The crawl of a job, if the job is to be run now.
+    pub(super) async fn running(&self, id: Uuid) -> Result<Arc<CrawlView>, Setback> {
+        let view = self.view(id).await?;
+        match view.crawl.state.as_str() {
+            "running" => Ok(view),
+            // The group is held: the job comes back when the crawl is resumed.
+            "paused" => Err(Setback::Later(OffsetDateTime::now_utc() + CRAWL_TTL)),
+            _ => Err(Setback::Gone),
+        }
+    }
+
+    async fn view(&self, id: Uuid) -> Result<Arc<CrawlView>, Setback> {
+        if let Some((read, view)) = self.cached().get(&id)
+            && read.elapsed() < CRAWL_TTL
+        {
+            return Ok(view.clone());
+        }
+        let crawl = match self.store.crawl(id).await {
+            Err(StoreError::NotFound { .. }) => return Err(Setback::Gone),
+            crawl => crawl?,
+        };
+        let collection = self.store.collection(&crawl.collection).await?;
+        let view = Arc::new(CrawlView {
+            options: serde_json::from_value(crawl.options.clone())
+                .map_err(|error| Setback::failed("bad_options", error))?,
+            seeds: crawl.seeds.iter().filter_map(|seed| Url::parse(seed).ok()).collect(),
+            quality_profile: collection.quality_profile.as_deref().and_then(profile),
+            crawl,
+        });
+        let mut cached = self.cached();
+        cached.retain(|_, (read, _)| read.elapsed() < CRAWL_TTL);
+        cached.insert(id, (Instant::now(), view.clone()));
+        Ok(view)
+    }
+
+    fn cached(&self) -> std::sync::MutexGuard<'_, HashMap<Uuid, (Instant, Arc<CrawlView>)>> {
+        self.crawls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn profile(name: &str) -> Option<Profile> {
+    serde_json::from_value(name.into()).ok()
+}
+
+/// Either of the two that share the closing transaction.
+enum EndError {
+    Store(StoreError),
+    Queue(QueueError),
+}
+
+impl From<StoreError> for EndError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<QueueError> for EndError {
+    fn from(error: QueueError) -> Self {
+        Self::Queue(error)
+    }
+}

@@ -1,0 +1,54 @@
+//! `scan_image`: fetch an image, and from download to store in one job.
+
+use super::context::Context;
+use super::hops::{Area, Hops};
+use super::ledger::Row;
+use super::payload::{self, ImageJob};
+use super::setback::Setback;
+use crate::AnalyzeOptions;
+use crate::ingest::Incoming;
+use crawler::fetch::Kind;
+use crawler::{Directives, Request};
+use queue::{Claim, ClaimedJob, Handler, Outcome};
+use std::sync::Arc;
+use store::ledger::Ledger;
+use tokio_util::sync::CancellationToken;
+
+/// The handler.
+pub(super) struct ScanImage(pub(super) Arc<Context>);
+
+#[async_trait::async_trait]
+impl Handler for ScanImage {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        let image: ImageJob = match payload::read(&job.payload) {
+            Ok(image) => image,
+            Err(error) => return Outcome::Discard(error),
+        };
+        let row = Row::new(Ledger::ImageUrls, image.image_url_id);
+        self.0.drive(&job, image.crawl_id, row, cancel, scan(&self.0, &image, job.claim)).await
+    }
+}
+
+async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Setback> {
+    let view = context.running(job.crawl_id).await?;
+    let hops = Hops::new(context, &view, Area::Anywhere);
+    let fetched = hops.fetch(Request::new(job.url.clone(), Kind::Image)).await;
+    let fetched = fetched.map_err(|error| Setback::of_fetch(error, context.config.robots_retry))?;
+    if view.options.respect_robots {
+        let tags = fetched.robots_tags.iter().map(String::as_str);
+        if let Some(code) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
+            return Err(Setback::skipped(code, "its X-Robots-Tag asks not to take it"));
+        }
+    }
+    let incoming = Incoming {
+        bytes: fetched.body,
+        collection: view.crawl.collection_id,
+        crawl: job.crawl_id,
+        image_url: job.image_url_id,
+        dedupe: view.options.dedupe,
+        options: AnalyzeOptions { quality_profile: view.quality_profile, ..AnalyzeOptions::default() },
+    };
+    let ingested = context.ingest.ingest(incoming, Some(claim)).await?;
+    tracing::debug!(url = %job.url, ?ingested, "image done");
+    Ok(())
+}

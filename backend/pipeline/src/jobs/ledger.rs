@@ -1,0 +1,54 @@
+//! A row of either ledger, as the one thing that a job has to settle.
+
+use store::ledger::Ledger;
+use store::pages::PageResult;
+use store::{Store, StoreError, Tx};
+use uuid::Uuid;
+
+/// The row that a job is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    ledger: Ledger,
+    id: Uuid,
+}
+
+impl Row {
+    pub(crate) fn new(ledger: Ledger, id: Uuid) -> Self {
+        Self { ledger, id }
+    }
+
+    /// Closes the row without a result (only while it is queued).
+    pub(crate) async fn settle(
+        self,
+        store: &Store,
+        tx: &mut Tx,
+        state: &str,
+        reason: &str,
+        detail: Option<&str>,
+        status: Option<u16>,
+    ) -> Result<(), StoreError> {
+        match self.ledger {
+            Ledger::Pages => {
+                let result = PageResult {
+                    state: state.into(),
+                    reason: Some(reason.into()),
+                    detail: detail.map(Into::into),
+                    status: status.map(i32::from),
+                    ..PageResult::default()
+                };
+                store.settle_page(tx.conn(), self.id, &result).await
+            }
+            Ledger::ImageUrls => {
+                store.settle_image_url(tx.conn(), self.id, state, Some(reason), detail, None).await
+            }
+        }
+    }
+
+    /// `page` or `image`, for metrics and logs.
+    pub(crate) fn name(self) -> &'static str {
+        match self.ledger {
+            Ledger::Pages => "page",
+            Ledger::ImageUrls => "image",
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! robots.txt: from memory, from the database, or from the host.
+
+use super::turns::{Grant, Turns};
+use crate::crawl::Config;
+use crawler::fetch::Kind;
+use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::Store;
+use store::hosts::RobotsRecord;
+use time::OffsetDateTime;
+use url::Url;
+
+/// Reason code of URLs on a host that answers robots.txt with an error of its own.
+pub(crate) const UNAVAILABLE: &str = "robots_unavailable";
+
+/// Network errors are not remembered for longer: other URLs of the host tell for themselves soon enough.
+const NETWORK_TTL: Duration = Duration::from_secs(5);
+/// What another process stored is believed for so long without looking again.
+const MEMORY_TTL: Duration = Duration::from_secs(600);
+/// Hosts remembered at once.
+const HOSTS: usize = 10_000;
+
+type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
+
+pub(super) struct RobotsCache {
+    store: Store,
+    fetcher: Fetcher,
+    turns: Arc<Turns>,
+    config: Config,
+    hosts: Mutex<HashMap<String, Slot>>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    answer: Answer,
+    until: OffsetDateTime,
+}
+
+#[derive(Clone)]
+enum Answer {
+    Rules(Arc<Robots>),
+    /// 5xx and 429: everything is disallowed (RFC 9309 2.3.1.4).
+    Unavailable,
+    /// No answer at all.
+    Unreachable,
+}
+
+impl RobotsCache {
+    pub(super) fn new(store: Store, fetcher: Fetcher, turns: Arc<Turns>, config: Config) -> Self {
+        Self { store, fetcher, turns, config, hosts: Mutex::default() }
+    }
+
+    /// The rules of the URL's host. Concurrent jobs of one host wait for one fetch.
+    ///
+    /// # Errors
+    /// `Refused("robots_unavailable")`, `Later`, or the network's own error.
+    pub(super) async fn rules(&self, url: &Url, own_delay: Option<Duration>) -> Result<Arc<Robots>, FetchError> {
+        let host = crawler::urls::host_key(url);
+        let slot = self.slot(&host);
+        let patience = self.config.patience;
+        let mut entry = tokio::time::timeout(patience, slot.lock())
+            .await
+            .map_err(|_| FetchError::Later(OffsetDateTime::now_utc() + patience))?;
+        let now = OffsetDateTime::now_utc();
+        if let Some(known) = entry.as_ref().filter(|known| known.until > now) {
+            return known.answer.rules();
+        }
+        let stored = self.store.robots(&host).await.map_err(|error| {
+            tracing::error!(%error, "robots.txt cannot be read from the database");
+            FetchError::Later(now + NETWORK_TTL)
+        })?;
+        let record = match stored.filter(|record| record.fetched_at + self.ttl(record.status) > now) {
+            Some(record) => record,
+            None => match self.fetch(url, own_delay).await {
+                Ok(record) => {
+                    self.remember(&host, &record).await;
+                    record
+                }
+                Err((error, record)) => {
+                    if let Some(record) = record {
+                        self.remember(&host, &record).await;
+                        *entry = Some(self.entry(&record));
+                    }
+                    return Err(error);
+                }
+            },
+        };
+        let fresh = self.entry(&record);
+        let answer = fresh.answer.clone();
+        *entry = Some(fresh);
+        answer.rules()
+    }
+
+    /// Fetches it through the guard and the host's turns. The record beside an error is what is to be remembered of it.
+    async fn fetch(
+        &self,
+        url: &Url,
+        own_delay: Option<Duration>,
+    ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
+        let mut robots_url = url.clone();
+        robots_url.set_path("/robots.txt");
+        robots_url.set_query(None);
+        robots_url.set_fragment(None);
+        let hops = TurnsOnly { turns: &self.turns, own_delay, held: Mutex::new(None) };
+        let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &hops).await;
+        hops.release().await;
+        let record = |status: u16, body| RobotsRecord {
+            status: i32::from(status),
+            body,
+            fetched_at: OffsetDateTime::now_utc(),
+        };
+        match fetched {
+            Ok(answer) => Ok(record(answer.status, Some(answer.body.to_vec()))),
+            Err(FetchError::Status { status, .. }) => Ok(record(status, None)),
+            // RFC 9309 2.3.1.2 and 2.3.1.3: too many redirects count as "there is none".
+            Err(FetchError::TooManyRedirects) => Ok(record(404, None)),
+            Err(error @ (FetchError::Guard(_) | FetchError::Later(_) | FetchError::Refused(_))) => {
+                Err((error, None))
+            }
+            Err(error) => Err((error, Some(record(0, None)))),
+        }
+    }
+
+    async fn remember(&self, host: &str, record: &RobotsRecord) {
+        if let Err(error) = self.store.put_robots(host, record).await {
+            tracing::warn!(host, %error, "robots.txt could not be stored; it will be fetched again");
+        }
+    }
+
+    fn entry(&self, record: &RobotsRecord) -> Entry {
+        let answer = match record.status {
+            0 => Answer::Unreachable,
+            429 | 500.. => Answer::Unavailable,
+            status => {
+                // Redirects that lead nowhere and the like: there is none.
+                let status = u16::try_from(status).ok().filter(|s| !(300..400).contains(s)).unwrap_or(404);
+                let body = record.body.as_deref().unwrap_or_default();
+                Answer::Rules(Arc::new(Robots::from_answer(status, body, self.fetcher.agent())))
+            }
+        };
+        let until = record.fetched_at + self.ttl(record.status);
+        Entry { answer, until: until.min(OffsetDateTime::now_utc() + MEMORY_TTL) }
+    }
+
+    fn ttl(&self, status: i32) -> Duration {
+        match status {
+            0 => NETWORK_TTL.min(self.config.robots_retry),
+            429 | 500.. => self.config.robots_retry,
+            _ => self.config.robots_ttl,
+        }
+    }
+
+    fn slot(&self, host: &str) -> Slot {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if hosts.len() >= HOSTS && !hosts.contains_key(host) {
+            // Those in use right now stay, so that a host is never asked twice at the same time.
+            hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
+        }
+        hosts.entry(host.to_owned()).or_default().clone()
+    }
+}
+
+impl Answer {
+    fn rules(&self) -> Result<Arc<Robots>, FetchError> {
+        match self {
+            Self::Rules(robots) => Ok(robots.clone()),
+            Self::Unavailable => Err(FetchError::Refused(UNAVAILABLE.into())),
+            Self::Unreachable => {
+                Err(FetchError::Connect("the host did not answer a moment ago when asked for robots.txt".into()))
+            }
+        }
+    }
+}
+
+/// robots.txt itself needs nobody's permission, only a turn.
+struct TurnsOnly<'a> {
+    turns: &'a Turns,
+    own_delay: Option<Duration>,
+    held: Mutex<Option<Grant>>,
+}
+
+impl TurnsOnly<'_> {
+    fn take_held(&self) -> Option<Grant> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    async fn release(&self) {
+        if let Some(grant) = self.take_held() {
+            self.turns.end(grant, None, None, Duration::ZERO).await;
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl HopPolicy for TurnsOnly<'_> {
+    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
+        self.release().await;
+        let delay = self.turns.delay(self.own_delay, None);
+        let grant = self.turns.take(&crawler::urls::host_key(url), delay).await?;
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
+        Ok(())
+    }
+
+    async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
+        if let Some(grant) = self.take_held() {
+            self.turns.end(grant, status, retry_after, took).await;
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Why a URL got no further, and what that means for its row and its job.
+
+use crate::AnalyzeError;
+use crate::ingest::IngestError;
+use crawler::FetchError;
+use inference::RunError;
+use queue::QueueError;
+use std::time::Duration;
+use store::StoreError;
+use time::OffsetDateTime;
+use vision::DecodeError;
+
+/// Longest wait that a host's `Retry-After` can impose on one URL.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+
+/// What stood in the way.
+#[derive(Debug)]
+pub(crate) enum Setback {
+    /// It will stay so: the row is settled with this.
+    Final { state: &'static str, code: String, detail: String, status: Option<u16> },
+    /// Another attempt can help; when attempts are spent the row is settled as failed.
+    Again { code: String, detail: String, at: Option<OffsetDateTime> },
+    /// Not now; no attempt is burned.
+    Later(OffsetDateTime),
+    /// The claim was lost; everything was rolled back.
+    Stale,
+    /// The crawl has ended or is gone, and its rows with it.
+    Gone,
+}
+
+impl Setback {
+    /// Settled as skipped: nothing went wrong, it is not wanted.
+    pub(crate) fn skipped(code: impl Into<String>, detail: impl ToString) -> Self {
+        Self::Final { state: "skipped", code: code.into(), detail: detail.to_string(), status: None }
+    }
+
+    /// Settled as failed.
+    pub(crate) fn failed(code: impl Into<String>, detail: impl ToString) -> Self {
+        Self::Final { state: "failed", code: code.into(), detail: detail.to_string(), status: None }
+    }
+
+    /// State and reason code of a picture that cannot be analysed: `skipped` for what is no usable picture, `failed` for one that is broken or on
+    /// which we failed.
+    pub(crate) fn of_analysis(error: &AnalyzeError) -> (&'static str, &'static str) {
+        let state = match error {
+            AnalyzeError::Decode(DecodeError::Corrupt { .. }) => "failed",
+            AnalyzeError::Decode(_) => "skipped",
+            _ => "failed",
+        };
+        (state, error.code())
+    }
+
+    /// What a failed fetch means. `robots_retry`: when a host whose robots.txt could not be had is asked again.
+    pub(crate) fn of_fetch(error: FetchError, robots_retry: Duration) -> Self {
+        let (code, detail) = (error.code(), error.to_string());
+        let now = OffsetDateTime::now_utc();
+        match error {
+            FetchError::Later(until) => Self::Later(until),
+            FetchError::Refused(reason) if reason == super::robots::UNAVAILABLE => {
+                let detail = "the host's robots.txt cannot be had, so nothing may be fetched there".into();
+                Self::Again { code, detail, at: Some(now + robots_retry) }
+            }
+            FetchError::Status { retry_after, .. } if error.is_transient() => {
+                let at = retry_after.map(|wait| now + wait.min(LONGEST_RETRY_AFTER));
+                Self::Again { code, detail, at }
+            }
+            _ if error.is_transient() => Self::Again { code, detail, at: None },
+            FetchError::Status { status, .. } => {
+                Self::Final { state: "failed", code, detail, status: Some(status) }
+            }
+            FetchError::Guard(_) | FetchError::Refused(_) | FetchError::TooLarge { .. } => {
+                Self::skipped(code, detail)
+            }
+            _ => Self::failed(code, detail),
+        }
+    }
+}
+
+impl From<StoreError> for Setback {
+    fn from(error: StoreError) -> Self {
+        Self::Again { code: "store_failure".into(), detail: error.to_string(), at: None }
+    }
+}
+
+impl From<QueueError> for Setback {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Stale(_) => Self::Stale,
+            error => Self::Again { code: "queue_failure".into(), detail: error.to_string(), at: None },
+        }
+    }
+}
+
+impl From<IngestError> for Setback {
+    fn from(error: IngestError) -> Self {
+        let error = match error {
+            IngestError::Store(error) => return error.into(),
+            IngestError::Queue(error) => return error.into(),
+            IngestError::Analyze(error) => error,
+        };
+        let now = OffsetDateTime::now_utc();
+        match error {
+            AnalyzeError::Run(RunError::Overloaded { retry_after, .. }) => Self::Later(now + retry_after),
+            AnalyzeError::Run(RunError::Stopped) => Self::Later(now),
+            AnalyzeError::Run(_) => {
+                Self::Again { code: error.code().into(), detail: error.to_string(), at: None }
+            }
+            error => {
+                let (state, code) = Self::of_analysis(&error);
+                Self::Final { state, code: code.into(), detail: error.to_string(), status: None }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(error: FetchError) -> Setback {
+        Setback::of_fetch(error, Duration::from_secs(30))
+    }
+
+    #[test]
+    fn a_missing_page_stays_missing_and_a_busy_host_is_asked_again_when_it_said() {
+        let missing = of(FetchError::Status { status: 404, retry_after: None });
+        assert!(matches!(missing, Setback::Final { state: "failed", ref code, status: Some(404), .. } if code == "http_404"));
+        let wait = Duration::from_secs(120);
+        let busy = of(FetchError::Status { status: 503, retry_after: Some(wait) });
+        let Setback::Again { at: Some(at), .. } = busy else { panic!("{busy:?}") };
+        assert!(at > OffsetDateTime::now_utc() + Duration::from_secs(60));
+    }
+
+    #[test]
+    fn what_is_forbidden_is_skipped_and_what_broke_is_failed() {
+        for (code, state) in [("robots_disallowed", "skipped"), ("out_of_scope", "skipped")] {
+            let refused = of(FetchError::Refused(code.into()));
+            assert!(matches!(refused, Setback::Final { state: s, code: ref c, .. } if s == state && c == code));
+        }
+        assert!(matches!(
+            of(FetchError::TooManyRedirects),
+            Setback::Final { state: "failed", .. }
+        ));
+        let corrupt = DecodeError::Corrupt { format: "jpeg", reason: "x".into() };
+        assert_eq!(Setback::of_analysis(&corrupt.into()), ("failed", "corrupt_image"));
+        assert_eq!(Setback::of_analysis(&DecodeError::NotAnImage.into()), ("skipped", "not_an_image"));
+    }
+
+    #[test]
+    fn an_overloaded_engine_burns_no_attempt() {
+        let overloaded = RunError::Overloaded { operation: "face_detection", retry_after: Duration::from_secs(1) };
+        assert!(matches!(Setback::from(IngestError::Analyze(overloaded.into())), Setback::Later(_)));
+    }
+}

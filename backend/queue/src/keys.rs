@@ -1,0 +1,26 @@
+//! Which unique keys are taken.
+use crate::queue::stored_key;
+use crate::{Queue, QueueError};
+use sqlx::PgConnection;
+use std::collections::HashSet;
+
+impl Queue {
+    /// Those of `keys` that a live job of the kind has, in the order of the input: for owners of records who want to know which still have a job.
+    pub async fn live_keys(
+        &self,
+        conn: &mut PgConnection,
+        kind: &str,
+        keys: &[String],
+    ) -> Result<Vec<String>, QueueError> {
+        let stored: Vec<String> = keys.iter().map(|key| stored_key(key)).collect();
+        let live: Vec<String> =
+            sqlx::query_scalar("select unique_key from jobs where kind = $1 and unique_key = any($2)")
+                .bind(kind)
+                .bind(&stored)
+                .fetch_all(conn)
+                .await?;
+        let live: HashSet<String> = live.into_iter().collect();
+        let held = keys.iter().zip(&stored).filter(|(_, stored)| live.contains(*stored));
+        Ok(held.map(|(key, _)| key.clone()).collect())
+    }
+}
