@@ -15,8 +15,10 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// For one hop, to the last byte of the body.
     pub total_timeout: Duration,
-    /// Bytes per second below which a body is given up (measured over 5 s).
+    /// Decoded bytes per second below which a body is given up; 0 switches the check off.
     pub min_speed: u64,
+    /// The stretch of time over which `min_speed` is measured.
+    pub min_speed_window: Duration,
     /// Redirects followed per request.
     pub max_redirects: usize,
     /// Decoded bytes of a page.
@@ -43,6 +45,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(5),
             total_timeout: Duration::from_secs(30),
             min_speed: 1024,
+            min_speed_window: Duration::from_secs(5),
             max_redirects: 5,
             page_limit: 5 << 20,
             image_limit: 25 << 20,

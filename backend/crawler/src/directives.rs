@@ -15,17 +15,128 @@ pub struct Directives {
     pub noimageai: bool,
 }
 
+/// Directives that carry a value after a colon, so that the colon does not end a user agent's name.
+const WITH_VALUE: &[&str] = &["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
+
 impl Directives {
     /// Reads header values (with or without a user agent prefix) or meta contents; `agent` is our product token.
-    pub fn parse<'a>(_values: impl IntoIterator<Item = &'a str>, _agent: &str) -> Self {
-        todo!()
+    ///
+    /// A prefix holds to the end of its value or to the next prefix, because servers join several headers with commas. What is said to
+    /// all and what is said to us add up. Unknown words, and dates with their own commas, are skipped.
+    pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>, agent: &str) -> Self {
+        let mut found = Self::default();
+        for value in values {
+            let mut for_us = true;
+            for part in value.split(',') {
+                let mut word = part.trim();
+                if let Some((before, after)) = word.split_once(':') {
+                    let before = before.trim();
+                    if WITH_VALUE.iter().any(|d| before.eq_ignore_ascii_case(d)) {
+                        continue;
+                    }
+                    // The middle of a date ("25 Jun 2010 15:00:00") is no name.
+                    if is_token(before) {
+                        for_us = before.eq_ignore_ascii_case(agent) || before == "*";
+                        word = after.trim();
+                    }
+                }
+                if for_us {
+                    found.apply(word);
+                }
+            }
+        }
+        found
     }
+
+    fn apply(&mut self, word: &str) {
+        match word.to_ascii_lowercase().as_str() {
+            "noindex" => self.noindex = true,
+            "nofollow" => self.nofollow = true,
+            "none" => (self.noindex, self.nofollow) = (true, true),
+            "noimageindex" => self.noimageindex = true,
+            "noai" => self.noai = true,
+            "noimageai" => self.noimageai = true,
+            _ => {}
+        }
+    }
+
     /// Both sets together.
-    pub fn union(self, _other: Self) -> Self {
-        todo!()
+    pub fn union(self, other: Self) -> Self {
+        Self {
+            noindex: self.noindex || other.noindex,
+            nofollow: self.nofollow || other.nofollow,
+            noimageindex: self.noimageindex || other.noimageindex,
+            noai: self.noai || other.noai,
+            noimageai: self.noimageai || other.noimageai,
+        }
     }
+
     /// Whether images may be taken; the reason code if not (`noindex`, `noimageindex`, `noai`, `noimageai`).
     pub fn images_denied(&self) -> Option<&'static str> {
-        todo!()
+        [
+            (self.noindex, "noindex"),
+            (self.noimageindex, "noimageindex"),
+            (self.noai, "noai"),
+            (self.noimageai, "noimageai"),
+        ]
+        .into_iter()
+        .find_map(|(set, code)| set.then_some(code))
+    }
+}
+
+/// A product token (RFC 9309 2.2.1), or `*`.
+fn is_token(text: &str) -> bool {
+    text == "*"
+        || (text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The letters of the directives that are set: i(ndex) f(ollow) p(ictures) a(i) m(image ai).
+    fn read(values: &[&str]) -> String {
+        let d = Directives::parse(values.iter().copied(), "facecrawl");
+        [(d.noindex, 'i'), (d.nofollow, 'f'), (d.noimageindex, 'p'), (d.noai, 'a'), (d.noimageai, 'm')]
+            .into_iter()
+            .filter_map(|(set, letter)| set.then_some(letter))
+            .collect()
+    }
+
+    #[test]
+    fn values_in_every_form() {
+        for (values, expected) in [
+            (&["noindex"][..], "i"),
+            (&["NOINDEX,  NoFollow"], "if"),
+            (&["none"], "if"),
+            (&["all"], ""),
+            (&["index, follow"], ""),
+            (&["noimageindex", "noai, noimageai"], "pam"),
+            (&["facecrawl: noindex"], "i"),
+            (&["FaceCrawl: noindex, nofollow"], "if"),
+            (&["*: noindex"], "i"),
+            (&["otherbot: noindex, nofollow"], ""),
+            (&["otherbot: noindex", "nofollow"], "f"),
+            (&["otherbot: noindex, facecrawl: nofollow, noai"], "fa"),
+            (&["facecrawl: noai, otherbot: noindex"], "a"),
+            (&["facecrawl2: noindex"], ""),
+            (&["unavailable_after: Saturday, 25-Jun-2010 15:00:00 PST, noai"], "a"),
+            (&["unavailable_after: 25 Jun 2010 15:00:00 PST"], ""),
+            (&["otherbot: unavailable_after: 25 Jun 2010 15:00:00 PST, noindex"], ""),
+            (&["max-snippet:20, max-image-preview: none, noai"], "a"),
+            (&["", ",,,", ":", "noindexed", "no index"], ""),
+        ] {
+            assert_eq!(read(values), expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_reason_against_images_is_named() {
+        let read = |v: &str| Directives::parse([v], "facecrawl");
+        assert_eq!(read("nofollow").images_denied(), None);
+        assert_eq!(read("noimageai").images_denied(), Some("noimageai"));
+        assert_eq!(read("noai").union(read("noindex")).images_denied(), Some("noindex"));
+        assert_eq!(read("none").union(read("noai")), read("noindex, nofollow, noai"));
     }
 }

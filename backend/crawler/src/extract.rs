@@ -1,13 +1,35 @@
 //! Links and image candidates of a page.
+//!
+//! The page is decoded to UTF-8 (`charset`), read once by a streaming parser that never builds a tree (`reader`), and what it finds is
+//! resolved at the end, when `<base href>` is known for certain (`resolve`).
+mod charset;
+mod css;
+mod json_ld;
+mod picture;
+mod reader;
+mod resolve;
+mod srcset;
+#[cfg(test)]
+mod tests;
+
 use crate::Directives;
 use url::Url;
+
+pub use resolve::{has_image_extension, is_page_path};
+
+/// Links that are kept of one page; later ones are dropped.
+pub const MAX_LINKS: usize = 10_000;
+/// Images that are kept of one page; later ones are dropped.
+pub const MAX_IMAGES: usize = 5_000;
+/// Characters kept of a title and of an alternative text.
+pub const MAX_TEXT: usize = 500;
 
 /// A link to another page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Absolute, normalised.
     pub url: Url,
-    /// `rel=nofollow`.
+    /// `rel=nofollow`, on every link to this URL.
     pub nofollow: bool,
 }
 
@@ -16,7 +38,8 @@ pub struct Link {
 pub struct ImageCandidate {
     /// Absolute, normalised.
     pub url: Url,
-    /// Which form it was found in: `src`, `srcset`, `picture`, `lazy`, `og:image`, `json-ld`, …
+    /// Which form it was found in: `src`, `srcset`, `picture`, `lazy`, `noscript`, `og:image`, `twitter:image`, `json-ld`, `image_src`,
+    /// `css`, `poster`, `link`, `svg`.
     pub found_in: &'static str,
     /// Alternative text.
     pub alt: Option<String>,
@@ -35,9 +58,15 @@ pub struct Page {
     pub directives: Directives,
     /// `rel=canonical`.
     pub canonical: Option<Url>,
+    /// Feeds that it announces (`rel=alternate` with a feed's type).
+    pub feeds: Vec<Url>,
 }
 
 /// Reads a page. `content_type` is the header's value; `agent` our product token.
-pub fn extract_page(_html: &[u8], _url: &Url, _content_type: Option<&str>, _agent: &str) -> Page {
-    todo!()
+///
+/// Any bytes are a page: broken markup is read as a browser would, and what cannot be read is left out.
+pub fn extract_page(html: &[u8], url: &Url, content_type: Option<&str>, agent: &str) -> Page {
+    let (text, encoding) = charset::decode(html, content_type);
+    let found = reader::read(&text, agent);
+    resolve::resolve(found, url, encoding)
 }

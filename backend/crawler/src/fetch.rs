@@ -1,5 +1,10 @@
 //! One guarded request at a time, redirects vetted hop by hop.
-use crate::{Config, Guard, GuardError};
+mod body;
+mod client;
+
+pub use client::{Fetcher, MAX_RETRY_AFTER};
+
+use crate::GuardError;
 use bytes::Bytes;
 use std::time::Duration;
 use url::Url;
@@ -102,11 +107,28 @@ impl FetchError {
     /// Stable reason code: `forbidden_url`, `forbidden_address`, `robots_disallowed`, `dns_failure`, `connect_failure`, `timeout`,
     /// `too_many_bytes`, `too_many_redirects`, `http_404`, …
     pub fn code(&self) -> String {
-        todo!()
+        match self {
+            Self::Guard(GuardError::Url(_)) => "forbidden_url".into(),
+            Self::Guard(GuardError::Address { .. }) => "forbidden_address".into(),
+            Self::Refused(code) => code.clone(),
+            Self::Later(_) => "later".into(),
+            Self::Dns(_) => "dns_failure".into(),
+            Self::Connect(_) => "connect_failure".into(),
+            Self::Timeout(_) => "timeout".into(),
+            Self::TooLarge { .. } => "too_many_bytes".into(),
+            Self::TooManyRedirects => "too_many_redirects".into(),
+            Self::Status { status, .. } => format!("http_{status}"),
+        }
     }
     /// Whether another attempt can help.
     pub fn is_transient(&self) -> bool {
-        todo!()
+        match self {
+            Self::Later(_) | Self::Dns(_) | Self::Connect(_) | Self::Timeout(_) => true,
+            Self::Status { status, .. } => {
+                matches!(status, 408 | 425 | 429) || (*status >= 500 && !matches!(status, 501 | 505))
+            }
+            Self::Guard(_) | Self::Refused(_) | Self::TooLarge { .. } | Self::TooManyRedirects => false,
+        }
     }
 }
 
@@ -115,7 +137,8 @@ impl FetchError {
 pub trait HopPolicy: Send + Sync {
     /// May this hop be sent now? Waits for its turn when that is near.
     async fn admit(&self, url: &Url) -> Result<(), FetchError>;
-    /// The head of the answer has arrived (`status`), or the hop failed (`None`).
+    /// The head of the answer has arrived (`status`), or the hop failed (`None`). Told once for every hop that was admitted, unless the
+    /// fetch itself is dropped.
     async fn finished(&self, url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration);
 }
 
@@ -134,26 +157,5 @@ impl HopPolicy for AnyHop {
         _retry_after: Option<Duration>,
         _took: Duration,
     ) {
-    }
-}
-
-/// Sends requests; cheap to clone, reuses connections.
-#[derive(Clone)]
-pub struct Fetcher {
-    _guard: Guard,
-}
-
-impl Fetcher {
-    /// A fetcher with its own connection pool.
-    pub fn new(_config: &Config) -> Self {
-        todo!()
-    }
-    /// Fetches, following up to `max_redirects` redirects, each vetted by the guard and by `policy`.
-    pub async fn fetch(&self, _request: Request, _policy: &dyn HopPolicy) -> Result<Fetched, FetchError> {
-        todo!()
-    }
-    /// Our product token (`facecrawl`), as robots.txt names it.
-    pub fn agent(&self) -> &str {
-        todo!()
     }
 }

@@ -1,8 +1,16 @@
 //! Which URLs and addresses may be reached.
+//!
+//! A request is judged twice: `check_url` says everything that can be said without DNS, and `check_address` judges every address that a
+//! name resolves to, at the moment of connecting. The fetcher's resolver hands only judged addresses to the socket, so a name that
+//! changes its answer between two questions gains nothing.
+mod ranges;
+#[cfg(test)]
+mod tests;
+
 use crate::Config;
 use std::net::IpAddr;
 use std::sync::Arc;
-use url::Url;
+use url::{Host, Url};
 
 /// Why a URL or an address is forbidden.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,23 +28,139 @@ pub enum GuardError {
     },
 }
 
+/// Where a connection may lead, by its port: a resolver is asked for a name only, so the port is settled before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The port is open everywhere: public addresses and opened ranges.
+    Public,
+    /// Any other port: opened ranges only.
+    OpenedRanges,
+}
+
 /// The rules; cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Guard {
-    _config: Arc<Config>,
+    rules: Arc<Rules>,
+}
+
+#[derive(Debug)]
+struct Rules {
+    allow_private: Vec<ipnet::IpNet>,
+    ports: Vec<u16>,
 }
 
 impl Guard {
     /// The rules of a configuration.
-    pub fn new(_config: &Config) -> Self {
-        todo!()
+    pub fn new(config: &Config) -> Self {
+        Self {
+            rules: Arc::new(Rules {
+                allow_private: config.allow_private.clone(),
+                ports: config.ports.clone(),
+            }),
+        }
     }
-    /// Everything that can be said without DNS.
-    pub fn check_url(&self, _url: &Url) -> Result<(), GuardError> {
-        todo!()
+
+    /// Everything that can be said without DNS. The `url` crate has already turned every spelling of an IPv4 literal (decimal, octal,
+    /// hexadecimal, short, full-width) into the address itself.
+    pub fn check_url(&self, url: &Url) -> Result<(), GuardError> {
+        let refuse = |why: String| Err(GuardError::Url(why));
+        if !matches!(url.scheme(), "http" | "https") {
+            return refuse(format!("the scheme is {:?}; only http and https are allowed", url.scheme()));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return refuse("it carries a user name or a password".into());
+        }
+        let Some(port) = url.port_or_known_default() else {
+            return refuse("it has no port".into());
+        };
+        match url.host() {
+            None => refuse("it has no host".into()),
+            Some(Host::Ipv4(address)) => self.check_address(address.into(), port),
+            Some(Host::Ipv6(address)) => self.check_address(address.into(), port),
+            Some(Host::Domain(name)) => {
+                if let Some(why) = bad_name(name) {
+                    return refuse(why.into());
+                }
+                // Any port is open inside opened ranges; whether the name leads there is known at the time of connecting.
+                if self.reach(port) == Reach::Public || self.has_opened_ranges() {
+                    Ok(())
+                } else {
+                    Err(self.port_error(port))
+                }
+            }
+        }
     }
+
     /// An address that a name resolved to (or a literal), with the port to connect to.
-    pub fn check_address(&self, _address: IpAddr, _port: u16) -> Result<(), GuardError> {
-        todo!()
+    pub fn check_address(&self, address: IpAddr, port: u16) -> Result<(), GuardError> {
+        self.check_reach(address, self.reach(port)).map_err(|error| match error {
+            GuardError::Url(_) => self.port_error(port),
+            other => other,
+        })
     }
+
+    /// Where a connection to this port may lead.
+    pub(crate) fn reach(&self, port: u16) -> Reach {
+        if self.rules.ports.contains(&port) { Reach::Public } else { Reach::OpenedRanges }
+    }
+
+    /// Whether any range is opened by configuration.
+    pub(crate) fn has_opened_ranges(&self) -> bool {
+        !self.rules.allow_private.is_empty()
+    }
+
+    /// Whether the address lies in an opened range. A mapped address is the IPv4 address that the socket connects to.
+    fn is_opened(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.rules.allow_private.iter().any(|net| net.contains(&address))
+    }
+
+    /// Judges a whole DNS answer: one forbidden address refuses it. `localhost` alone is filtered instead, because an operator who opens
+    /// 127.0.0.0/8 does not think of ::1, and nobody else answers for that name.
+    pub(crate) fn check_answer(
+        &self,
+        name: &str,
+        answer: Vec<IpAddr>,
+        reach: Reach,
+    ) -> Result<Vec<IpAddr>, GuardError> {
+        let check = |address: &IpAddr| self.check_reach(*address, reach);
+        if name.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
+            let open: Vec<IpAddr> = answer.iter().copied().filter(|a| check(a).is_ok()).collect();
+            if !open.is_empty() {
+                return Ok(open);
+            }
+        }
+        answer.iter().try_for_each(check)?;
+        Ok(answer)
+    }
+
+    fn check_reach(&self, address: IpAddr, reach: Reach) -> Result<(), GuardError> {
+        if self.is_opened(address) {
+            return Ok(());
+        }
+        match (ranges::special(address), reach) {
+            (Some(range), _) => Err(GuardError::Address { address, range }),
+            (None, Reach::Public) => Ok(()),
+            (None, Reach::OpenedRanges) => Err(GuardError::Url(format!(
+                "its port is open only inside the allowed private ranges, and {address} is outside"
+            ))),
+        }
+    }
+
+    fn port_error(&self, port: u16) -> GuardError {
+        let open: Vec<String> = self.rules.ports.iter().map(u16::to_string).collect();
+        GuardError::Url(format!("port {port} is not open; allowed: {}", open.join(", ")))
+    }
+}
+
+/// Why a string is no host name (RFC 1123 lengths; the URL parser has already refused forbidden characters and turned IDN into ASCII).
+fn bad_name(name: &str) -> Option<&'static str> {
+    let bare = name.strip_suffix('.').unwrap_or(name);
+    if bare.is_empty() || bare.len() > 253 {
+        return Some("the host name is empty or longer than 253 characters");
+    }
+    if bare.split('.').any(|label| label.is_empty() || label.len() > 63) {
+        return Some("a label of the host name is empty or longer than 63 characters");
+    }
+    None
 }

@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod directives;
+pub mod dns;
 pub mod extract;
 pub mod fetch;
 pub mod guard;

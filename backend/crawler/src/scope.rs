@@ -1,24 +1,182 @@
 //! Which pages belong to a crawl.
-use url::Url;
+use url::{Host, Url};
 
 /// The crawl's borders. Images may lie anywhere; pages must be inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// The seeds' hosts (and ports).
+    /// The seeds' hosts (and ports). `http` and `https` on their default ports are one host, and so are `www.x` and `x`: sites
+    /// redirect between them.
     #[default]
     Host,
-    /// The seeds' registrable domains.
+    /// The seeds' registrable domains (public suffix list), any port. An address or a name without one (`localhost`) stands for itself.
     Domain,
-    /// URLs that start like a seed (up to its last slash).
+    /// URLs that start like a seed (up to its last slash), on the seed's host.
     Prefix,
-    /// Hosts of the allow list (a leading `*.` covers subdomains), and the seeds' hosts.
+    /// Hosts of the allow list (a leading `*.` covers subdomains, `host:port` one port), and the seeds' hosts.
     List,
 }
 
 impl Scope {
     /// Whether `url` is inside.
-    pub fn contains(self, _seeds: &[Url], _allow: &[String], _url: &Url) -> bool {
-        todo!()
+    pub fn contains(self, seeds: &[Url], allow: &[String], url: &Url) -> bool {
+        match self {
+            Self::Host => seeds.iter().any(|seed| same_host(seed, url)),
+            Self::Domain => seeds.iter().any(|seed| domain(seed).is_some() && domain(seed) == domain(url)),
+            Self::Prefix => {
+                seeds.iter().any(|seed| same_host(seed, url) && url.path().starts_with(folder(seed.path())))
+            }
+            Self::List => {
+                seeds.iter().any(|seed| same_host(seed, url)) || allow.iter().any(|entry| listed(entry, url))
+            }
+        }
+    }
+}
+
+/// Up to and with the last slash.
+fn folder(path: &str) -> &str {
+    path.rfind('/').map_or(path, |i| &path[..=i])
+}
+
+fn same_host(a: &Url, b: &Url) -> bool {
+    // `Url::port` is `None` for the scheme's default port.
+    a.port() == b.port() && bare_host(a).is_some() && bare_host(a) == bare_host(b)
+}
+
+fn bare_host(url: &Url) -> Option<&str> {
+    let host = url.host_str()?.trim_end_matches('.');
+    Some(host.strip_prefix("www.").filter(|rest| rest.contains('.')).unwrap_or(host))
+}
+
+fn domain(url: &Url) -> Option<&str> {
+    let host = url.host_str()?.trim_end_matches('.');
+    match url.host()? {
+        Host::Domain(_) => Some(psl::domain_str(host).unwrap_or(host)),
+        _ => Some(host),
+    }
+}
+
+fn listed(entry: &str, url: &Url) -> bool {
+    let Some(host) = url.host_str().map(|h| h.trim_end_matches('.')) else { return false };
+    let entry = entry.trim();
+    let (name, port) = match entry.rsplit_once(':') {
+        Some((name, port))
+            if port.parse::<u16>().is_ok() && !(name.contains(':') && !name.ends_with(']')) =>
+        {
+            (name, port.parse::<u16>().ok())
+        }
+        _ => (entry, None),
+    };
+    if port.is_some() && port != url.port_or_known_default() {
+        return false;
+    }
+    // Written by people: capitals, a root dot, IDN in Unicode, a bare IPv6 address.
+    let ascii = |name: &str| {
+        let name = name.trim_end_matches('.');
+        let bracketed = name.contains(':') && !name.starts_with('[');
+        let name = if bracketed { format!("[{name}]") } else { name.to_owned() };
+        Host::parse(&name).ok().map(|h| h.to_string())
+    };
+    match name.strip_prefix("*.") {
+        Some(parent) => ascii(parent)
+            .is_some_and(|parent| host.strip_suffix(&parent).is_some_and(|rest| rest.ends_with('.'))),
+        None => ascii(name).is_some_and(|name| name == host),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn check(scope: Scope, seed: &str, allow: &[&str], inside: &[&str], outside: &[&str]) {
+        let seeds = [crate::urls::parse(seed).unwrap()];
+        let allow: Vec<String> = allow.iter().map(|s| (*s).to_owned()).collect();
+        for (urls, expected) in [(inside, true), (outside, false)] {
+            for text in urls {
+                let url = crate::urls::parse(text).unwrap();
+                assert_eq!(scope.contains(&seeds, &allow, &url), expected, "{scope:?} {seed} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn host_means_host_and_port() {
+        check(
+            Scope::Host,
+            "http://example.com/a/b",
+            &[],
+            &[
+                "http://example.com/",
+                "https://example.com/x",
+                "http://www.example.com/",
+                "http://EXAMPLE.com.:80/",
+            ],
+            &["http://blog.example.com/", "http://example.com:8080/", "http://example.org/"],
+        );
+        check(
+            Scope::Host,
+            "http://127.0.0.1:9000/",
+            &[],
+            &["http://127.0.0.1:9000/a"],
+            &["http://127.0.0.1:9001/"],
+        );
+    }
+
+    #[test]
+    fn domain_follows_the_public_suffix_list() {
+        check(
+            Scope::Domain,
+            "http://shop.example.co.uk/",
+            &[],
+            &["http://example.co.uk/", "https://a.b.example.co.uk:8443/"],
+            &["http://other.co.uk/", "http://co.uk/"],
+        );
+        check(
+            Scope::Domain,
+            "http://alice.github.io/",
+            &[],
+            &["http://alice.github.io/x"],
+            &["http://bob.github.io/"],
+        );
+        check(Scope::Domain, "http://10.0.0.1/", &[], &["http://10.0.0.1:81/"], &["http://11.0.0.1/"]);
+        check(Scope::Domain, "http://localhost/", &[], &["http://localhost:81/"], &["http://host/"]);
+    }
+
+    #[test]
+    fn prefix_ends_at_the_last_slash() {
+        check(
+            Scope::Prefix,
+            "http://example.com/photos/index.html",
+            &[],
+            &["http://example.com/photos/", "http://example.com/photos/2024/a"],
+            &["http://example.com/photosets/", "http://example.com/", "http://other.com/photos/"],
+        );
+    }
+
+    #[test]
+    fn list_knows_wildcards_and_ports() {
+        check(
+            Scope::List,
+            "http://seed.example/",
+            &["Example.com", "*.example.org", "müller.example", "one.example:8080", "::1", "[::2]:81"],
+            &[
+                "http://seed.example/a",
+                "http://example.com/",
+                "https://example.com:444/",
+                "http://a.b.example.org/",
+                "http://xn--mller-kva.example/",
+                "http://one.example:8080/",
+                "http://[::1]/",
+                "http://[::2]:81/",
+            ],
+            &[
+                "http://www.example.com/",
+                "http://example.org/",
+                "http://badexample.org/",
+                "http://one.example/",
+                "http://[::2]/",
+            ],
+        );
     }
 }

@@ -1,0 +1,52 @@
+//! Names to vetted addresses.
+use crate::guard::{Guard, GuardError, Reach};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Answers a host name with its addresses. The system's resolver in production; tests play other worlds.
+#[async_trait::async_trait]
+pub trait Lookup: Send + Sync {
+    /// All addresses of `name`; an empty answer counts as an error.
+    async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
+}
+
+/// The resolver of the operating system (hosts file and search domains included).
+pub struct SystemLookup;
+
+#[async_trait::async_trait]
+impl Lookup for SystemLookup {
+    async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
+        Ok(tokio::net::lookup_host((name, 0)).await?.map(|a| a.ip()).collect())
+    }
+}
+
+/// The name has no address.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NoAddress(pub(crate) String);
+
+/// The resolver that the HTTP client connects through: what it answers has been judged, and nothing else is connected to.
+pub(crate) struct VettedResolver {
+    pub(crate) guard: Guard,
+    pub(crate) lookup: Arc<dyn Lookup>,
+    pub(crate) reach: Reach,
+}
+
+impl Resolve for VettedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (guard, lookup, reach) = (self.guard.clone(), self.lookup.clone(), self.reach);
+        Box::pin(async move {
+            let name = name.as_str();
+            let answer = match lookup.lookup(name).await {
+                Ok(answer) if answer.is_empty() => Err(NoAddress(format!("{name} has no address"))),
+                Ok(answer) => Ok(answer),
+                Err(error) => Err(NoAddress(format!("{name}: {error}"))),
+            }?;
+            let vetted: Result<Vec<IpAddr>, GuardError> = guard.check_answer(name, answer, reach);
+            // The client puts the URL's port in place of 0.
+            let addresses = vetted?.into_iter().map(|ip| SocketAddr::new(ip, 0));
+            Ok(Box::new(addresses) as Addrs)
+        })
+    }
+}

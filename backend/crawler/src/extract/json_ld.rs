@@ -1,0 +1,144 @@
+//! Images in `<script type="application/ld+json">`.
+use serde_json::Value;
+
+/// Calls `found` for every image that the data names: `image`, `thumbnailUrl`, `contentUrl`, `photo`, `thumbnail` and the like, as text, list or object, at
+/// any depth. An `ImageObject` is one picture: its `contentUrl`, else `url`, else `thumbnailUrl`. Text that is no JSON names none.
+pub(super) fn images(text: &str, mut found: impl FnMut(&str)) {
+    // Some templates wrap it for old browsers.
+    let text = text.trim().trim_start_matches("<!--").trim_end_matches("-->").trim();
+    let text = text.trim_start_matches("//").trim_start_matches("<![CDATA[").trim_start();
+    let text =
+        text.trim_end_matches("]]>").trim_end().trim_end_matches("//").trim_end().trim_end_matches(';');
+    if let Ok(value) = serde_json::from_str::<Value>(text) {
+        walk(&value, &mut found);
+    }
+}
+
+/// Properties whose value is a picture.
+const PICTURE: &[&str] = &["image", "images", "photo", "photos", "thumbnail", "primaryImageOfPage", "logo"];
+
+fn walk(value: &Value, found: &mut impl FnMut(&str)) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
+        Value::Object(object) => {
+            if is_a(value, &["ImageObject", "Photograph", "Photo"]) && picture(value, found) {
+                // Its own addresses are spoken for; what else it holds (author, embedded data) may have pictures.
+                for (key, inner) in object {
+                    if !matches!(key.as_str(), "url" | "contentUrl" | "thumbnailUrl" | "thumbnail" | "image")
+                    {
+                        walk(inner, found);
+                    }
+                }
+                return;
+            }
+            let film =
+                is_a(value, &["VideoObject", "AudioObject", "MediaObject", "MusicVideoObject", "Clip"]);
+            for (key, inner) in object {
+                match key.as_str() {
+                    key if PICTURE.contains(&key) => pictures(inner, found),
+                    "thumbnailUrl" | "thumbnailURL" => pictures(inner, found),
+                    // Of a film it is the film.
+                    "contentUrl" if !film => pictures(inner, found),
+                    _ => walk(inner, found),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A value in a picture's place: text, object, or a list of them.
+fn pictures(value: &Value, found: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(url) => found(url),
+        Value::Array(items) => items.iter().for_each(|item| pictures(item, found)),
+        Value::Object(object) => {
+            if !picture(value, found) {
+                object.values().for_each(|inner| walk(inner, found));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The best address of an object that is a picture; `false` when it has none.
+fn picture(value: &Value, found: &mut impl FnMut(&str)) -> bool {
+    let address = ["contentUrl", "url", "thumbnailUrl", "@id", "@value"]
+        .iter()
+        .find_map(|key| first_text(value.get(key)?).filter(|text| *key != "@id" || !text.contains('#')));
+    // An `@id` with a fragment (`…/#primaryimage`) names another node of the graph, which is walked on its own.
+    if let Some(url) = address {
+        found(url);
+        return true;
+    }
+    false
+}
+
+fn first_text(value: &Value) -> Option<&str> {
+    match value {
+        Value::String(text) => Some(text),
+        Value::Array(items) => items.iter().find_map(first_text),
+        Value::Object(object) => object.get("@id").or_else(|| object.get("@value"))?.as_str(),
+        _ => None,
+    }
+}
+
+fn is_a(value: &Value, types: &[&str]) -> bool {
+    let named = |t: &Value| {
+        t.as_str().is_some_and(|t| types.contains(&t.rsplit(['/', ':', '#']).next().unwrap_or_default()))
+    };
+    match value.get("@type") {
+        Some(Value::Array(all)) => all.iter().any(named),
+        Some(one) => named(one),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<String> {
+        let mut urls = Vec::new();
+        images(text, |url| urls.push(url.to_owned()));
+        urls
+    }
+
+    #[test]
+    fn pictures_in_every_place() {
+        for (text, expected) in [
+            (r#"{"@type":"Article","image":"a.jpg"}"#, &["a.jpg"][..]),
+            (
+                r#"{"image":["a.jpg",{"url":"b.jpg"},{"@type":"ImageObject","contentUrl":"c.jpg","thumbnailUrl":"t.jpg"}]}"#,
+                &["a.jpg", "b.jpg", "c.jpg"],
+            ),
+            (
+                r#"[{"@graph":[{"@type":"Person","image":{"@id":"p.jpg"}},{"@type":["Thing","ImageObject"],"url":"i.jpg"}]}]"#,
+                &["p.jpg", "i.jpg"],
+            ),
+            (
+                r#"{"@type":"VideoObject","thumbnailUrl":["v.jpg","w.jpg"],"contentUrl":"film.mp4"}"#,
+                &["v.jpg", "w.jpg"],
+            ),
+            (r#"{"contentUrl":"a.jpg"}"#, &["a.jpg"]),
+            (r#"{"author":{"employee":[{"image":{"url":["deep.jpg"]}}]}}"#, &["deep.jpg"]),
+            (
+                r#"{"@type":"http://schema.org/ImageObject","url":"a.jpg","author":{"image":"b.jpg"}}"#,
+                &["a.jpg", "b.jpg"],
+            ),
+            (
+                r##"{"@graph":[{"image":{"@id":"http://x/#main"}},{"@id":"http://x/#main","@type":"ImageObject","url":"a.jpg"}]}"##,
+                &["a.jpg"],
+            ),
+            (r#"{"image":null,"url":"page.html","name":["x"]}"#, &[]),
+            ("<!-- {\"image\":\"a.jpg\"} -->", &["a.jpg"]),
+            ("//<![CDATA[\n{\"image\":\"a.jpg\"}\n//]]>", &["a.jpg"]),
+            ("{broken", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(read(text), expected, "{text}");
+        }
+        // Deeper than the parser goes.
+        assert!(read(&format!("{}\"a.jpg\"{}", "{\"image\":".repeat(500), "}".repeat(500))).is_empty());
+    }
+}

@@ -1,0 +1,425 @@
+//! One pass over the markup: what is written, before any URL is resolved.
+use super::picture::{self, Candidate, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, Offer, is_fetchable};
+use super::resolve::{has_image_extension, is_image_link};
+use super::{MAX_IMAGES, MAX_LINKS, MAX_TEXT, css, json_ld};
+use crate::Directives;
+use lol_html::html_content::{Element, TextChunk};
+use lol_html::{HtmlRewriter, MemorySettings, Settings, element, text};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Bytes kept of one `<style>`, `<script>` or `<noscript>`.
+const MAX_BLOCK: usize = 1 << 20;
+/// Bytes that the parser may hold, for what it has not finished reading and for open elements; the rest of a page that needs more is
+/// left out.
+const MAX_PARSER_MEMORY: usize = 32 << 20;
+/// The longest attribute value that can be a URL.
+const MAX_RAW_URL: usize = crate::urls::MAX_PARSED_LENGTH;
+
+/// What was read, as written.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) title: Option<String>,
+    /// Unique by spelling.
+    pub(super) links: Vec<(String, bool)>,
+    pub(super) images: Vec<RawImage>,
+    pub(super) directives: Directives,
+    pub(super) canonical: Option<String>,
+    pub(super) feeds: Vec<String>,
+    pub(super) base: Option<String>,
+}
+
+pub(super) struct RawImage {
+    pub(super) url: String,
+    pub(super) found_in: &'static str,
+    pub(super) alt: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    found: Found,
+    agent: String,
+    /// Where a link's spelling stands in `found.links`.
+    link_index: HashMap<String, usize>,
+    image_index: HashMap<String, usize>,
+    /// Candidates of the open `<picture>`.
+    picture: Option<Vec<Candidate>>,
+    /// The text of the block that is being read.
+    block: String,
+    /// The open `<script>` holds linked data.
+    json_ld: bool,
+    in_title: bool,
+    /// Drawings have titles of their own.
+    in_svg: bool,
+    in_noscript: bool,
+}
+
+/// Reads a page. Memory is bounded by the limits of this module and by the page itself.
+pub(super) fn read(html: &str, agent: &str) -> Found {
+    let state = Rc::new(RefCell::new(State { agent: agent.to_owned(), ..State::default() }));
+    read_part(html, &state);
+    let mut state = state.take();
+    state.close_picture();
+    // A title or a block that the page never closes.
+    state.found.title =
+        state.found.title.take().map(|t| tidy(&htmlize::unescape(t))).filter(|t| !t.is_empty());
+    state.found
+}
+
+fn read_part(html: &str, state: &Rc<RefCell<State>>) {
+    let handlers = vec![
+        element!("*", |el| {
+            state.borrow_mut().element(el);
+            let at_end = match el.tag_name().as_str() {
+                "picture" => State::close_picture,
+                "svg" => State::close_svg,
+                _ => return Ok(()),
+            };
+            if let Some(handlers) = el.end_tag_handlers() {
+                let state = state.clone();
+                handlers.push(Box::new(move |_| {
+                    at_end(&mut state.borrow_mut());
+                    Ok(())
+                }));
+            }
+            Ok(())
+        }),
+        text!("title", |chunk| {
+            state.borrow_mut().title(chunk);
+            Ok(())
+        }),
+        text!("style", |chunk| {
+            let mut now = state.borrow_mut();
+            if let Some(block) = now.block(chunk) {
+                now.style(&block, false);
+            }
+            Ok(())
+        }),
+        text!("script", |chunk| {
+            let mut now = state.borrow_mut();
+            if now.json_ld
+                && let Some(block) = now.block(chunk)
+            {
+                json_ld::images(&block, |url| now.image(url, "json-ld", None));
+            }
+            Ok(())
+        }),
+        // Its content is text to a parser that runs scripts, as ours pretends to; without scripts it is markup.
+        text!("noscript", |chunk| {
+            let mut now = state.borrow_mut();
+            if let Some(block) = now.block(chunk)
+                && !now.in_noscript
+            {
+                // The block may stand inside an open picture, which goes on after it.
+                let outer = (now.picture.take(), now.json_ld);
+                now.in_noscript = true;
+                drop(now);
+                read_part(&block, state);
+                let mut now = state.borrow_mut();
+                now.close_picture();
+                now.in_noscript = false;
+                (now.picture, now.json_ld) = outer;
+            }
+            Ok(())
+        }),
+    ];
+    let memory = MemorySettings::new().with_max_allowed_memory_usage(MAX_PARSER_MEMORY);
+    let settings = handlers.into_iter().fold(
+        Settings::new().with_strict(false).with_memory_settings(memory),
+        Settings::append_element_content_handler,
+    );
+    let mut rewriter = HtmlRewriter::new(settings, |_: &[u8]| {});
+    // What was read up to a limit of the parser stays.
+    if rewriter.write(html.as_bytes()).is_ok() {
+        let _ = rewriter.end();
+    }
+}
+
+impl State {
+    fn element(&mut self, el: &Element<'_, '_>) {
+        let tag = el.tag_name();
+        let get = |name: &str| attribute(el, name);
+        match tag.as_str() {
+            "base" if self.found.base.is_none() && !self.in_noscript => self.found.base = get("href"),
+            "title" => self.in_title = self.found.title.is_none() && !self.in_svg,
+            "a" | "area" => {
+                if let Some(href) = get("href").or_else(|| get("xlink:href")) {
+                    if is_image_link(&href) {
+                        self.image(&href, "link", None);
+                    } else {
+                        self.link(href, has_token(get("rel"), "nofollow"));
+                    }
+                }
+            }
+            "iframe" | "frame" => {
+                if let Some(src) = get("src").filter(|s| is_fetchable(s)).or_else(|| get("data-src")) {
+                    self.link(src, false);
+                }
+            }
+            "svg" => self.in_svg = true,
+            "link" => self.link_element(&get),
+            "meta" => self.meta(&get),
+            "picture" => {
+                self.close_picture();
+                self.picture = Some(Vec::new());
+            }
+            "source" => {
+                if let Some(candidates) = &mut self.picture {
+                    offer(&get, false).candidates(candidates);
+                }
+            }
+            "image" if is_svg(el) => {
+                if let Some(href) = get("href").or_else(|| get("xlink:href")) {
+                    self.image(&href, "svg", None);
+                }
+            }
+            "img" | "image" | "amp-img" => self.img(&get),
+            "input" => {
+                if get("type").is_some_and(|t| t.trim().eq_ignore_ascii_case("image"))
+                    && let Some(src) = get("src")
+                {
+                    self.image(&src, "src", get("alt"));
+                }
+            }
+            "video" | "amp-video" => {
+                if let Some(poster) = get("poster").filter(|p| is_fetchable(p)).or_else(|| get("data-poster"))
+                {
+                    self.image(&poster, "poster", None);
+                }
+            }
+            "script" => {
+                self.json_ld = get("type").is_some_and(|t| t.to_ascii_lowercase().contains("ld+json"));
+                self.block.clear();
+            }
+            "style" | "noscript" => self.block.clear(),
+            _ => {}
+        }
+        self.any_element(el, &tag);
+    }
+
+    /// What every element may carry: a background, or an image for a lazy loader.
+    fn any_element(&mut self, el: &Element<'_, '_>, tag: &str) {
+        for attribute in el.attributes() {
+            let name = attribute.name();
+            if name == "style" {
+                let style = unescape(attribute.value());
+                self.style(&style, true);
+            } else if name.starts_with("data-") {
+                let background = LAZY_BACKGROUND.contains(&name.as_str());
+                let elsewhere = !matches!(tag, "img" | "image" | "amp-img" | "source" | "iframe" | "frame");
+                if background || (elsewhere && LAZY_SRC.contains(&name.as_str())) {
+                    let value = unescape(attribute.value());
+                    if value.contains("url(") {
+                        css::images(&format!("background:{value}"), true, |url| {
+                            self.image(&url, "lazy", None)
+                        });
+                    } else if background || has_image_extension(&value) {
+                        self.image(&value, "lazy", None);
+                    }
+                }
+            }
+        }
+    }
+
+    fn link_element(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+        let Some(href) = get("href") else { return };
+        if get("itemprop").is_some_and(|p| is_picture_property(&p)) {
+            self.image(&href, "itemprop", None);
+        }
+        let Some(rel) = get("rel").map(|r| r.to_ascii_lowercase()) else { return };
+        let is = |token: &str| rel.split_ascii_whitespace().any(|t| t == token);
+        if is("canonical") && self.found.canonical.is_none() {
+            self.found.canonical = Some(href.clone());
+        }
+        if is("image_src") {
+            self.image(&href, "image_src", None);
+        } else if is("next") || is("prev") {
+            self.link(href, is("nofollow"));
+        } else if is("alternate") && !is("stylesheet") {
+            let mime = get("type").map(|t| t.to_ascii_lowercase()).unwrap_or_default();
+            if mime.contains("rss") || mime.contains("atom") {
+                if self.found.feeds.len() < MAX_LINKS {
+                    self.found.feeds.push(href);
+                }
+            } else if mime.is_empty() || mime.contains("html") {
+                self.link(href, is("nofollow"));
+            }
+        }
+    }
+
+    fn meta(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+        let Some(content) = get("content") else { return };
+        let name = get("property").or_else(|| get("name")).unwrap_or_default().trim().to_ascii_lowercase();
+        match name.as_str() {
+            "og:image" | "og:image:url" | "og:image:secure_url" => self.image(&content, "og:image", None),
+            "twitter:image" | "twitter:image:src" => self.image(&content, "twitter:image", None),
+            name if name == "robots" || name.eq_ignore_ascii_case(&self.agent) => {
+                let read = Directives::parse([content.as_str()], &self.agent);
+                self.found.directives = self.found.directives.union(read);
+            }
+            _ => {}
+        }
+        if get("itemprop").is_some_and(|p| is_picture_property(&p)) {
+            self.image(&content, "itemprop", None);
+        }
+        if get("http-equiv").is_some_and(|h| h.trim().eq_ignore_ascii_case("refresh"))
+            && let Some(target) = refresh_target(&content)
+        {
+            self.link(target.to_owned(), false);
+        }
+    }
+
+    fn img(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+        let tiny = |name| get(name).and_then(|v| v.trim().parse::<u32>().ok()).is_some_and(|n| n <= 2);
+        let in_picture = self.picture.as_ref().is_some_and(|c| !c.is_empty());
+        let mut candidates = self.picture.take().unwrap_or_default();
+        // Counting pixels are no pictures.
+        if !(tiny("width") && tiny("height")) {
+            offer(get, true).candidates(&mut candidates);
+        }
+        if let Some(best) = picture::best(&candidates) {
+            let found_in = if in_picture { "picture" } else { best.found_in };
+            self.image(&best.url, found_in, get("alt"));
+        }
+    }
+
+    /// A picture without an `<img>` still has its sources.
+    fn close_picture(&mut self) {
+        if let Some(candidates) = self.picture.take()
+            && let Some(best) = picture::best(&candidates)
+        {
+            self.image(&best.url, "picture", None);
+        }
+    }
+
+    fn close_svg(&mut self) {
+        self.in_svg = false;
+    }
+
+    fn style(&mut self, text: &str, attribute: bool) {
+        if text.contains('(') {
+            css::images(text, attribute, |url| self.image(&url, "css", None));
+        }
+    }
+
+    fn link(&mut self, href: String, nofollow: bool) {
+        if href.len() > MAX_RAW_URL || !is_fetchable(&href) {
+            return;
+        }
+        if let Some(at) = self.link_index.get(&href) {
+            // One link that may be followed is enough.
+            self.found.links[*at].1 &= nofollow;
+        } else if self.found.links.len() < MAX_LINKS {
+            self.link_index.insert(href.clone(), self.found.links.len());
+            self.found.links.push((href, nofollow));
+        }
+    }
+
+    fn image(&mut self, url: &str, found_in: &'static str, alt: Option<String>) {
+        let url = url.trim_ascii();
+        if url.len() > MAX_RAW_URL || !is_fetchable(url) {
+            return;
+        }
+        let alt = alt.map(|a| tidy(&a)).filter(|a| !a.is_empty());
+        if let Some(at) = self.image_index.get(url) {
+            let known = &mut self.found.images[*at];
+            known.alt = known.alt.take().or(alt);
+        } else if self.found.images.len() < MAX_IMAGES {
+            self.image_index.insert(url.to_owned(), self.found.images.len());
+            let found_in = if self.in_noscript { "noscript" } else { found_in };
+            self.found.images.push(RawImage { url: url.to_owned(), found_in, alt });
+        }
+    }
+
+    fn title(&mut self, chunk: &TextChunk<'_>) {
+        if !self.in_title {
+            return;
+        }
+        let title = self.found.title.get_or_insert_default();
+        // Tidying shortens it again; this only bounds what is kept until then.
+        if title.len() < 8 * MAX_TEXT {
+            title.push_str(chunk.as_str());
+        }
+        self.in_title = !chunk.last_in_text_node();
+    }
+
+    /// Collects the text of a block; the whole of it when this was its last piece.
+    fn block(&mut self, chunk: &TextChunk<'_>) -> Option<String> {
+        if self.block.len() + chunk.as_str().len() <= MAX_BLOCK {
+            self.block.push_str(chunk.as_str());
+        }
+        chunk.last_in_text_node().then(|| std::mem::take(&mut self.block))
+    }
+}
+
+fn offer(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> Offer {
+    let first = |names: &[&str]| names.iter().find_map(|name| get(name).filter(|v| is_fetchable(v)));
+    Offer {
+        srcset: get("srcset"),
+        src: with_src.then(|| get("src")).flatten(),
+        lazy_srcset: first(LAZY_SRCSET),
+        lazy_src: first(LAZY_SRC),
+        mime: get("type"),
+        media: get("media"),
+    }
+}
+
+fn attribute(el: &Element<'_, '_>, name: &str) -> Option<String> {
+    el.get_attribute(name).map(unescape)
+}
+
+fn unescape(value: String) -> String {
+    if value.contains('&') { htmlize::unescape_attribute(value).into_owned() } else { value }
+}
+
+fn is_svg(el: &Element<'_, '_>) -> bool {
+    el.namespace_uri() == "http://www.w3.org/2000/svg"
+}
+
+fn has_token(value: Option<String>, token: &str) -> bool {
+    value.is_some_and(|v| v.split([' ', ',', '\t', '\n', '\r']).any(|t| t.eq_ignore_ascii_case(token)))
+}
+
+fn is_picture_property(itemprop: &str) -> bool {
+    itemprop
+        .split_ascii_whitespace()
+        .any(|p| matches!(p, "image" | "thumbnailUrl" | "contentUrl" | "thumbnail"))
+}
+
+/// The target in `5; url='/next'` (HTML standard, shared declarative refresh steps); `None` for a plain reload.
+fn refresh_target(content: &str) -> Option<&str> {
+    let rest = content.trim_ascii_start().trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let rest = rest.trim_ascii_start();
+    let rest = rest.strip_prefix([';', ',']).unwrap_or(rest).trim_ascii_start();
+    let target = match rest.get(..3) {
+        Some(word) if word.eq_ignore_ascii_case("url") => {
+            let after = rest[3..].trim_ascii_start();
+            after.strip_prefix('=').map_or(rest, str::trim_ascii_start)
+        }
+        _ => rest,
+    };
+    let target = match target.chars().next()? {
+        quote @ ('"' | '\'') => target[1..].split(quote).next().unwrap_or_default(),
+        _ => target.trim_ascii_end(),
+    };
+    (!target.is_empty()).then_some(target)
+}
+
+/// One line of at most `MAX_TEXT` characters.
+fn tidy(text: &str) -> String {
+    let mut out = String::new();
+    for word in text.split_whitespace() {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        out.push_str(word);
+        if out.len() > 4 * MAX_TEXT {
+            break;
+        }
+    }
+    match out.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => out[..end].to_owned(),
+        None => out,
+    }
+}

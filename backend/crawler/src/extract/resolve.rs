@@ -1,0 +1,207 @@
+//! From what is written to absolute URLs, each once.
+use super::reader::Found;
+use super::{ImageCandidate, Link, Page};
+use crate::urls;
+use encoding_rs::{Encoding, UTF_8};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use url::Url;
+
+/// Files that the decoders read (AVIF where it is built).
+const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];
+/// Pictures that no decoder here reads.
+const UNDECODABLE: &[&str] = &["avif", "heic", "heif", "ico", "jp2", "jxl", "svg", "svgz", "tif", "tiff"];
+/// Files that hold neither links nor images for us.
+const NO_PAGE: &[&str] = &[
+    "7z",
+    "aac",
+    "apk",
+    "avi",
+    "bin",
+    "bz2",
+    "css",
+    "csv",
+    "deb",
+    "dmg",
+    "doc",
+    "docx",
+    "eot",
+    "eps",
+    "epub",
+    "exe",
+    "flac",
+    "flv",
+    "gz",
+    "heic",
+    "heif",
+    "ico",
+    "ics",
+    "iso",
+    "jar",
+    "js",
+    "json",
+    "jxl",
+    "m4a",
+    "m4v",
+    "mid",
+    "mjs",
+    "mkv",
+    "mov",
+    "mp3",
+    "mp4",
+    "mpeg",
+    "mpg",
+    "msi",
+    "odt",
+    "ogg",
+    "ogv",
+    "otf",
+    "pdf",
+    "ppt",
+    "pptx",
+    "ps",
+    "psd",
+    "rar",
+    "rpm",
+    "rtf",
+    "svg",
+    "svgz",
+    "swf",
+    "tar",
+    "tgz",
+    "tif",
+    "tiff",
+    "torrent",
+    "ttf",
+    "txt",
+    "wasm",
+    "wav",
+    "webm",
+    "webmanifest",
+    "wma",
+    "wmv",
+    "woff",
+    "woff2",
+    "xls",
+    "xlsx",
+    "xz",
+    "zip",
+    "zst",
+];
+
+/// Lower-case extension of the last path segment of a URL, absolute or not.
+fn extension(url: &str) -> Option<String> {
+    let path = url.split(['?', '#']).next().unwrap_or_default().trim_ascii();
+    let (_, extension) = path.rsplit('/').next()?.rsplit_once('.')?;
+    (extension.len() <= 11).then(|| extension.to_ascii_lowercase())
+}
+
+fn is_one_of(url: &str, list: &[&str]) -> bool {
+    extension(url).is_some_and(|e| list.contains(&e.as_str()))
+}
+
+/// Whether the URL's path ends like an image file that can be decoded.
+pub fn has_image_extension(url: &str) -> bool {
+    is_one_of(url, IMAGE)
+}
+
+/// Whether a path may lead to a page: it does not end like a document, an archive, a film or another file without links.
+pub fn is_page_path(path: &str) -> bool {
+    // Wikis describe files on pages of that name: /wiki/File:Portrait.jpg
+    is_namespaced(path) || !(is_one_of(path, NO_PAGE) || is_one_of(path, IMAGE))
+}
+
+/// Whether a link leads to an image file rather than to a page.
+pub(super) fn is_image_link(href: &str) -> bool {
+    has_image_extension(href) && !is_namespaced(href)
+}
+
+pub(super) fn is_undecodable(url: &str) -> bool {
+    is_one_of(url, UNDECODABLE)
+}
+
+fn is_namespaced(url: &str) -> bool {
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.contains(':') || name.contains("%3A") || name.contains("%3a")
+}
+
+/// Turns what was read into the page.
+pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding) -> Page {
+    let page_url = urls::normalise(page_url.clone());
+    let base = Base::new(found.base.as_deref(), &page_url, encoding);
+
+    let mut links: Vec<Link> = Vec::new();
+    let mut index: HashMap<Url, usize> = HashMap::new();
+    for (href, nofollow) in found.links {
+        let Some(url) = base.join(&href) else { continue };
+        if url == page_url || !is_page_path(url.path()) {
+            continue;
+        }
+        if let Some(at) = index.get(&url) {
+            links[*at].nofollow &= nofollow;
+        } else {
+            index.insert(url.clone(), links.len());
+            links.push(Link { url, nofollow });
+        }
+    }
+
+    let mut images: Vec<ImageCandidate> = Vec::new();
+    let mut index: HashMap<String, usize> = HashMap::new();
+    for image in found.images {
+        let Some(url) = base.join(&image.url) else { continue };
+        // `og:image` and `og:image:secure_url` name one file by two schemes.
+        let key = url.as_str().split_once(':').map_or(String::new(), |(_, rest)| rest.to_owned());
+        if let Some(at) = index.get(&key) {
+            let known = &mut images[*at];
+            known.alt = known.alt.take().or(image.alt);
+        } else {
+            index.insert(key, images.len());
+            images.push(ImageCandidate { url, found_in: image.found_in, alt: image.alt });
+        }
+    }
+
+    let mut feeds: Vec<Url> = Vec::new();
+    for url in found.feeds.iter().filter_map(|href| base.join(href)) {
+        if feeds.len() < 16 && !feeds.contains(&url) {
+            feeds.push(url);
+        }
+    }
+    Page {
+        title: found.title,
+        links,
+        images,
+        directives: found.directives,
+        canonical: found.canonical.and_then(|href| base.join(&href)),
+        feeds,
+    }
+}
+
+/// What relative URLs are relative to, and how their queries are encoded.
+struct Base {
+    url: Url,
+    encoding: &'static Encoding,
+}
+
+impl Base {
+    fn new(href: Option<&str>, page: &Url, encoding: &'static Encoding) -> Self {
+        let url = href
+            .and_then(|href| page.join(href.trim()).ok())
+            .filter(|url| matches!(url.scheme(), "http" | "https"))
+            .unwrap_or_else(|| page.clone());
+        Self { url, encoding: encoding.output_encoding() }
+    }
+
+    fn join(&self, text: &str) -> Option<Url> {
+        let encode: &dyn Fn(&str) -> Cow<'_, [u8]> =
+            &|query| Cow::Owned(self.encoding.encode(query).0.into_owned());
+        let mut options = Url::options().base_url(Some(&self.url));
+        // Only queries follow the page's encoding (URL standard); paths are always UTF-8.
+        if self.encoding != UTF_8 {
+            options = options.encoding_override(Some(encode));
+        }
+        let url = options.parse(text).ok()?;
+        let fits = matches!(url.scheme(), "http" | "https") && url.as_str().len() <= urls::MAX_PARSED_LENGTH;
+        fits.then(|| urls::normalise(url))
+    }
+}

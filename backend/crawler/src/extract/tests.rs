@@ -1,0 +1,250 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+const PAGE: &str = "http://site.example/dir/page.html?q=1";
+
+fn page(html: &str) -> Page {
+    extract_page(html.as_bytes(), &Url::parse(PAGE).unwrap(), Some("text/html; charset=utf-8"), "facecrawl")
+}
+
+fn images(html: &str) -> Vec<(String, &'static str)> {
+    page(html)
+        .images
+        .into_iter()
+        .map(|i| (i.url.as_str().trim_start_matches("http://site.example").to_owned(), i.found_in))
+        .collect()
+}
+
+fn links(html: &str) -> Vec<String> {
+    page(html)
+        .links
+        .into_iter()
+        .map(|l| {
+            let mark = if l.nofollow { "!" } else { "" };
+            format!("{mark}{}", l.url.as_str().trim_start_matches("http://site.example"))
+        })
+        .collect()
+}
+
+#[track_caller]
+fn check_images(html: &str, expected: &[(&str, &str)]) {
+    let found = images(html);
+    let found: Vec<(&str, &str)> = found.iter().map(|(url, form)| (url.as_str(), *form)).collect();
+    assert_eq!(found, expected, "{html}");
+}
+
+#[test]
+fn the_best_candidate_of_a_picture() {
+    check_images("<img src=a.jpg>", &[("/dir/a.jpg", "src")]);
+    check_images("<img src=a.jpg srcset='b.jpg 1x, c.jpg 2x'>", &[("/dir/c.jpg", "srcset")]);
+    check_images("<img src=a.jpg srcset='a.jpg 1x'>", &[("/dir/a.jpg", "srcset")]);
+    check_images("<img srcset='/s.jpg 320w, /l.jpg 1280w, /m.jpg 640w'>", &[("/l.jpg", "srcset")]);
+    check_images("<img src='data:image/gif;base64,R0' data-src=real.jpg>", &[("/dir/real.jpg", "lazy")]);
+    check_images("<img src=blur.jpg data-src=real.jpg>", &[("/dir/real.jpg", "lazy")]);
+    check_images(
+        "<img src=blur.jpg data-src=real.jpg data-srcset='m.jpg 640w, l.jpg 1280w'>",
+        &[("/dir/l.jpg", "lazy")],
+    );
+    check_images("<img src='data:image/gif;base64,R0'>", &[]);
+    check_images(
+        "<img src=pixel.gif width=1 height=1><img src=thin.gif width=1 height=40>",
+        &[("/dir/thin.gif", "src")],
+    );
+    check_images(
+        "<picture><source srcset='w.webp 800w, w2.webp 1600w' type=image/webp><source srcset='j.jpg 800w'><img src=f.jpg></picture>",
+        &[("/dir/w2.webp", "picture")],
+    );
+    // A type that no decoder reads gives way, unless there is nothing else.
+    check_images(
+        "<picture><source type=image/avif srcset='a.avif 2000w'><img src=f.jpg srcset='g.jpg 900w'></picture>",
+        &[("/dir/g.jpg", "picture")],
+    );
+    check_images("<picture><source type=image/avif srcset=a.avif></picture>", &[("/dir/a.avif", "picture")]);
+    // The widest layout.
+    check_images(
+        "<picture><source media='(max-width: 600px)' srcset=s.jpg><source media='(min-width:1200px)' srcset=l.jpg>\
+         <source media='(min-width: 800px)' srcset=m.jpg><img src=f.jpg></picture>",
+        &[("/dir/l.jpg", "picture")],
+    );
+    // Lazy inside a picture; a picture without an img; an unclosed one; two in a row.
+    check_images(
+        "<picture><source data-srcset='a.webp 1x, b.webp 2x'><img data-src=c.jpg src='data:,'></picture>\
+         <picture><source srcset=only.jpg></picture><picture><source srcset=x.jpg><picture><img src=y.jpg><img src=z.jpg>",
+        &[
+            ("/dir/b.webp", "picture"),
+            ("/dir/only.jpg", "picture"),
+            ("/dir/x.jpg", "picture"),
+            ("/dir/y.jpg", "src"),
+            ("/dir/z.jpg", "src"),
+        ],
+    );
+    // Sources of films are no images.
+    check_images(
+        "<video poster=p.jpg><source src=film.mp4 srcset=no.jpg></video>",
+        &[("/dir/p.jpg", "poster")],
+    );
+}
+
+#[test]
+fn the_same_picture_counts_once() {
+    check_images(
+        "<img src=placeholder.gif data-src=a.jpg><noscript><img src='a.jpg'><img src=b.jpg></noscript><img src='./a.jpg'><img src=a.jpg#x>",
+        &[("/dir/a.jpg", "lazy"), ("/dir/b.jpg", "noscript")],
+    );
+    let found = page("<img src=a.jpg><img src=a.jpg alt=' A\n face '><img src=a.jpg alt=other>").images;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].alt.as_deref(), Some("A face"));
+    let both = page(
+        "<meta property=og:image content=http://site.example/o.jpg><meta property=og:image:secure_url content=https://site.example/o.jpg>",
+    );
+    assert_eq!(both.images.len(), 1);
+}
+
+#[test]
+fn links_and_how_they_are_written() {
+    assert_eq!(
+        links(
+            "<a href='b.html'>1</a><a href=/c>2</a><a href='?page=2'>3</a><a href='//other.example/x'>4</a><a href='../up'>5</a>\
+             <a href='a&amp;b.html?x=1&amp;y=2'>6</a><a href=' spaced out.html '>7</a><a href='/&uuml;ber/f&uuml;r.html'>8</a>\
+             <a href='b.html#part'>again</a><a href='#top'>-</a><a href=''>-</a><a>-</a><a href='page.html?q=1'>self</a>\
+             <a href='mailto:a@b.c'>-</a><a href='javascript:void(0)'>-</a><a href='tel:1'>-</a><a href='http://'>-</a>\
+             <a href='HTTP://SITE.example:80/UP/?utm_source=x'>9</a><area href=area.html><a href='li\nne.html'>10</a>"
+        ),
+        [
+            "/dir/b.html",
+            "/c",
+            "/dir/page.html?page=2",
+            "http://other.example/x",
+            "/up",
+            "/dir/a&b.html?x=1&y=2",
+            "/dir/spaced%20out.html",
+            "/%C3%BCber/f%C3%BCr.html",
+            "/UP/",
+            "/dir/area.html",
+            "/dir/line.html"
+        ]
+    );
+    assert_eq!(
+        links(
+            "<a rel='external NoFollow' href=n.html>1</a><a rel=nofollow href=both.html>2</a><a href=both.html>2</a>\
+             <a href=x.pdf>-</a><a href=x.zip?y>-</a><iframe src=frame.html></iframe><frame src=f2.html><iframe data-src=lazy.html></iframe>\
+             <link rel=next href=p2><link rel=alternate hreflang=de href=de/><link rel=alternate type=application/rss+xml href=feed>\
+             <link rel='stylesheet alternate' href=a><link rel=icon href=i.png><link rel=preconnect href=//cdn.example>\
+             <meta http-equiv=Refresh content=\"0; URL='next.html'\"><meta http-equiv=refresh content=30>\
+             <svg><a xlink:href='fromsvg'></a></svg>"
+        ),
+        [
+            "!/dir/n.html",
+            "/dir/both.html",
+            "/dir/frame.html",
+            "/dir/f2.html",
+            "/dir/lazy.html",
+            "/dir/p2",
+            "/dir/de/",
+            "/dir/next.html",
+            "/dir/fromsvg"
+        ]
+    );
+    let found = page(
+        "<link rel=canonical href='/canon?utm_medium=x'><link rel=canonical href=/second><link rel=alternate type=application/atom+xml href=/atom>",
+    );
+    assert_eq!(found.canonical.unwrap().as_str(), "http://site.example/canon");
+    assert_eq!(found.feeds, [Url::parse("http://site.example/atom").unwrap()]);
+}
+
+#[test]
+fn links_to_image_files_are_images() {
+    check_images(
+        "<a href='big.JPG?x=1'><img src=thumb.jpg></a><a href=/wiki/File:Face.jpg>",
+        &[("/dir/big.JPG?x=1", "link"), ("/dir/thumb.jpg", "src")],
+    );
+    assert_eq!(
+        links("<a href=big.jpg>-</a><a href=/wiki/File:Face.jpg>1</a><a href=logo.svg>-</a>"),
+        ["/wiki/File:Face.jpg"]
+    );
+}
+
+#[test]
+fn base_applies_to_the_whole_page() {
+    // Only the first base with its href, resolved against the page; also for what stands before it.
+    let html = "<a href=early.html></a><base target=_top><base href='/base/'><base href=/other/><img src=a.jpg><a href='?x'></a>";
+    check_images(html, &[("/base/a.jpg", "src")]);
+    assert_eq!(links(html), ["/base/early.html", "/base/?x"]);
+    check_images(
+        "<base href='https://cdn.example/x/'><img src=a.jpg><img src=//b.example/b.jpg>",
+        &[("https://cdn.example/x/a.jpg", "src"), ("https://b.example/b.jpg", "src")],
+    );
+    check_images("<base href='data:text/html,x'><img src=a.jpg>", &[("/dir/a.jpg", "src")]);
+}
+
+#[test]
+fn broken_markup() {
+    check_images("<p><div><img src=a.jpg<img src=b.jpg><p", &[("/dir/a.jpg%3Cimg", "src")]);
+    check_images(
+        "<IMG SRC = 'a.jpg' / ><img\tsrc\n=\nb.jpg alt='x>y'>",
+        &[("/dir/a.jpg", "src"), ("/dir/b.jpg", "src")],
+    );
+    check_images(
+        "<!-- <img src=no.jpg> --><textarea><img src=no.jpg></textarea><img src=a.jpg>",
+        &[("/dir/a.jpg", "src")],
+    );
+    check_images("<script>var x = '<img src=no.jpg>'</script><img src=a.jpg", &[]);
+    check_images("<noscript><img src=a.jpg>", &[("/dir/a.jpg", "noscript")]);
+    check_images("<style>.a{background:url(a.jpg)}", &[("/dir/a.jpg", "css")]);
+    check_images(
+        "<select><img src=a.jpg></select><table><img src=b.jpg></table><template><img src=c.jpg></template>",
+        &[("/dir/a.jpg", "src"), ("/dir/b.jpg", "src"), ("/dir/c.jpg", "src")],
+    );
+    check_images("<img src='{{ photo.url }}'><img src='${x}'><img src='about:blank'><img src='blob:x'>", &[]);
+    assert_eq!(page("<title>Unclosed").title.as_deref(), Some("Unclosed"));
+    assert_eq!(page("").title, None);
+    assert!(extract_page(&[0xff; 100], &Url::parse(PAGE).unwrap(), None, "facecrawl").links.is_empty());
+}
+
+#[test]
+fn titles_and_directives() {
+    let found = page(
+        "<svg><title>no</title></svg><title> Faces &amp;\n <b>friends</b> &copy </title><title>second</title>\
+         <meta name=ROBOTS content='NOINDEX, noimageai'><meta name=FaceCrawl content=nofollow><meta name=otherbot content=noai>",
+    );
+    assert_eq!(found.title.as_deref(), Some("Faces & <b>friends</b> \u{a9}"));
+    assert_eq!(
+        found.directives,
+        Directives { noindex: true, nofollow: true, noimageai: true, ..Directives::default() }
+    );
+    assert_eq!(
+        page(&format!("<title>{}</title>", "ü".repeat(10_000))).title.unwrap().chars().count(),
+        MAX_TEXT
+    );
+}
+
+#[test]
+fn queries_follow_the_encoding_of_the_page() {
+    let html = b"<meta charset=windows-1252><a href='/\xfc?q=\xfc'></a>";
+    let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl");
+    assert_eq!(found.links[0].url.as_str(), "http://site.example/%C3%BC?q=%FC");
+}
+
+#[test]
+fn a_huge_page_is_bounded() {
+    let mut html = String::new();
+    for i in 0..100_000 {
+        html.push_str(&format!("<a href='/l/{i}'>x</a><img src='/i/{i}.jpg'>"));
+    }
+    let found = page(&html);
+    assert_eq!((found.links.len(), found.images.len()), (MAX_LINKS, MAX_IMAGES));
+    assert_eq!(found.links[MAX_LINKS - 1].url.path(), format!("/l/{}", MAX_LINKS - 1));
+    // One endless attribute, one endless nesting.
+    check_images(&format!("<img src='{}'><img src=a.jpg>", "x".repeat(3 << 20)), &[("/dir/a.jpg", "src")]);
+    check_images(&format!("{}<img src=a.jpg>", "<div>".repeat(100_000)), &[("/dir/a.jpg", "src")]);
+    check_images(&format!("{}<img src=a.jpg>", "<picture>".repeat(100_000)), &[("/dir/a.jpg", "src")]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_bytes_are_a_page(html in "(<(a|img|picture|source|noscript|style|script|title|base|meta|svg|/picture|/noscript|/style)( (href|src|srcset|style|content|data-src)=['\"]?[a-z:/,. 0-9;&%()]{0,12}['\"]?)?>?|[a-z<&;!-]{0,4}){0,12}") {
+        for image in page(&html).images {
+            proptest::prop_assert!(matches!(image.url.scheme(), "http" | "https"));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The HTTP client behind the guard.
+use super::{FetchError, Fetched, HopPolicy, Kind, Request, body};
+use crate::dns::{Lookup, NoAddress, SystemLookup, VettedResolver};
+use crate::guard::{Guard, GuardError, Reach};
+use crate::{Config, urls};
+use reqwest::header::{self, HeaderMap, HeaderValue};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use url::Url;
+
+/// The longest `Retry-After` that is passed on.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// Idle connections that are kept per host.
+const IDLE_PER_HOST: usize = 8;
+/// How long an idle connection is kept.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Sends requests; cheap to clone, reuses connections.
+#[derive(Clone)]
+pub struct Fetcher {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    guard: Guard,
+    config: Config,
+    agent: String,
+    /// Connects to vetted addresses on the ports that are open everywhere.
+    public: reqwest::Client,
+    /// Connects to opened private ranges only, on any port.
+    opened: reqwest::Client,
+}
+
+impl Fetcher {
+    /// A fetcher with its own connection pool.
+    pub fn new(config: &Config) -> Self {
+        Self::with_lookup(config, Arc::new(SystemLookup))
+    }
+
+    /// A fetcher that asks `lookup` for addresses; whatever it answers is judged by the guard.
+    pub fn with_lookup(config: &Config, lookup: Arc<dyn Lookup>) -> Self {
+        let guard = Guard::new(config);
+        let client = |reach| {
+            let resolver = VettedResolver { guard: guard.clone(), lookup: lookup.clone(), reach };
+            build_client(config, resolver)
+        };
+        let public = client(Reach::Public);
+        let opened = if guard.has_opened_ranges() { client(Reach::OpenedRanges) } else { public.clone() };
+        let agent = config.user_agent.split(['/', ' ']).next().unwrap_or_default().to_owned();
+        Self { shared: Arc::new(Shared { guard, config: config.clone(), agent, public, opened }) }
+    }
+
+    /// Our product token (`facecrawl`), as robots.txt names it.
+    pub fn agent(&self) -> &str {
+        &self.shared.agent
+    }
+
+    /// The guard that every hop passes.
+    pub fn guard(&self) -> &Guard {
+        &self.shared.guard
+    }
+
+    /// Fetches, following up to `max_redirects` redirects, each vetted by the guard and by `policy`.
+    pub async fn fetch(&self, request: Request, policy: &dyn HopPolicy) -> Result<Fetched, FetchError> {
+        let mut url = urls::normalise(request.url.clone());
+        let mut redirects: Vec<Url> = Vec::new();
+        loop {
+            self.shared.guard.check_url(&url)?;
+            policy.admit(&url).await?;
+            let started = Instant::now();
+            let deadline = started + self.shared.config.total_timeout;
+            let answer = self.send(&url, &request, deadline).await;
+            let (status, retry_after) = match &answer {
+                Ok(response) => (Some(response.status().as_u16()), retry_after(response.headers())),
+                Err(_) => (None, None),
+            };
+            policy.finished(&url, status, retry_after, started.elapsed()).await;
+            let response = answer?;
+            let status = response.status().as_u16();
+            if let Some(next) = redirect_target(&url, &response) {
+                redirects.push(url);
+                if redirects.len() > self.shared.config.max_redirects || redirects.contains(&next) {
+                    return Err(FetchError::TooManyRedirects);
+                }
+                url = next;
+                continue;
+            }
+            let conditional = request.etag.is_some() || request.last_modified.is_some();
+            if !(200..300).contains(&status) && !(status == 304 && conditional) {
+                return Err(FetchError::Status { status, retry_after });
+            }
+            return self.read(url, response, request.kind, redirects, deadline).await;
+        }
+    }
+
+    async fn send(
+        &self,
+        url: &Url,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<reqwest::Response, FetchError> {
+        let port = url.port_or_known_default().unwrap_or_default();
+        let client = match self.shared.guard.reach(port) {
+            Reach::Public => &self.shared.public,
+            Reach::OpenedRanges => &self.shared.opened,
+        };
+        let sent = client.get(url.clone()).headers(headers(request)).send();
+        match timeout_at(deadline, sent).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(explain(error)),
+            Err(_) => Err(FetchError::Timeout("no answer within the time limit")),
+        }
+    }
+
+    async fn read(
+        &self,
+        url: Url,
+        response: reqwest::Response,
+        kind: Kind,
+        redirects: Vec<Url>,
+        deadline: Instant,
+    ) -> Result<Fetched, FetchError> {
+        let config = &self.shared.config;
+        let head = response.headers();
+        let text = |name: header::HeaderName| head.get(name).map(header_text);
+        let fetched = Fetched {
+            status: response.status().as_u16(),
+            content_type: text(header::CONTENT_TYPE),
+            etag: text(header::ETAG),
+            last_modified: text(header::LAST_MODIFIED),
+            robots_tags: head.get_all("x-robots-tag").iter().map(header_text).collect(),
+            body: bytes::Bytes::new(),
+            url,
+            redirects,
+        };
+        let limits = body::Limits {
+            bytes: match kind {
+                Kind::Page => config.page_limit,
+                Kind::Image => config.image_limit,
+                Kind::Robots => config.robots_limit,
+                Kind::Sitemap => config.sitemap_limit,
+            },
+            cut: kind == Kind::Robots,
+            deadline,
+            min_speed: config.min_speed,
+            window: config.min_speed_window,
+        };
+        Ok(Fetched { body: body::read(response, &limits).await?, ..fetched })
+    }
+}
+
+fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
+    // Another part of the process may have chosen a provider already; any will do.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // A header value is visible ASCII; configuration may hold anything.
+    let agent: String = config.user_agent.chars().filter(|c| matches!(c, ' '..='~')).collect();
+    let resolver = Arc::new(resolver);
+    let builder = || {
+        reqwest::Client::builder()
+            .user_agent(agent.as_str())
+            .dns_resolver(resolver.clone())
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .no_proxy()
+            .referer(false)
+            .connect_timeout(config.connect_timeout)
+            .pool_max_idle_per_host(IDLE_PER_HOST)
+            .pool_idle_timeout(IDLE)
+            .gzip(true)
+            .brotli(true)
+            .zstd(true)
+    };
+    builder().build().unwrap_or_else(|error| {
+        tracing::warn!(%error, "no system certificates could be loaded; https will fail, http works");
+        builder()
+            .tls_certs_only(std::iter::empty::<reqwest::Certificate>())
+            .build()
+            .expect("nothing but the certificates can fail: the user agent is filtered and there is no proxy")
+    })
+}
+
+fn headers(request: &Request) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(
+        header::ACCEPT,
+        HeaderValue::from_static(match request.kind {
+            Kind::Page => "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.5",
+            // What the decoders read; a server that negotiates should not send AVIF or SVG.
+            Kind::Image => {
+                "image/jpeg,image/png,image/webp,image/gif,image/bmp;q=0.8,image/*;q=0.3,*/*;q=0.1"
+            }
+            Kind::Robots => "text/plain,*/*;q=0.5",
+            Kind::Sitemap => "application/xml,text/xml,application/rss+xml,application/atom+xml,*/*;q=0.5",
+        }),
+    );
+    if request.kind == Kind::Image {
+        // Already compressed.
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    }
+    for (name, value) in
+        [(header::IF_NONE_MATCH, &request.etag), (header::IF_MODIFIED_SINCE, &request.last_modified)]
+    {
+        if let Some(value) = value.as_deref().and_then(|v| HeaderValue::from_bytes(v.as_bytes()).ok()) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+fn header_text(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).trim().to_owned()
+}
+
+/// Where a redirect leads, normalised; `None` when this is no redirect or names no target.
+fn redirect_target(url: &Url, response: &reqwest::Response) -> Option<Url> {
+    if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let location = header_text(response.headers().get(header::LOCATION)?);
+    url.join(&location).ok().map(urls::normalise)
+}
+
+/// `Retry-After` in both forms (RFC 9110 10.2.3), as a wait from now.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = header_text(headers.get(header::RETRY_AFTER)?);
+    if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
+        // Too many digits for a u64 is a long time.
+        return Some(text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs).min(MAX_RETRY_AFTER));
+    }
+    // An IMF-fixdate is a subset of RFC 2822's dates.
+    let at = time::OffsetDateTime::parse(&text, &time::format_description::well_known::Rfc2822).ok()?;
+    let wait = at - time::OffsetDateTime::now_utc();
+    // A date that has passed is no wait.
+    Some(Duration::try_from(wait).unwrap_or_default().min(MAX_RETRY_AFTER))
+}
+
+/// Finds in the client's error what our resolver said, or what broke.
+pub(super) fn explain(error: reqwest::Error) -> FetchError {
+    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    let mut deepest = None;
+    while let Some(inner) = cause {
+        if let Some(guard) = inner.downcast_ref::<GuardError>() {
+            return FetchError::Guard(guard.clone());
+        }
+        if let Some(NoAddress(why)) = inner.downcast_ref::<NoAddress>() {
+            return FetchError::Dns(why.clone());
+        }
+        deepest = Some(inner);
+        cause = inner.source();
+    }
+    if error.is_timeout() {
+        return FetchError::Timeout("no connection within the time limit");
+    }
+    // The deepest cause says it best ("connection refused"); the outer ones repeat the URL.
+    FetchError::Connect(deepest.map_or_else(|| error.to_string(), ToString::to_string))
+}

@@ -1,0 +1,255 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use proptest::prelude::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+fn guard() -> Guard {
+    Guard::new(&Config::default())
+}
+
+fn opened(nets: &[&str]) -> Guard {
+    Guard::new(&Config {
+        allow_private: nets.iter().map(|n| n.parse().unwrap()).collect(),
+        ..Config::default()
+    })
+}
+
+/// `Ok`, `url`, or the range's name; a URL that does not even parse is `syntax`.
+fn verdict(guard: &Guard, text: &str) -> String {
+    match Url::parse(text) {
+        Err(_) => "syntax".into(),
+        Ok(url) => match guard.check_url(&url) {
+            Ok(()) => "ok".into(),
+            Err(GuardError::Url(_)) => "url".into(),
+            Err(GuardError::Address { range, .. }) => range.into(),
+        },
+    }
+}
+
+#[test]
+fn urls_without_dns() {
+    let guard = guard();
+    for (text, expected) in [
+        ("http://example.com/", "ok"),
+        ("https://example.com/", "ok"),
+        ("https://example.com:443/", "ok"),
+        ("http://example.com:443/", "ok"),
+        ("http://93.184.215.14/", "ok"),
+        ("http://[2606:2800:21f:cb07:6820:80da:af6b:8b2c]/", "ok"),
+        ("http://example.com./", "ok"),
+        ("http://müller.example/", "ok"),
+        // Schemes
+        ("ftp://example.com/", "url"),
+        ("file:///etc/passwd", "url"),
+        ("gopher://example.com/", "url"),
+        ("data:text/html,x", "url"),
+        ("javascript:alert(1)", "url"),
+        ("ws://example.com/", "url"),
+        // Userinfo
+        ("http://user@example.com/", "url"),
+        ("http://user:secret@example.com/", "url"),
+        ("http://:secret@example.com/", "url"),
+        ("http://example.com@127.0.0.1/", "url"),
+        ("http://93.184.215.14\\@127.0.0.1/", "ok"),
+        // Ports
+        ("http://example.com:22/", "url"),
+        ("http://example.com:8080/", "url"),
+        ("http://93.184.215.14:6379/", "url"),
+        ("http://example.com:0/", "url"),
+        ("http://example.com:65536/", "syntax"),
+        // Names that are none
+        ("http://./", "url"),
+        ("http://a..b/", "url"),
+        ("http://%00/", "syntax"),
+        ("http:///", "syntax"),
+        // IPv4 in every spelling
+        ("http://127.0.0.1/", "loopback"),
+        ("http://127.0.0.1./", "loopback"),
+        ("http://127.1/", "loopback"),
+        ("http://127.0.1/", "loopback"),
+        ("http://2130706433/", "loopback"),
+        ("http://017700000001/", "loopback"),
+        ("http://0x7f000001/", "loopback"),
+        ("http://0x7f.1/", "loopback"),
+        ("http://0177.0.0.0x1/", "loopback"),
+        ("http://0x7f.0x0.0x0.0x1/", "loopback"),
+        ("http://0177.0000.0000.0001/", "loopback"),
+        ("http://%31%32%37.0.0.1/", "loopback"),
+        ("http://127。0。0。1/", "loopback"),
+        ("http://１２７.0.0.1/", "loopback"),
+        ("http://①②⑦.⓪.⓪.①/", "loopback"),
+        ("http://127.0.0.1:80/", "loopback"),
+        ("http://0/", "this network"),
+        ("http://0.0.0.0/", "this network"),
+        ("http://10.1.2.3/", "private use"),
+        ("http://012.1.2.3/", "private use"),
+        ("http://172.16.0.1/", "private use"),
+        ("http://172.31.255.255/", "private use"),
+        ("http://172.32.0.1/", "ok"),
+        ("http://192.168.1.1/", "private use"),
+        ("http://3232235777/", "private use"),
+        ("http://100.64.0.1/", "shared address space"),
+        ("http://100.100.100.200/", "shared address space"),
+        ("http://169.254.169.254/latest/meta-data/", "link-local"),
+        ("http://0xa9fea9fe/", "link-local"),
+        ("http://2852039166/", "link-local"),
+        ("http://168.63.129.16/", "cloud platform"),
+        ("http://192.0.0.192/", "protocol assignments"),
+        ("http://192.0.2.1/", "documentation"),
+        ("http://192.88.99.1/", "6to4 relay"),
+        ("http://198.18.0.1/", "benchmarking"),
+        ("http://198.19.255.255/", "benchmarking"),
+        ("http://224.0.0.1/", "multicast"),
+        ("http://240.0.0.1/", "reserved"),
+        ("http://255.255.255.255/", "reserved"),
+        ("http://256.0.0.1/", "syntax"),
+        ("http://127.0.0.1.1/", "syntax"),
+        ("http://0x1ffffffff/", "syntax"),
+        // IPv6
+        ("http://[::1]/", "loopback"),
+        ("http://[0:0:0:0:0:0:0:1]/", "loopback"),
+        ("http://[::]/", "unspecified"),
+        ("http://[fe80::1]/", "link-local"),
+        ("http://[fe80::1%25eth0]/", "syntax"),
+        ("http://[fe80::1%eth0]/", "syntax"),
+        ("http://[fec0::1]/", "site-local"),
+        ("http://[fc00::1]/", "unique local"),
+        ("http://[fd00:ec2::254]/", "unique local"),
+        ("http://[ff02::1]/", "multicast"),
+        ("http://[100::1]/", "discard only"),
+        ("http://[2001:db8::1]/", "documentation"),
+        ("http://[3fff::1]/", "documentation"),
+        ("http://[5f00::1]/", "segment routing"),
+        ("http://[2001:10::1]/", "protocol assignments"),
+        ("http://[4000::1]/", "not global unicast"),
+        // IPv4 inside IPv6
+        ("http://[::ffff:127.0.0.1]/", "loopback"),
+        ("http://[::ffff:7f00:1]/", "loopback"),
+        ("http://[0:0:0:0:0:ffff:7f00:1]/", "loopback"),
+        ("http://[::ffff:93.184.215.14]/", "ok"),
+        ("http://[::ffff:0:127.0.0.1]/", "loopback"),
+        ("http://[::ffff:0:93.184.215.14]/", "IPv4-translated"),
+        ("http://[::127.0.0.1]/", "loopback"),
+        ("http://[::93.184.215.14]/", "IPv4-compatible"),
+        ("http://[64:ff9b::127.0.0.1]/", "loopback"),
+        ("http://[64:ff9b::169.254.169.254]/", "link-local"),
+        ("http://[64:ff9b::93.184.215.14]/", "ok"),
+        ("http://[64:ff9b:1:7f00:0:100::]/", "local-use translation"),
+        ("http://[64:ff9b:1::10.0.0.1]/", "local-use translation"),
+        ("http://[64:ff9b:1:5db8:d7:e00:5db8:d70e]/", "local-use translation"),
+        ("http://[2002:7f00:1::]/", "loopback"),
+        ("http://[2002:c0a8:101::1]/", "private use"),
+        ("http://[2002:5db8:d70e::1]/", "ok"),
+        // Teredo keeps the client's address inverted: 80ff:fffe is 127.0.0.1
+        ("http://[2001:0:5db8:d70e::80ff:fffe]/", "loopback"),
+        ("http://[2001:0:5db8:d70e::a247:28f1]/", "Teredo"),
+    ] {
+        assert_eq!(verdict(&guard, text), expected, "{text}");
+    }
+}
+
+#[test]
+fn opened_ranges_open_any_port_there_and_nothing_else() {
+    let guard = opened(&["127.0.0.0/8", "fd12::/16"]);
+    for (text, expected) in [
+        ("http://127.0.0.1/", "ok"),
+        ("http://127.0.0.1:54321/", "ok"),
+        ("http://2130706433:8080/", "ok"),
+        ("http://[::ffff:127.0.0.1]:8080/", "ok"),
+        ("http://[fd12::1]:9000/", "ok"),
+        // A gateway would translate these; they do not lead to our own loopback.
+        ("http://[64:ff9b::127.0.0.1]/", "loopback"),
+        ("http://[2002:7f00:1::]/", "loopback"),
+        ("http://[::1]/", "loopback"),
+        ("http://[fd13::1]/", "unique local"),
+        ("http://10.0.0.1/", "private use"),
+        ("http://169.254.169.254/", "link-local"),
+        ("http://93.184.215.14/", "ok"),
+        ("http://93.184.215.14:8080/", "url"),
+        // Where a name leads is known later.
+        ("http://localhost:8080/", "ok"),
+        ("http://user@127.0.0.1/", "url"),
+    ] {
+        assert_eq!(verdict(&guard, text), expected, "{text}");
+    }
+}
+
+#[test]
+fn ports_are_configurable() {
+    let guard = Guard::new(&Config { ports: vec![8443], ..Config::default() });
+    assert_eq!(verdict(&guard, "https://example.com:8443/"), "ok");
+    assert_eq!(verdict(&guard, "https://example.com/"), "url");
+    let error = guard.check_url(&Url::parse("http://example.com:81/").unwrap()).unwrap_err();
+    assert!(error.to_string().contains("port 81 is not open; allowed: 8443"), "{error}");
+}
+
+#[test]
+fn a_mixed_answer_is_refused_whole() {
+    let public: IpAddr = "93.184.215.14".parse().unwrap();
+    let loopback: IpAddr = "127.0.0.1".parse().unwrap();
+    let v6_loopback: IpAddr = "::1".parse().unwrap();
+    let closed = guard();
+    assert!(closed.check_answer("a.example", vec![public], Reach::Public).is_ok());
+    for mixed in [vec![public, loopback], vec![loopback, public], vec![public, v6_loopback]] {
+        assert!(matches!(
+            closed.check_answer("a.example", mixed, Reach::Public),
+            Err(GuardError::Address { range: "loopback", .. })
+        ));
+    }
+    let open = opened(&["127.0.0.0/8"]);
+    // On a port of the opened ranges only they count.
+    assert!(open.check_answer("a.example", vec![loopback], Reach::OpenedRanges).is_ok());
+    assert!(open.check_answer("a.example", vec![public], Reach::OpenedRanges).is_err());
+    // Only localhost is filtered.
+    assert!(open.check_answer("a.example", vec![v6_loopback, loopback], Reach::Public).is_err());
+    assert_eq!(
+        open.check_answer("localhost", vec![v6_loopback, loopback], Reach::Public).unwrap(),
+        vec![loopback]
+    );
+    assert!(closed.check_answer("localhost", vec![v6_loopback, loopback], Reach::Public).is_err());
+}
+
+/// Any address of any special-purpose IPv4 range.
+fn special_v4() -> impl Strategy<Value = Ipv4Addr> {
+    let table: Vec<(Ipv4Addr, u32)> = ranges::v4_table().collect();
+    (proptest::sample::select(table), any::<u32>()).prop_map(|((net, len), host)| {
+        let host_bits = host & u32::MAX.checked_shr(len).unwrap_or(0);
+        Ipv4Addr::from_bits(net.to_bits() | host_bits)
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_form_hides_a_special_address(address in special_v4(), noise in any::<u64>()) {
+        let [a, b, c, d] = address.octets();
+        let high = (u16::from(a) << 8) | u16::from(b);
+        let low = (u16::from(c) << 8) | u16::from(d);
+        let guard = guard();
+        let n = |shift: u32| (noise >> shift) as u16;
+        for form in [
+            address.to_ipv6_mapped(),
+            Ipv6Addr::new(0, 0, 0, 0, 0, 0, high, low),
+            Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, high, low),
+            Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low),
+            Ipv6Addr::new(0x64, 0xff9b, 1, n(0), n(16), n(32), high, low),
+            Ipv6Addr::new(0x64, 0xff9b, 1, high, u16::from(c), u16::from(d) << 8, n(0), n(16)),
+            Ipv6Addr::new(0x2002, high, low, n(0), n(16), n(32), n(48), 1),
+            Ipv6Addr::new(0x2001, 0, n(0), n(16), n(32), n(48), !high, !low),
+        ] {
+            prop_assert!(guard.check_address(form.into(), 80).is_err(), "{form} for {address}");
+        }
+        prop_assert!(guard.check_address(address.into(), 80).is_err());
+        // As one number, and as octal parts.
+        for host in [address.to_bits().to_string(), format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"), format!("{:#x}", address.to_bits())] {
+            let url = Url::parse(&format!("http://{host}/")).unwrap();
+            prop_assert!(guard.check_url(&url).is_err(), "{host}");
+        }
+    }
+
+    #[test]
+    fn outside_global_unicast_nothing_passes(bits in any::<u128>()) {
+        let address = Ipv6Addr::from_bits(bits);
+        let open = guard().check_address(address.into(), 80).is_ok();
+        prop_assert!(!open || bits >> 125 == 1, "{address}");
+    }
+}

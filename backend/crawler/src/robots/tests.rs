@@ -1,0 +1,249 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use proptest::prelude::*;
+
+fn robots(text: &str) -> Robots {
+    Robots::from_answer(200, text.as_bytes(), "facecrawl")
+}
+
+fn allows(robots: &Robots, path: &str) -> bool {
+    robots.allows(&Url::parse(&format!("http://example.com{path}")).unwrap())
+}
+
+#[track_caller]
+fn check(text: &str, allowed: &[&str], denied: &[&str]) {
+    let robots = robots(text);
+    for path in allowed {
+        assert!(allows(&robots, path), "{path} should be allowed by\n{text}");
+    }
+    for path in denied {
+        assert!(!allows(&robots, path), "{path} should be denied by\n{text}");
+    }
+}
+
+/// RFC 9309 5.1
+const SIMPLE: &str = "\
+User-Agent: *
+Disallow: *.gif$
+Disallow: /example/
+Allow: /publications/
+
+User-Agent: foobot
+Disallow:/
+Allow:/example/page.html
+Allow:/example/allowed.gif
+
+User-Agent: barbot
+User-Agent: bazbot
+Disallow: /example/page.html
+
+User-Agent: quxbot
+";
+
+#[test]
+fn rfc_9309_simple_example() {
+    let verdicts = |agent: &str| {
+        let robots = Robots::from_answer(200, SIMPLE.as_bytes(), agent);
+        ["/", "/a.gif", "/a.gif?x", "/example/page.html", "/example/allowed.gif", "/publications/x"]
+            .map(|path| allows(&robots, path))
+    };
+    assert_eq!(verdicts("otherbot"), [true, false, true, false, false, true]);
+    assert_eq!(verdicts("foobot"), [false, false, false, true, true, false]);
+    assert_eq!(verdicts("barbot"), [true, true, true, false, true, true]);
+    assert_eq!(verdicts("BazBot"), [true, true, true, false, true, true]);
+    // A group without rules allows all; the group for everyone does not apply.
+    assert_eq!(verdicts("quxbot"), [true; 6]);
+}
+
+#[test]
+fn rfc_9309_longest_match() {
+    // 5.2
+    check(
+        "User-Agent: facecrawl\nAllow: /example/page/\nDisallow: /example/page/disallowed.gif\n",
+        &["/example/page/", "/example/page/a.gif", "/"],
+        &["/example/page/disallowed.gif"],
+    );
+    // 2.2.2: the most octets win, equal ones allow.
+    check(
+        "User-agent: *\nDisallow: /example/page\nAllow: /example/page\nDisallow: /a\nAllow: /a/b",
+        &["/example/page", "/a/b/c"],
+        &["/a", "/a/c"],
+    );
+}
+
+#[test]
+fn rfc_9309_matching_of_escapes() {
+    // 2.2.2: the table of encoded and plain forms.
+    check(
+        "User-agent: *\nDisallow: /foo/bar?baz=quz\nDisallow: /foo/bar?baz=https://foo.bar\nDisallow: /foo/bar/\u{30c4}\n\
+         Disallow: /foo/bar/%62%61%7A",
+        &["/foo/bar", "/foo/bar/", "/foo/bar/BAZ"],
+        &[
+            "/foo/bar?baz=quz",
+            "/foo/bar?baz=https://foo.bar",
+            "/foo/bar/%E3%83%84",
+            "/foo/bar/%e3%83%84",
+            "/foo/bar/\u{30c4}",
+            "/foo/bar/baz",
+            "/foo/bar/%62%61%7a",
+        ],
+    );
+    check("User-agent: *\nDisallow: /a%3cd.html", &["/a<d"], &["/a%3Cd.html", "/a%3cd.html", "/a<d.html"]);
+    // A reserved character and its escape are two things.
+    check("User-agent: *\nDisallow: /a%2Fb", &["/a/b"], &["/a%2fb"]);
+}
+
+#[test]
+fn rfc_9309_special_characters() {
+    // 2.2.3
+    check(
+        "User-agent: *\nAllow: /this/path/exactly$\nDisallow: /this/",
+        &["/this/path/exactly"],
+        &["/this/path/exactly/not", "/this/path"],
+    );
+    check(
+        "User-agent: *\nDisallow: /this/*/exactly",
+        &["/this/exactly", "/this"],
+        &["/this/path/exactly", "/this/and/that/exactly/too"],
+    );
+    // Escaped specials are themselves.
+    check(
+        "User-agent: *\nDisallow: /path/file-with-a-%2A.html",
+        &["/path/file-with-a-b.html"],
+        &["/path/file-with-a-*.html", "/path/file-with-a-%2A.html"],
+    );
+    check("User-agent: *\nDisallow: /path/foo-%24", &["/path/foo-"], &["/path/foo-$", "/path/foo-$x"]);
+    check("User-agent: *\nDisallow: /fo$o", &["/fo"], &["/fo$o"]);
+    check("User-agent: *\nDisallow: /*.php$", &["/a.php?x", "/a.php5", "/"], &["/a.php", "/a/b.php"]);
+    check("User-agent: *\nDisallow: /**a***b", &["/a"], &["/ab", "/xayb"]);
+    check("User-agent: *\nDisallow: *", &[], &["/", "/a"]);
+    check("User-agent: *\nDisallow: /$", &["/a"], &["/"]);
+    // Comments, and a value that is only a comment.
+    check("User-agent: * # all\nDisallow: /a # b\nDisallow: # nothing", &["/"], &["/a", "/a/b"]);
+}
+
+#[test]
+fn groups() {
+    // Several groups for us are one; names are case-insensitive and may carry a version.
+    check(
+        "user-agent: FaceCrawl/1.0\ndisallow: /a\n\nUSER-AGENT: *\nDISALLOW: /\n\nUser-agent: x\nUser-agent: facecrawl\nDisallow: /b",
+        &["/", "/c"],
+        &["/a", "/b"],
+    );
+    // Part of our name is not our name.
+    check("User-agent: facecrawler\nDisallow: /\nUser-agent: face\nDisallow: /", &["/"], &[]);
+    // Rules before any group, unknown lines inside the list of names, a sitemap between.
+    check(
+        "Disallow: /\nUser-agent: a\nSitemap: http://example.com/s.xml\nHost: x\n\nUser-agent: facecrawl\nDisallow: /b",
+        &["/"],
+        &["/b"],
+    );
+    // Crawl-delay ends the list of names.
+    check("User-agent: *\nCrawl-delay: 5\nUser-agent: badbot\nDisallow: /", &["/"], &[]);
+    // Line ends of every kind, a byte order mark, no final line end, spaces around.
+    check(
+        "\u{feff}User-agent: *\rDisallow: /a\r\n  Disallow  :  /b  \n\n\nDisallow:/c",
+        &["/"],
+        &["/a", "/b", "/c"],
+    );
+    // Not a robots.txt at all.
+    check("<!DOCTYPE html><html><body>Not found</body></html>", &["/"], &[]);
+    check("", &["/"], &[]);
+    check("User-agent: *\nDisallow: private/", &["/public"], &["/private/x"]);
+    // The file itself.
+    check("User-agent: *\nDisallow: /", &["/robots.txt"], &["/", "/robots.txt?x"]);
+}
+
+#[test]
+fn status_decides() {
+    let body = b"User-agent: *\nDisallow: /a";
+    let verdicts = |status| {
+        let robots = Robots::from_answer(status, body, "facecrawl");
+        (allows(&robots, "/a"), allows(&robots, "/b"))
+    };
+    for status in [200, 204, 206] {
+        assert_eq!(verdicts(status), (false, true), "{status}");
+    }
+    for status in [301, 307, 400, 401, 403, 404, 410, 451] {
+        assert_eq!(verdicts(status), (true, true), "{status}");
+    }
+    for status in [0, 429, 500, 502, 503, 599] {
+        assert_eq!(verdicts(status), (false, false), "{status}");
+    }
+}
+
+#[test]
+fn crawl_delay_is_bounded() {
+    let delay = |line: &str| robots(&format!("User-agent: *\n{line}\nDisallow: /x")).crawl_delay();
+    assert_eq!(delay("Crawl-delay: 2"), Some(Duration::from_secs(2)));
+    assert_eq!(delay("crawl-DELAY: 0.5"), Some(Duration::from_millis(500)));
+    assert_eq!(delay("Crawl-delay: 0"), Some(Duration::ZERO));
+    assert_eq!(delay("Crawl-delay: 1\nCrawl-delay: 3"), Some(Duration::from_secs(3)));
+    for huge in ["86400", "1e300", "inf"] {
+        assert_eq!(delay(&format!("Crawl-delay: {huge}")), Some(MAX_CRAWL_DELAY), "{huge}");
+    }
+    for none in ["-1", "NaN", "soon", ""] {
+        assert_eq!(delay(&format!("Crawl-delay: {none}")), None, "{none}");
+    }
+    // Somebody else's delay is not ours, and ours replaces everyone's.
+    let text = "User-agent: *\nCrawl-delay: 9\n\nUser-agent: facecrawl\nDisallow: /x\n\nUser-agent: b\nCrawl-delay: 7";
+    assert_eq!(robots(text).crawl_delay(), None);
+}
+
+#[test]
+fn sitemaps_are_absolute_and_unique() {
+    let text = "Sitemap: http://example.com/a.xml\nUser-agent: other\nsitemap: https://cdn.example.com/b.xml.gz#x\n\
+                Sitemap: /relative.xml\nSitemap: ftp://example.com/c.xml\nSitemap: http://example.com/a.xml\n";
+    let found: Vec<String> = robots(text).sitemaps().into_iter().map(String::from).collect();
+    assert_eq!(found, ["http://example.com/a.xml", "https://cdn.example.com/b.xml.gz"]);
+}
+
+#[test]
+fn only_whole_lines_within_the_limit_count() {
+    let mut text = String::from("User-agent: *\nDisallow: /first\n");
+    while text.len() < MAX_BYTES - 10 {
+        text.push_str("# filler\n");
+    }
+    text.truncate(MAX_BYTES - 12);
+    // The limit falls right after "Disallow: /".
+    text.push_str("\nDisallow: /cut\nDisallow: /after\n");
+    assert!(text.as_bytes()[..MAX_BYTES].ends_with(b"Disallow: /"));
+    check(&text, &["/", "/cut", "/after"], &["/first"]);
+}
+
+#[test]
+fn many_stars_do_not_explode() {
+    let text = format!("User-agent: *\nDisallow: /{}$", "*a".repeat(200));
+    let path = format!("/{}b", "a".repeat(2000));
+    check(&text, &[&path], &[]);
+}
+
+/// The other parser, on what both understand alike: one named group per file, plain ASCII without escapes.
+fn second_opinion(text: &str, path: &str) -> bool {
+    texting_robots::Robot::new("facecrawl", text.as_bytes())
+        .unwrap()
+        .allowed(&format!("http://example.com{path}"))
+}
+
+proptest! {
+    #[test]
+    fn a_second_parser_agrees(
+        rules in prop::collection::vec((any::<bool>(), "/[ab/*]{0,6}"), 0..8),
+        agent in prop::sample::select(vec!["*", "facecrawl", "FaceCrawl", "otherbot"]),
+        path in "/[ab/]{0,8}",
+    ) {
+        let mut text = format!("User-agent: {agent}\n");
+        for (allow, pattern) in &rules {
+            text.push_str(&format!("{}: {pattern}\n", if *allow { "Allow" } else { "Disallow" }));
+        }
+        // It counts a run of stars with its length, we count the pattern that it stands for.
+        prop_assume!(!text.contains("**"));
+        prop_assert_eq!(allows(&robots(&text), &path), second_opinion(&text, &path), "{} on\n{}", path, text);
+    }
+
+    #[test]
+    fn any_bytes_are_a_robots_txt(body in prop::collection::vec(any::<u8>(), 0..400)) {
+        let robots = Robots::from_answer(200, &body, "facecrawl");
+        allows(&robots, "/a?b=c");
+    }
+}
