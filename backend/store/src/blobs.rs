@@ -1,28 +1,140 @@
 //! Crops, chips and thumbnails, by content-addressed key.
 use crate::StoreError;
 use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use url::Url;
+
+/// Deletions under way at once.
+const DELETIONS_AT_ONCE: usize = 16;
 
 /// A folder or an S3 bucket.
+///
+/// A blob's key is made of its own SHA-256 and of words that are checked, and every key that comes in is checked against that pattern:
+/// no key can point outside the folder or the prefix.
 #[derive(Clone)]
 pub struct Blobs {
-    _todo: (),
+    objects: Arc<dyn ObjectStore>,
+    /// What comes before the key in a bucket; empty for a folder.
+    prefix: Path,
 }
 
 impl Blobs {
-    /// `file:///path`, a plain path, or `s3://bucket/prefix` (credentials from the usual `AWS_` variables).
-    pub fn open(_url: &str) -> Result<Self, StoreError> {
-        todo!()
+    /// `file:///path`, a plain path, or `s3://bucket/prefix` (credentials, region and endpoint from the usual `AWS_` variables). A folder is
+    /// made when it is not there; files appear in it whole or not at all.
+    ///
+    /// # Errors
+    /// `Invalid` for a URL of another scheme or without a bucket, `Blob` when the folder cannot be made or the `AWS_` variables do not do.
+    pub fn open(url: &str) -> Result<Self, StoreError> {
+        match url.split_once("://") {
+            Some(("s3", _)) => Self::open_bucket(url),
+            Some(("file", _)) => {
+                let path = Url::parse(url).ok().and_then(|url| url.to_file_path().ok());
+                Self::open_folder(&path.ok_or_else(|| invalid(url))?)
+            }
+            Some(_) => Err(invalid(url)),
+            None if url.is_empty() => Err(invalid(url)),
+            None => Self::open_folder(std::path::Path::new(url)),
+        }
     }
+
+    fn open_folder(path: &std::path::Path) -> Result<Self, StoreError> {
+        let failed = |error: &dyn std::fmt::Display| StoreError::Blob(format!("{}: {error}", path.display()));
+        std::fs::create_dir_all(path).map_err(|error| failed(&error))?;
+        let objects = LocalFileSystem::new_with_prefix(path).map_err(|error| failed(&error))?;
+        Ok(Self { objects: Arc::new(objects.with_automatic_cleanup(true)), prefix: Path::default() })
+    }
+
+    fn open_bucket(url: &str) -> Result<Self, StoreError> {
+        let parsed = Url::parse(url).map_err(|_| invalid(url))?;
+        let bucket = parsed.host_str().ok_or_else(|| invalid(url))?;
+        let prefix = Path::from_url_path(parsed.path()).map_err(|_| invalid(url))?;
+        // The HTTP client brings no cryptography of its own; another part of the process may have installed this one before.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let objects = AmazonS3Builder::from_env().with_bucket_name(bucket).build().map_err(failed)?;
+        Ok(Self { objects: Arc::new(objects), prefix })
+    }
+
     /// Stores `bytes` under `kind/ab/cd/<sha256>.<extension>` and answers the key; storing the same bytes twice is one blob.
-    pub async fn put(&self, _kind: &str, _extension: &str, _bytes: Bytes) -> Result<String, StoreError> {
-        todo!()
+    ///
+    /// # Errors
+    /// `Invalid` unless `kind` and `extension` are 1 to 16 of `a-z` and `0-9`.
+    pub async fn put(&self, kind: &str, extension: &str, bytes: Bytes) -> Result<String, StoreError> {
+        if !is_word(kind) || !is_word(extension) {
+            return Err(StoreError::Invalid(format!(
+                "{kind:?} and {extension:?} cannot be a blob's kind and extension: 1 to 16 of a-z and 0-9 are allowed"
+            )));
+        }
+        let sha256 = hex::encode(Sha256::digest(&bytes));
+        let key = format!("{kind}/{}/{}/{sha256}.{extension}", &sha256[..2], &sha256[2..4]);
+        self.objects.put(&self.location(&key)?, bytes.into()).await.map_err(failed)?;
+        Ok(key)
     }
+
     /// Reads a blob; `None` when it is gone.
-    pub async fn get(&self, _key: &str) -> Result<Option<Bytes>, StoreError> {
-        todo!()
+    ///
+    /// # Errors
+    /// `Invalid` for a key that `put` could not have answered.
+    pub async fn get(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
+        match self.objects.get(&self.location(key)?).await {
+            Ok(found) => Ok(Some(found.bytes().await.map_err(failed)?)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
     }
+
     /// Deletes blobs; those already gone are fine.
-    pub async fn delete(&self, _keys: &[String]) -> Result<(), StoreError> {
-        todo!()
+    ///
+    /// # Errors
+    /// `Invalid`, before anything is deleted, for a key that `put` could not have answered.
+    pub async fn delete(&self, keys: &[String]) -> Result<(), StoreError> {
+        let locations = keys.iter().map(|key| self.location(key)).collect::<Result<Vec<_>, _>>()?;
+        stream::iter(locations)
+            .map(|location| async move {
+                match self.objects.delete(&location).await {
+                    Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+                    Err(error) => Err(failed(error)),
+                }
+            })
+            .buffer_unordered(DELETIONS_AT_ONCE)
+            .try_collect()
+            .await
     }
+
+    fn location(&self, key: &str) -> Result<Path, StoreError> {
+        if !is_key(key) {
+            return Err(StoreError::Invalid(format!("{key:?} is not a blob's key")));
+        }
+        Ok(key.split('/').fold(self.prefix.clone(), |path, part| path.join(part)))
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    (1..=16).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
+fn is_key(key: &str) -> bool {
+    let parts: Vec<&str> = key.split('/').collect();
+    let &[kind, first, second, file] = parts.as_slice() else { return false };
+    let Some((sha256, extension)) = file.split_once('.') else { return false };
+    let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    is_word(kind)
+        && is_word(extension)
+        && sha256.len() == 64
+        && sha256.bytes().all(is_hex)
+        && first == &sha256[..2]
+        && second == &sha256[2..4]
+}
+
+fn invalid(url: &str) -> StoreError {
+    StoreError::Invalid(format!("{url:?} is not a blob store: a folder, file:///folder or s3://bucket/prefix is allowed"))
+}
+
+fn failed(error: Error) -> StoreError {
+    StoreError::Blob(error.to_string())
 }

@@ -17,20 +17,62 @@ pub struct Collection {
     /// Days after which images and faces are erased; `None` is never.
     pub retention_days: Option<i32>,
     /// When it was made.
+    #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
+}
+
+macro_rules! select_collections {
+    ($tail:literal) => {
+        concat!(
+            "select id, name, quality_profile, match_threshold, retention_days, created_at from collections ",
+            $tail
+        )
+    };
 }
 
 impl Store {
     /// By name.
-    pub async fn collection(&self, _name: &str) -> Result<Collection, StoreError> {
-        todo!()
+    pub async fn collection(&self, name: &str) -> Result<Collection, StoreError> {
+        self.find_collection(name).await?.ok_or_else(|| StoreError::not_found("collection", name))
     }
+
     /// By name, made when it is not there.
-    pub async fn ensure_collection(&self, _name: &str) -> Result<Collection, StoreError> {
-        todo!()
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is not 1 to 64 of `a-z 0-9 - _`.
+    pub async fn ensure_collection(&self, name: &str) -> Result<Collection, StoreError> {
+        if let Some(known) = self.find_collection(name).await? {
+            return Ok(known);
+        }
+        check_name(name)?;
+        sqlx::query("insert into collections (id, name) values ($1, $2) on conflict (name) do nothing")
+            .bind(Uuid::now_v7())
+            .bind(name)
+            .execute(&self.pool)
+            .await?;
+        self.collection(name).await
     }
+
     /// All, by name.
     pub async fn collections(&self) -> Result<Vec<Collection>, StoreError> {
-        todo!()
+        Ok(sqlx::query_as(select_collections!("order by name")).fetch_all(&self.pool).await?)
     }
+
+    async fn find_collection(&self, name: &str) -> Result<Option<Collection>, StoreError> {
+        // A name that cannot exist is not worth a question, and may hold what Postgres cannot.
+        if check_name(name).is_err() {
+            return Ok(None);
+        }
+        Ok(sqlx::query_as(select_collections!("where name = $1")).bind(name).fetch_optional(&self.pool).await?)
+    }
+}
+
+fn check_name(name: &str) -> Result<(), StoreError> {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+    if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(StoreError::Invalid(format!(
+        "{name:?} is not a collection name: 1 to 64 of the characters a-z, 0-9, - and _ are allowed"
+    )))
 }

@@ -1,7 +1,7 @@
-//! Crawls and their bookkeeping.
+//! Crawls and how they stand.
 use crate::{Store, StoreError};
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, QueryBuilder};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -26,74 +26,201 @@ pub struct Crawl {
     /// Why it failed.
     pub error: Option<String>,
     /// When it was created.
+    #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     /// When it reached a terminal state.
+    #[serde(with = "time::serde::rfc3339::option")]
     pub finished_at: Option<OffsetDateTime>,
 }
 
 /// How a crawl stands. Counted from the ledgers, so it always adds up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CrawlProgress {
-    /// Pages by state: `queued`, `fetched`, `skipped`, `failed`.
+    /// Pages by state: `queued`, `fetched`, `skipped`, `failed`; every state is present.
     pub pages: BTreeMap<String, i64>,
-    /// Image URLs by state: `queued`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`.
+    /// Image URLs by state: `queued`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`; every state is present.
     pub images: BTreeMap<String, i64>,
-    /// Faces found in this crawl's images.
+    /// Faces in the distinct images that this crawl's image URLs turned out to be, duplicates' originals included: as many as
+    /// `faces` lists for the crawl.
     pub faces: i64,
     /// Pages and images that were not processed, by reason code.
     pub reasons: BTreeMap<String, i64>,
 }
 
+pub(crate) const PAGE_STATES: [&str; 4] = ["queued", "fetched", "skipped", "failed"];
+pub(crate) const IMAGE_STATES: [&str; 6] =
+    ["queued", "processed", "duplicate", "skipped", "failed", "suppressed"];
+const CRAWL_STATES: [&str; 5] = ["running", "paused", "completed", "cancelled", "failed"];
+
+macro_rules! select_crawls {
+    ($tail:literal) => {
+        concat!(
+            "select r.id, r.collection_id, c.name as collection, r.kind, r.state, r.seeds, r.options, r.error, ",
+            "r.created_at, r.finished_at from crawls r join collections c on c.id = r.collection_id ",
+            $tail
+        )
+    };
+}
+
 impl Store {
     /// Inserts a running crawl.
+    ///
+    /// # Errors
+    /// `Invalid` for a kind other than `web` and `scan`, `NotFound` for a collection that does not exist.
     pub async fn insert_crawl(
         &self,
-        _conn: &mut PgConnection,
-        _collection_id: Uuid,
-        _kind: &str,
-        _seeds: &[String],
-        _options: &Value,
+        conn: &mut PgConnection,
+        collection_id: Uuid,
+        kind: &str,
+        seeds: &[String],
+        options: &Value,
     ) -> Result<Crawl, StoreError> {
-        todo!()
+        one_of("kind of crawl", kind, &["web", "scan"])?;
+        let id = Uuid::now_v7();
+        let inserted = sqlx::query(
+            "insert into crawls (id, collection_id, kind, seeds, options)
+             select $1, id, $3, $4, $5 from collections where id = $2",
+        )
+        .bind(id)
+        .bind(collection_id)
+        .bind(kind)
+        .bind(seeds)
+        .bind(options)
+        .execute(&mut *conn)
+        .await?;
+        if inserted.rows_affected() == 0 {
+            return Err(StoreError::not_found("collection", collection_id));
+        }
+        crawl_row(conn, id).await
     }
+
     /// By id.
-    pub async fn crawl(&self, _id: Uuid) -> Result<Crawl, StoreError> {
-        todo!()
+    pub async fn crawl(&self, id: Uuid) -> Result<Crawl, StoreError> {
+        crawl_row(&mut *self.pool.acquire().await?, id).await
     }
+
     /// Newest first; `collection` and `state` filter.
     pub async fn crawls(
         &self,
-        _collection: Option<&str>,
-        _state: Option<&str>,
-        _before: Option<Uuid>,
-        _limit: i64,
+        collection: Option<&str>,
+        state: Option<&str>,
+        before: Option<Uuid>,
+        limit: i64,
     ) -> Result<Vec<Crawl>, StoreError> {
-        todo!()
+        let mut query = QueryBuilder::<Postgres>::new(select_crawls!("where true"));
+        if let Some(name) = collection {
+            query.push(" and r.collection_id = ").push_bind(self.collection(name).await?.id);
+        }
+        if let Some(state) = state {
+            one_of("state of a crawl", state, &CRAWL_STATES)?;
+            query.push(" and r.state = ").push_bind(state.to_owned());
+        }
+        if let Some(before) = before {
+            query.push(" and r.id < ").push_bind(before);
+        }
+        query.push(" order by r.id desc limit ").push_bind(limit.max(0));
+        Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
+
     /// Moves a crawl from one of `from` to `to`; `Conflict` names the state it is in when that is none of `from`.
-    /// Terminal states set `finished_at`.
+    /// Terminal states set `finished_at`. Locks the crawl's row, so it comes before any change of the ledgers in the same transaction.
     pub async fn set_crawl_state(
         &self,
-        _conn: &mut PgConnection,
-        _id: Uuid,
-        _from: &[&str],
-        _to: &str,
-        _error: Option<&str>,
+        conn: &mut PgConnection,
+        id: Uuid,
+        from: &[&str],
+        to: &str,
+        error: Option<&str>,
     ) -> Result<Crawl, StoreError> {
-        todo!()
+        one_of("state of a crawl", to, &CRAWL_STATES)?;
+        let changed = sqlx::query(
+            "update crawls set state = $3, error = coalesce($4, error),
+                    finished_at = case when $3 in ('running', 'paused') then null else now() end
+             where id = $1 and state = any($2)",
+        )
+        .bind(id)
+        .bind(from)
+        .bind(to)
+        .bind(crate::text::clipped(error))
+        .execute(&mut *conn)
+        .await?
+        .rows_affected();
+        let crawl = crawl_row(conn, id).await?;
+        if changed == 0 {
+            return Err(StoreError::Conflict(format!(
+                "the crawl is {}, and only one that is {} can become {to}",
+                crawl.state,
+                from.join(" or ")
+            )));
+        }
+        Ok(crawl)
     }
-    /// Counts.
-    pub async fn crawl_progress(&self, _id: Uuid) -> Result<CrawlProgress, StoreError> {
-        todo!()
+
+    /// Makes a running crawl `completed` when neither ledger has a `queued` row left; says whether this call did it.
+    ///
+    /// Exactly one caller gets `true` if everyone who settles a row calls this after its commit: the last to commit sees no queued row, and
+    /// a page that is about to admit more is itself still queued.
+    pub async fn complete_crawl_if_drained(&self, id: Uuid) -> Result<bool, StoreError> {
+        let completed = sqlx::query(
+            "update crawls set state = 'completed', finished_at = now()
+             where id = $1 and state = 'running'
+               and not exists (select 1 from pages where crawl_id = $1 and state = 'queued')
+               and not exists (select 1 from image_urls where crawl_id = $1 and state = 'queued')",
+        )
+        .bind(id)
+        .execute(&self.pool)
+        .await?;
+        Ok(completed.rows_affected() == 1)
     }
-    /// Removes the crawl with its pages and ledger; its images stay (with their sources), unless `with_images`:
-    /// then those that no other crawl found go too. Returns blob keys to delete after the commit.
-    pub async fn delete_crawl(
-        &self,
-        _conn: &mut PgConnection,
-        _id: Uuid,
-        _with_images: bool,
-    ) -> Result<Vec<String>, StoreError> {
-        todo!()
+
+    /// Counts, all from one snapshot.
+    pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
+        let rows: Vec<(String, Option<String>, Option<String>, i64)> = sqlx::query_as(
+            "select 'crawl', null, null, 1::bigint from crawls where id = $1
+             union all
+             select 'page', state, reason, count(*) from pages where crawl_id = $1 group by state, reason
+             union all
+             select 'image', state, reason, count(*) from image_urls where crawl_id = $1 group by state, reason
+             union all
+             select 'faces', null, null, coalesce(sum(face_count), 0)::bigint from images
+             where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null)",
+        )
+        .bind(id)
+        .fetch_all(&self.pool)
+        .await?;
+        let mut progress = CrawlProgress {
+            pages: PAGE_STATES.map(|state| (state.to_owned(), 0)).into(),
+            images: IMAGE_STATES.map(|state| (state.to_owned(), 0)).into(),
+            ..CrawlProgress::default()
+        };
+        let mut exists = false;
+        for (what, state, reason, count) in rows {
+            match (what.as_str(), state) {
+                ("crawl", _) => exists = true,
+                ("page", Some(state)) => *progress.pages.entry(state).or_default() += count,
+                ("image", Some(state)) => *progress.images.entry(state).or_default() += count,
+                _ => progress.faces = count,
+            }
+            if let Some(reason) = reason {
+                *progress.reasons.entry(reason).or_default() += count;
+            }
+        }
+        if exists { Ok(progress) } else { Err(StoreError::not_found("crawl", id)) }
     }
+}
+
+async fn crawl_row(conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
+    sqlx::query_as(select_crawls!("where r.id = $1"))
+        .bind(id)
+        .fetch_optional(conn)
+        .await?
+        .ok_or_else(|| StoreError::not_found("crawl", id))
+}
+
+/// `Invalid` unless `value` is one of `allowed`.
+pub(crate) fn one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), StoreError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    Err(StoreError::Invalid(format!("{value:?} is not a {what}: allowed are {}", allowed.join(", "))))
 }

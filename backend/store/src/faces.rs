@@ -1,7 +1,9 @@
 //! Faces.
 use crate::{Store, StoreError};
+use half::f16;
+use pgvector::HalfVector;
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -58,6 +60,7 @@ pub struct Face {
     /// Blob key.
     pub crop_key: Option<String>,
     /// When it was stored.
+    #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
@@ -74,36 +77,178 @@ pub struct FaceFilter {
     pub min_quality: Option<f32>,
 }
 
+macro_rules! select_faces {
+    ($tail:literal) => {
+        concat!(
+            "select f.id, f.collection_id, c.name as collection, f.image_id, f.bbox, f.det_score, f.landmarks, f.quality, ",
+            "m.name as embedding_model, f.chip_key, f.crop_key, f.created_at ",
+            "from faces f join collections c on c.id = f.collection_id join embedding_models m on m.id = f.model_id ",
+            $tail
+        )
+    };
+}
+
 impl Store {
-    /// Inserts the faces of one image and sets its `face_count`.
+    /// Inserts the faces of one image and sets its `face_count`. Embeddings are kept with 11 significant bits (halfvec).
+    ///
+    /// # Errors
+    /// `NotFound` when the collection has no such image or a model is not registered; `Invalid` for an embedding of the wrong length, of
+    /// length zero, or with a component that is not finite.
     pub async fn insert_faces(
         &self,
-        _conn: &mut PgConnection,
-        _collection: Uuid,
-        _image: Uuid,
-        _faces: &[NewFace],
+        conn: &mut PgConnection,
+        collection: Uuid,
+        image: Uuid,
+        faces: &[NewFace],
     ) -> Result<(), StoreError> {
-        todo!()
+        check_embeddings(conn, faces).await?;
+        let counted = sqlx::query(
+            "update images set face_count = face_count + $3 where id = $1 and collection_id = $2",
+        )
+        .bind(image)
+        .bind(collection)
+        .bind(faces.len() as i32)
+        .execute(&mut *conn)
+        .await?;
+        if counted.rows_affected() == 0 {
+            return Err(StoreError::not_found("image", image));
+        }
+        if faces.is_empty() {
+            return Ok(());
+        }
+        // One statement for any number of faces: a column is an array, and the boxes and points of all faces are one flat array each.
+        let column = |get: fn(&NewFace) -> Option<&String>| -> Vec<Option<String>> {
+            faces.iter().map(|face| get(face).cloned()).collect()
+        };
+        sqlx::query(
+            "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, quality, quality_overall,
+                                quality_passed, embedding, model_id, chip_key, crop_key)
+             select n.id, $1, $2, ($3::real[])[4 * n.i - 3 : 4 * n.i], n.det_score, ($4::real[])[10 * n.i - 9 : 10 * n.i],
+                    n.quality, n.quality_overall, n.quality_passed, n.embedding, n.model_id, n.chip_key, n.crop_key
+             from unnest($5::uuid[], $6::real[], $7::jsonb[], $8::real[], $9::bool[], $10::halfvec[], $11::int[], $12::text[],
+                         $13::text[])
+                  with ordinality as n (id, det_score, quality, quality_overall, quality_passed, embedding, model_id, chip_key,
+                                        crop_key, i)",
+        )
+        .bind(collection)
+        .bind(image)
+        .bind(faces.iter().flat_map(|face| face.bbox).collect::<Vec<f32>>())
+        .bind(faces.iter().flat_map(|face| face.landmarks).collect::<Vec<f32>>())
+        .bind(faces.iter().map(|face| face.id).collect::<Vec<Uuid>>())
+        .bind(faces.iter().map(|face| face.det_score).collect::<Vec<f32>>())
+        .bind(faces.iter().map(|face| face.quality.clone()).collect::<Vec<Option<Value>>>())
+        .bind(faces.iter().map(|face| face.quality_overall).collect::<Vec<Option<f32>>>())
+        .bind(faces.iter().map(|face| face.quality_passed).collect::<Vec<Option<bool>>>())
+        .bind(faces.iter().map(|face| halfvec(&face.embedding)).collect::<Vec<HalfVector>>())
+        .bind(faces.iter().map(|face| face.model_id).collect::<Vec<i32>>())
+        .bind(column(|face| face.chip_key.as_ref()))
+        .bind(column(|face| face.crop_key.as_ref()))
+        .execute(conn)
+        .await?;
+        Ok(())
     }
+
     /// By id.
-    pub async fn face(&self, _id: Uuid) -> Result<Face, StoreError> {
-        todo!()
+    pub async fn face(&self, id: Uuid) -> Result<Face, StoreError> {
+        sqlx::query_as(select_faces!("where f.id = $1"))
+            .bind(id)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("face", id))
     }
+
     /// Newest first.
     pub async fn faces(
         &self,
-        _filter: &FaceFilter,
-        _before: Option<Uuid>,
-        _limit: i64,
+        filter: &FaceFilter,
+        before: Option<Uuid>,
+        limit: i64,
     ) -> Result<Vec<Face>, StoreError> {
-        todo!()
+        let collection = self.collection(&filter.collection).await?.id;
+        let mut query = QueryBuilder::<Postgres>::new(select_faces!("where f.collection_id = "));
+        query.push_bind(collection);
+        if let Some(image) = filter.image_id {
+            query.push(" and f.image_id = ").push_bind(image);
+        }
+        push_scope(&mut query, filter.crawl_id, filter.min_quality);
+        if let Some(before) = before {
+            query.push(" and f.id < ").push_bind(before);
+        }
+        query.push(" order by f.id desc limit ").push_bind(limit.max(0));
+        Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
+
+    /// Several by id, in no particular order; those that are gone are left out.
+    pub(crate) async fn faces_by_id(&self, ids: &[Uuid]) -> Result<Vec<Face>, StoreError> {
+        Ok(sqlx::query_as(select_faces!("where f.id = any($1)")).bind(ids).fetch_all(&self.pool).await?)
+    }
+
     /// A stored face's embedding with its model id.
-    pub async fn embedding(&self, _face: Uuid) -> Result<(i32, Vec<f32>), StoreError> {
-        todo!()
+    pub async fn embedding(&self, face: Uuid) -> Result<(i32, Vec<f32>), StoreError> {
+        let (model, embedding): (i32, HalfVector) =
+            sqlx::query_as("select model_id, embedding from faces where id = $1")
+                .bind(face)
+                .fetch_optional(&self.pool)
+                .await?
+                .ok_or_else(|| StoreError::not_found("face", face))?;
+        Ok((model, embedding.as_slice().iter().map(|component| component.to_f32()).collect()))
     }
-    /// Deletes a face; returns its blob keys.
-    pub async fn delete_face(&self, _conn: &mut PgConnection, _id: Uuid) -> Result<Vec<String>, StoreError> {
-        todo!()
+}
+
+/// The filters that listing and search share; `f` is the face.
+pub(crate) fn push_scope(
+    query: &mut QueryBuilder<Postgres>,
+    crawl_id: Option<Uuid>,
+    min_quality: Option<f32>,
+) {
+    if let Some(crawl) = crawl_id {
+        query
+            .push(" and f.image_id in (select u.image_id from image_urls u where u.image_id is not null and u.crawl_id = ")
+            .push_bind(crawl)
+            .push(")");
     }
+    if let Some(quality) = min_quality {
+        query.push(" and f.quality_overall >= ").push_bind(quality);
+    }
+}
+
+pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
+    HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
+}
+
+/// `Invalid` unless the embedding can be compared: the model's length, finite, not zero once it is stored.
+pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {
+    if embedding.len() != dimensions as usize {
+        return Err(StoreError::Invalid(format!(
+            "the embedding has {} components, and those of {model} have {dimensions}",
+            embedding.len()
+        )));
+    }
+    if embedding.iter().any(|component| !f16::from_f32(*component).is_finite()) {
+        return Err(StoreError::Invalid("the embedding has a component that is not a finite number".into()));
+    }
+    if embedding.iter().all(|component| f16::from_f32(*component) == f16::ZERO) {
+        return Err(StoreError::Invalid("the embedding is zero, which is similar to nothing".into()));
+    }
+    Ok(())
+}
+
+async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<(), StoreError> {
+    let ids: Vec<i32> = faces.iter().map(|face| face.model_id).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let models: Vec<(i32, String, i32)> =
+        sqlx::query_as("select id, name, dimensions from embedding_models where id = any($1)")
+            .bind(ids)
+            .fetch_all(conn)
+            .await?;
+    for face in faces {
+        let (_, name, dimensions) = models
+            .iter()
+            .find(|(id, ..)| *id == face.model_id)
+            .ok_or_else(|| StoreError::not_found("embedding model", face.model_id))?;
+        check_embedding(&face.embedding, name, *dimensions)?;
+    }
+    Ok(())
 }

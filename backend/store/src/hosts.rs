@@ -1,4 +1,13 @@
 //! Per-host politeness shared by every process: who may send the next request, and when; robots.txt as last fetched.
+//!
+//! The hard rule is the grant: at most one is out per host, and the next is given no earlier than the delay after the previous one
+//! ended. Everything else only decides when those who have to wait come back. Every moment is the database's clock, read while the
+//! host's row is locked.
+//!
+//! Waiting callers are spread, so that a thousand of them do not all come back at once. Each is told a moment one delay after the one
+//! told before it (`cursor_at`), within a horizon of a minute, after which the moments begin anew: so callers that never come back cost
+//! the host a minute at most. As requests take time of their own, moments told that way drift ahead of the real turns; so the first
+//! caller that asks while the next turn is known exactly (nothing is out) is told that very turn (`promised_at`).
 use crate::{Store, StoreError};
 use time::OffsetDateTime;
 
@@ -28,28 +37,136 @@ pub struct RobotsRecord {
     pub fetched_at: OffsetDateTime,
 }
 
+/// Seconds after which a grant that was not finished counts as lost.
+const GRANT_EXPIRES_S: f64 = 60.0;
+/// Seconds over which waiting callers are spread.
+const HORIZON_S: f64 = 60.0;
+/// The token of grants that exclude nobody (no delay): there is nothing to give back.
+const FREE_TOKEN: i64 = 0;
+
+/// $1 host, $2 delay in seconds, $3 expiry, $4 horizon. A host that is new is granted at once. The row is locked before the second half
+/// reads it and the clock; `told_until` null in the answer means granted.
+const TAKE_TURN: &str = "
+    insert into hosts as h (host_key, last_token, grant_token, granted_at) values ($1, 1, 1, clock_timestamp())
+    on conflict (host_key) do update set
+        (last_token, grant_token, granted_at, cursor_at, promised_at, told_until) = (
+            select case when granted then h.last_token + 1 else h.last_token end,
+                   case when granted then h.last_token + 1 else h.grant_token end,
+                   case when granted then now else h.granted_at end,
+                   case when granted or promise then h.cursor_at else slot end,
+                   case when promise then ready_at else h.promised_at end,
+                   case when granted then null when promise then ready_at else slot end
+            from (select clock_timestamp() as now) clock
+            cross join lateral (
+                select h.grant_token is not null and h.granted_at > now - make_interval(secs => $3) as busy,
+                       greatest(h.next_at, h.not_before, now) as ready_at) state
+            cross join lateral (
+                select not busy and ready_at <= now as granted,
+                       not busy and ready_at > now and ready_at is distinct from h.promised_at as promise,
+                       -- While a request is out, its end is unknown: assume now.
+                       case when busy then greatest(ready_at, now + make_interval(secs => $2)) else ready_at end as earliest
+                ) decision
+            cross join lateral (
+                select case when h.cursor_at > now
+                             and h.cursor_at + make_interval(secs => $2) <= earliest + make_interval(secs => $4)
+                            then greatest(earliest, h.cursor_at + make_interval(secs => $2))
+                            else earliest end as slot) spread)
+    returning last_token, told_until";
+
+/// $1 host, $2 token, $3 delay in seconds, $4 pause until. A late word from a holder whose grant expired still says when the host was last
+/// asked; it only cannot end somebody else's grant.
+const FINISH_REQUEST: &str = "
+    insert into hosts as h (host_key, next_at, not_before)
+    values ($1, clock_timestamp() + make_interval(secs => $3), $4)
+    on conflict (host_key) do update set
+        grant_token = case when h.grant_token = $2 then null else h.grant_token end,
+        granted_at = case when h.grant_token = $2 then null else h.granted_at end,
+        next_at = greatest(h.next_at, clock_timestamp() + make_interval(secs => $3)),
+        not_before = greatest(h.not_before, $4)";
+
 impl Store {
     /// Asks for the host's next turn with at least `delay_ms` after the end of the previous request. With `delay_ms` 0 always granted
     /// (unless the host asked for a pause). One grant at a time; a grant that is not finished within 60 s (its holder died) expires.
-    pub async fn take_turn(&self, _host_key: &str, _delay_ms: i64) -> Result<Turn, StoreError> {
-        todo!()
+    pub async fn take_turn(&self, host_key: &str, delay_ms: i64) -> Result<Turn, StoreError> {
+        if delay_ms <= 0 {
+            return self.take_free_turn(host_key).await;
+        }
+        let (token, wait): (i64, Option<OffsetDateTime>) = sqlx::query_as(TAKE_TURN)
+            .bind(host_key)
+            .bind(seconds(delay_ms))
+            .bind(GRANT_EXPIRES_S)
+            .bind(HORIZON_S)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(match wait {
+            None => Turn::Granted { token },
+            Some(until) => Turn::Wait { until },
+        })
     }
+
+    /// Without a delay nobody excludes anybody, so nothing is written: only a pause counts.
+    async fn take_free_turn(&self, host_key: &str) -> Result<Turn, StoreError> {
+        let pause: Option<OffsetDateTime> = sqlx::query_scalar(
+            "select not_before from hosts where host_key = $1 and not_before > clock_timestamp()",
+        )
+        .bind(host_key)
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(pause.map_or(Turn::Granted { token: FREE_TOKEN }, |until| Turn::Wait { until }))
+    }
+
     /// Ends a grant: the next turn is `delay_ms` from now (database clock), or at `not_before` if that is later (Retry-After).
     pub async fn finish_request(
         &self,
-        _host_key: &str,
-        _token: i64,
-        _delay_ms: i64,
-        _not_before: Option<OffsetDateTime>,
+        host_key: &str,
+        token: i64,
+        delay_ms: i64,
+        not_before: Option<OffsetDateTime>,
     ) -> Result<(), StoreError> {
-        todo!()
+        if token == FREE_TOKEN && delay_ms <= 0 && not_before.is_none() {
+            return Ok(());
+        }
+        sqlx::query(FINISH_REQUEST)
+            .bind(host_key)
+            .bind(token)
+            .bind(seconds(delay_ms))
+            .bind(not_before)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
     }
+
     /// The cached robots.txt, whatever its age.
-    pub async fn robots(&self, _host_key: &str) -> Result<Option<RobotsRecord>, StoreError> {
-        todo!()
+    pub async fn robots(&self, host_key: &str) -> Result<Option<RobotsRecord>, StoreError> {
+        Ok(sqlx::query_as(
+            "select robots_status as status, robots_body as body, robots_fetched_at as fetched_at
+             from hosts where host_key = $1 and robots_fetched_at is not null",
+        )
+        .bind(host_key)
+        .fetch_optional(&self.pool)
+        .await?)
     }
-    /// Stores robots.txt.
-    pub async fn put_robots(&self, _host_key: &str, _record: &RobotsRecord) -> Result<(), StoreError> {
-        todo!()
+
+    /// Stores robots.txt, unless a later fetch is stored already.
+    pub async fn put_robots(&self, host_key: &str, record: &RobotsRecord) -> Result<(), StoreError> {
+        sqlx::query(
+            "insert into hosts as h (host_key, robots_status, robots_body, robots_fetched_at) values ($1, $2, $3, $4)
+             on conflict (host_key) do update set robots_status = $2, robots_body = $3, robots_fetched_at = $4
+             where h.robots_fetched_at is null or h.robots_fetched_at <= $4",
+        )
+        .bind(host_key)
+        .bind(record.status)
+        .bind(&record.body)
+        .bind(record.fetched_at)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
+}
+
+/// Longest delay that is obeyed: an hour.
+const LONGEST_DELAY_MS: i64 = 3_600_000;
+
+fn seconds(delay_ms: i64) -> f64 {
+    delay_ms.clamp(0, LONGEST_DELAY_MS) as f64 / 1000.0
 }

@@ -1,6 +1,6 @@
 //! Images and where they were found.
 use crate::{Store, StoreError};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -63,6 +63,7 @@ pub struct Image {
     /// Blob key.
     pub thumbnail_key: Option<String>,
     /// When it was stored.
+    #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
@@ -78,6 +79,7 @@ pub struct Source {
     /// Alternative text.
     pub alt: Option<String>,
     /// When.
+    #[serde(with = "time::serde::rfc3339")]
     pub found_at: OffsetDateTime,
 }
 
@@ -92,52 +94,192 @@ pub struct ImageFilter {
     pub has_faces: Option<bool>,
 }
 
+/// Two phashes at most this many bits apart are always found by [`Store::near_candidates`].
+///
+/// The 64 bits are four bands of 16. Eight differing bits can be spread two to a band; with seven, by the pigeonhole principle, some band
+/// holds at most one, and the lookup probes every value of every band that is at most one bit away.
+pub const NEAR_GUARANTEED_BITS: u32 = 7;
+
+/// Most candidates that [`Store::near_candidates`] answers.
+const MOST_CANDIDATES: i64 = 64;
+
+/// Most sources per image that [`Store::sources`] answers: a logo can be on every page of a site.
+pub const MOST_SOURCES: i64 = 100;
+
+macro_rules! select_images {
+    ($tail:literal) => {
+        concat!(
+            "select i.id, i.collection_id, c.name as collection, i.sha256, i.phash, i.dhash, i.ahash, i.width, i.height, ",
+            "i.format, i.bytes, i.rotation, i.face_count, i.thumbnail_key, i.created_at ",
+            "from images i join collections c on c.id = i.collection_id ",
+            $tail
+        )
+    };
+}
+
 impl Store {
     /// By the file's hash, inside a collection.
     pub async fn image_by_sha256(
         &self,
-        _collection: Uuid,
-        _sha256: &[u8; 32],
+        collection: Uuid,
+        sha256: &[u8; 32],
     ) -> Result<Option<Image>, StoreError> {
-        todo!()
+        Ok(sqlx::query_as(select_images!("where i.collection_id = $1 and i.sha256 = $2"))
+            .bind(collection)
+            .bind(sha256.as_slice())
+            .fetch_optional(&self.pool)
+            .await?)
     }
-    /// Images of the collection whose three hashes may be near (by banded lookup); the caller decides with `vision::PerceptualHashes::is_near`.
+
+    /// Images of the collection whose hashes may be near, nearest first (bits of phash and dhash that differ, added); the caller decides with
+    /// `vision::PerceptualHashes::is_near`.
+    ///
+    /// Every image whose phash differs in at most [`NEAR_GUARANTEED_BITS`] is found, farther ones often; the 64 nearest are returned.
     pub async fn near_candidates(
         &self,
-        _collection: Uuid,
-        _phash: i64,
-        _dhash: i64,
+        collection: Uuid,
+        phash: i64,
+        dhash: i64,
     ) -> Result<Vec<Image>, StoreError> {
-        todo!()
+        let mut conn = self.pool.acquire().await?;
+        self.near_candidates_in(&mut conn, collection, phash, dhash).await
     }
+
+    /// [`Self::near_candidates`] as a transaction sees them.
+    pub async fn near_candidates_in(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        phash: i64,
+        dhash: i64,
+    ) -> Result<Vec<Image>, StoreError> {
+        let probes = |band: u32| -> Vec<i64> {
+            let value = (phash >> (48 - 16 * band)) & 0xFFFF;
+            std::iter::once(value).chain((0..16).map(|bit| value ^ (1 << bit))).collect()
+        };
+        Ok(sqlx::query_as(select_images!(
+            "where i.id in (
+                 select id from images where collection_id = $1 and ((phash >> 48) & 65535) = any($4)
+                 union select id from images where collection_id = $1 and ((phash >> 32) & 65535) = any($5)
+                 union select id from images where collection_id = $1 and ((phash >> 16) & 65535) = any($6)
+                 union select id from images where collection_id = $1 and (phash & 65535) = any($7))
+             order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $8"
+        ))
+        .bind(collection)
+        .bind(phash)
+        .bind(dhash)
+        .bind(probes(0))
+        .bind(probes(1))
+        .bind(probes(2))
+        .bind(probes(3))
+        .bind(MOST_CANDIDATES)
+        .fetch_all(conn)
+        .await?)
+    }
+
     /// Inserts; answers the existing row's id instead when the same bytes are there already (a race lost).
+    ///
+    /// Waits for another transaction that is inserting the same bytes to end.
     pub async fn insert_image(
         &self,
-        _conn: &mut PgConnection,
-        _collection: Uuid,
-        _image: &NewImage,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        image: &NewImage,
     ) -> Result<Result<(), Uuid>, StoreError> {
-        todo!()
+        // The row that stood in the way may be deleted before it can be read: then there is room for this one.
+        for _ in 0..3 {
+            let inserted = sqlx::query(
+                "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
+                                     thumbnail_key)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                 on conflict (collection_id, sha256) do nothing",
+            )
+            .bind(image.id)
+            .bind(collection)
+            .bind(image.sha256.as_slice())
+            .bind(image.phash)
+            .bind(image.dhash)
+            .bind(image.ahash)
+            .bind(image.width)
+            .bind(image.height)
+            .bind(&image.format)
+            .bind(image.bytes)
+            .bind(image.rotation)
+            .bind(&image.thumbnail_key)
+            .execute(&mut *conn)
+            .await?;
+            if inserted.rows_affected() == 1 {
+                return Ok(Ok(()));
+            }
+            // `for key share`: the existing image stays until this transaction has linked to it.
+            let existing = sqlx::query_scalar(
+                "select id from images where collection_id = $1 and sha256 = $2 for key share",
+            )
+            .bind(collection)
+            .bind(image.sha256.as_slice())
+            .fetch_optional(&mut *conn)
+            .await?;
+            if let Some(existing) = existing {
+                return Ok(Err(existing));
+            }
+        }
+        Err(StoreError::Conflict("the same image is being stored and deleted over and over".into()))
     }
+
     /// By id.
-    pub async fn image(&self, _id: Uuid) -> Result<Image, StoreError> {
-        todo!()
+    pub async fn image(&self, id: Uuid) -> Result<Image, StoreError> {
+        sqlx::query_as(select_images!("where i.id = $1"))
+            .bind(id)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("image", id))
     }
+
     /// Newest first.
     pub async fn images(
         &self,
-        _filter: &ImageFilter,
-        _before: Option<Uuid>,
-        _limit: i64,
+        filter: &ImageFilter,
+        before: Option<Uuid>,
+        limit: i64,
     ) -> Result<Vec<Image>, StoreError> {
-        todo!()
+        let collection = self.collection(&filter.collection).await?.id;
+        let mut query = QueryBuilder::<Postgres>::new(select_images!("where i.collection_id = "));
+        query.push_bind(collection);
+        if let Some(crawl) = filter.crawl_id {
+            query
+                .push(" and i.id in (select u.image_id from image_urls u where u.image_id is not null and u.crawl_id = ")
+                .push_bind(crawl)
+                .push(")");
+        }
+        if let Some(has_faces) = filter.has_faces {
+            query.push(" and (i.face_count > 0) = ").push_bind(has_faces);
+        }
+        if let Some(before) = before {
+            query.push(" and i.id < ").push_bind(before);
+        }
+        query.push(" order by i.id desc limit ").push_bind(limit.max(0));
+        Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
-    /// Sources of several images.
-    pub async fn sources(&self, _images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
-        todo!()
-    }
-    /// Deletes an image with its faces and sources; returns the blob keys to delete after the commit.
-    pub async fn delete_image(&self, _conn: &mut PgConnection, _id: Uuid) -> Result<Vec<String>, StoreError> {
-        todo!()
+
+    /// Sources of several images, by image and in the order they were found; at most [`MOST_SOURCES`] of each.
+    pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
+        #[derive(sqlx::FromRow)]
+        struct Row {
+            image_id: Uuid,
+            #[sqlx(flatten)]
+            source: Source,
+        }
+        let rows: Vec<Row> = sqlx::query_as(
+            "select s.image_id, s.page_url, s.image_url, s.crawl_id, s.alt, s.found_at
+             from (select distinct unnest($1::uuid[]) as id) wanted
+             cross join lateral (
+                 select * from image_sources where image_id = wanted.id order by id limit $2) s
+             order by s.image_id, s.id",
+        )
+        .bind(images)
+        .bind(MOST_SOURCES)
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
     }
 }

@@ -27,12 +27,7 @@ impl Store {
     /// Locks the crawl's row for the rest of the transaction (lock order: before any row of its ledgers). It does not keep others from adding
     /// rows that refer to the crawl.
     pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<(), StoreError> {
-        let locked: Option<Uuid> =
-            sqlx::query_scalar("select id from crawls where id = $1 for no key update")
-                .bind(crawl)
-                .fetch_optional(conn)
-                .await?;
-        locked.map(|_| ()).ok_or_else(|| StoreError::not_found("crawl", crawl))
+        crate::pages::lock_crawl(conn, crawl).await.map(|_| ())
     }
 
     /// Rows of either ledger that are still `queued`, counted up to `limit`: cheap however many there are.

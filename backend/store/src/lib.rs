@@ -7,13 +7,16 @@ pub mod blobs;
 pub mod collections;
 pub mod crawls;
 pub mod database;
+mod erasure;
 pub mod error;
 pub mod faces;
 pub mod hosts;
 pub mod images;
+pub mod ledger;
 pub mod models;
 pub mod pages;
 pub mod search;
+mod text;
 
 pub use blobs::Blobs;
 pub use database::{Config, DEFAULT_EXACT_LIMIT, Store, Tx};

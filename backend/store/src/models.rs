@@ -1,5 +1,6 @@
 //! Embedding models by identity; search never mixes them.
 use crate::{Store, StoreError};
+use sqlx::AssertSqlSafe;
 
 /// A registered embedding model.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
@@ -16,12 +17,95 @@ pub struct EmbeddingModel {
 
 impl Store {
     /// Registers the model (idempotent) and makes sure of its partial HNSW index.
+    ///
+    /// # Errors
+    /// `Invalid` when `dimensions` is outside 1 to 2000, `Conflict` when the identity is known with another number of dimensions.
     pub async fn register_model(
         &self,
-        _identity: &str,
-        _name: &str,
-        _dimensions: i32,
+        identity: &str,
+        name: &str,
+        dimensions: i32,
     ) -> Result<EmbeddingModel, StoreError> {
-        todo!()
+        if !(1..=MOST_DIMENSIONS).contains(&dimensions) {
+            return Err(StoreError::Invalid(format!(
+                "an embedding of {dimensions} dimensions cannot be stored: allowed are 1 to {MOST_DIMENSIONS}"
+            )));
+        }
+        if let Some(known) = self.find_model(identity).await?
+            && self.has_index(&known).await?
+        {
+            return same_dimensions(known, dimensions);
+        }
+        let mut tx = self.begin().await?;
+        sqlx::query("select pg_advisory_xact_lock(hashtextextended('facecrawl.register_model', 0))")
+            .execute(tx.conn())
+            .await?;
+        sqlx::query(
+            "insert into embedding_models (identity, name, dimensions) values ($1, $2, $3) on conflict (identity) do nothing",
+        )
+        .bind(identity)
+        .bind(name)
+        .bind(dimensions)
+        .execute(tx.conn())
+        .await?;
+        let model: EmbeddingModel =
+            sqlx::query_as("select id, identity, name, dimensions from embedding_models where identity = $1")
+                .bind(identity)
+                .fetch_one(tx.conn())
+                .await?;
+        let model = same_dimensions(model, dimensions)?;
+        // Building waits for writers of `faces` and may take long when the table is large.
+        sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
+        // Numbers only: there is nothing in this text that a caller could have written.
+        let index = format!(
+            "create index if not exists {} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops) where model_id = {}",
+            index_name(model.id),
+            model.dimensions,
+            model.id
+        );
+        sqlx::raw_sql(AssertSqlSafe(index)).execute(tx.conn()).await?;
+        tx.commit().await?;
+        Ok(model)
     }
+
+    /// The model under the key that faces use.
+    pub async fn model(&self, id: i32) -> Result<EmbeddingModel, StoreError> {
+        sqlx::query_as("select id, identity, name, dimensions from embedding_models where id = $1")
+            .bind(id)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("embedding model", id))
+    }
+
+    async fn find_model(&self, identity: &str) -> Result<Option<EmbeddingModel>, StoreError> {
+        Ok(sqlx::query_as("select id, identity, name, dimensions from embedding_models where identity = $1")
+            .bind(identity)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
+    /// Asked before `create index if not exists`, which would wait for every writer even when there is nothing to do.
+    async fn has_index(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar("select to_regclass($1) is not null")
+            .bind(index_name(model.id))
+            .fetch_one(&self.pool)
+            .await?)
+    }
+}
+
+/// Most components of an embedding: the row must fit one database page.
+const MOST_DIMENSIONS: i32 = 2000;
+
+fn index_name(model: i32) -> String {
+    format!("faces_embedding_hnsw_{model}")
+}
+
+fn same_dimensions(model: EmbeddingModel, dimensions: i32) -> Result<EmbeddingModel, StoreError> {
+    if model.dimensions == dimensions {
+        return Ok(model);
+    }
+    Err(StoreError::Conflict(format!(
+        "the embedding model {} is registered with {} dimensions, not {dimensions}",
+        model.name, model.dimensions
+    )))
 }

@@ -1,6 +1,12 @@
 //! The page ledger and the image ledger of a crawl: every URL once, with what became of it.
+//!
+//! Admitting locks the crawl's row until the caller's transaction ends, which makes "not seen" and "up to the limit" exact under
+//! concurrency. Lock order within a transaction: crawl, pages, image URLs, sources.
+use crate::crawls::{IMAGE_STATES, PAGE_STATES, one_of};
+use crate::text::{clipped, url_hash, without_nul};
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
+use std::collections::HashSet;
 use uuid::Uuid;
 
 /// A page URL to remember.
@@ -24,7 +30,7 @@ pub struct NewImageUrl {
 }
 
 /// A ledger row that is new, and so has to be fetched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct Admitted {
     /// Row id.
     pub id: Uuid,
@@ -56,59 +62,264 @@ pub struct PageResult {
 }
 
 impl Store {
-    /// Adds pages that the crawl has not seen, up to `max_pages` in all; returns the new ones. The rest are known or over the limit.
+    /// Adds pages that the crawl has not seen, up to `max_pages` in all; returns the new ones, in input order. The rest are known or over
+    /// the limit.
     pub async fn admit_pages(
         &self,
-        _conn: &mut PgConnection,
-        _crawl: Uuid,
-        _max_pages: i64,
-        _pages: &[NewPage],
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        max_pages: i64,
+        pages: &[NewPage],
     ) -> Result<Vec<Admitted>, StoreError> {
-        todo!()
+        if pages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let room = max_pages - lock_crawl(conn, crawl).await?.0;
+        if room <= 0 {
+            return Ok(Vec::new());
+        }
+        let mut seen = HashSet::new();
+        let mut new = NewRows::default();
+        let mut depths = Vec::new();
+        for page in pages {
+            if new.push(&mut seen, &page.url) {
+                depths.push(page.depth.max(0));
+            }
+        }
+        let mut admitted: Vec<Admitted> = sqlx::query_as(
+            "insert into pages (id, crawl_id, url, url_hash, depth)
+             select n.id, $1, n.url, n.url_hash, n.depth
+             from unnest($2::uuid[], $3::text[], $4::uuid[], $5::int[]) as n (id, url, url_hash, depth)
+             where not exists (select 1 from pages p where p.crawl_id = $1 and p.url_hash = n.url_hash)
+             order by n.id limit $6
+             returning id, url, depth",
+        )
+        .bind(crawl)
+        .bind(&new.ids)
+        .bind(&new.urls)
+        .bind(&new.hashes)
+        .bind(&depths)
+        .bind(room)
+        .fetch_all(&mut *conn)
+        .await?;
+        if !admitted.is_empty() {
+            sqlx::query("update crawls set pages_admitted = pages_admitted + $2 where id = $1")
+                .bind(crawl)
+                .bind(admitted.len() as i64)
+                .execute(conn)
+                .await?;
+        }
+        // The ids were made in input order, and UUIDv7 from one process are ordered.
+        admitted.sort_by_key(|row| row.id);
+        Ok(admitted)
     }
-    /// Adds image URLs that the crawl has not seen, up to `max_images` in all; returns the new ones. Sightings of known URLs are recorded as
-    /// sources (with the image, when it is already known).
+
+    /// Adds image URLs that the crawl has not seen, up to `max_images` in all; returns the new ones, in input order. Sightings of known URLs
+    /// are recorded as sources (with the image, when it is already known); URLs over the limit leave no trace.
     pub async fn admit_images(
         &self,
-        _conn: &mut PgConnection,
-        _crawl: Uuid,
-        _max_images: i64,
-        _images: &[NewImageUrl],
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        max_images: i64,
+        images: &[NewImageUrl],
     ) -> Result<Vec<Admitted>, StoreError> {
-        todo!()
+        if images.is_empty() {
+            return Ok(Vec::new());
+        }
+        let room = (max_images - lock_crawl(conn, crawl).await?.1).max(0);
+        let mut seen = HashSet::new();
+        let mut new = NewRows::default();
+        for image in images {
+            new.push(&mut seen, &image.url);
+        }
+        let mut admitted: Vec<Admitted> = sqlx::query_as(
+            "insert into image_urls (id, crawl_id, url, url_hash)
+             select n.id, $1, n.url, n.url_hash
+             from unnest($2::uuid[], $3::text[], $4::uuid[]) as n (id, url, url_hash)
+             where not exists (select 1 from image_urls u where u.crawl_id = $1 and u.url_hash = n.url_hash)
+             order by n.id limit $5
+             returning id, url, 0 as depth",
+        )
+        .bind(crawl)
+        .bind(&new.ids)
+        .bind(&new.urls)
+        .bind(&new.hashes)
+        .bind(room)
+        .fetch_all(&mut *conn)
+        .await?;
+        if !admitted.is_empty() {
+            sqlx::query("update crawls set images_admitted = images_admitted + $2 where id = $1")
+                .bind(crawl)
+                .bind(admitted.len() as i64)
+                .execute(&mut *conn)
+                .await?;
+        }
+        record_sightings(conn, crawl, images).await?;
+        admitted.sort_by_key(|row| row.id);
+        Ok(admitted)
     }
-    /// Closes a page's row (only while `queued`).
+
+    /// Closes a page's row (only while `queued`). A row that is closed already, or gone with its crawl, is left as it is.
     pub async fn settle_page(
         &self,
-        _conn: &mut PgConnection,
-        _page: Uuid,
-        _result: &PageResult,
+        conn: &mut PgConnection,
+        page: Uuid,
+        result: &PageResult,
     ) -> Result<(), StoreError> {
-        todo!()
+        one_of("result of a page", &result.state, &PAGE_STATES[1..])?;
+        // The crawl's row is locked before the page's: the same transaction goes on to admit links, while a cancel holds the crawl's row
+        // and asks for all the pages'.
+        sqlx::query(
+            "with held as materialized (
+                 select c.id from crawls c join pages p on p.crawl_id = c.id where p.id = $1 for no key update of c)
+             update pages set state = $2, reason = $3, detail = $4, status = $5, final_url = $6, title = $7,
+                    etag = $8, last_modified = $9, finished_at = now()
+             from held where pages.id = $1 and pages.crawl_id = held.id and pages.state = 'queued'",
+        )
+        .bind(page)
+        .bind(&result.state)
+        .bind(&result.reason)
+        .bind(clipped(result.detail.as_deref()))
+        .bind(result.status)
+        .bind(result.final_url.as_deref().map(without_nul))
+        .bind(clipped(result.title.as_deref()))
+        .bind(clipped(result.etag.as_deref()))
+        .bind(clipped(result.last_modified.as_deref()))
+        .execute(conn)
+        .await?;
+        Ok(())
     }
-    /// Closes an image URL's row (only while `queued`), links its sources to `image`, if there is one.
+
+    /// Closes an image URL's row (only while `queued`), links its sources to `image`, if there is one. A row that is closed already, or gone
+    /// with its crawl, is left as it is.
+    ///
+    /// Insert the image before this call, so that transactions wait for one another in one order.
     pub async fn settle_image_url(
         &self,
-        _conn: &mut PgConnection,
-        _image_url: Uuid,
-        _state: &str,
-        _reason: Option<&str>,
-        _detail: Option<&str>,
-        _image: Option<Uuid>,
+        conn: &mut PgConnection,
+        image_url: Uuid,
+        state: &str,
+        reason: Option<&str>,
+        detail: Option<&str>,
+        image: Option<Uuid>,
     ) -> Result<(), StoreError> {
-        todo!()
+        one_of("result of an image", state, &IMAGE_STATES[1..])?;
+        let settled = sqlx::query(
+            "update image_urls set state = $2, reason = $3, detail = $4, image_id = $5, finished_at = now()
+             where id = $1 and state = 'queued'",
+        )
+        .bind(image_url)
+        .bind(state)
+        .bind(reason)
+        .bind(clipped(detail))
+        .bind(image)
+        .execute(&mut *conn)
+        .await?;
+        if let (1, Some(image)) = (settled.rows_affected(), image) {
+            // A second statement, so that it sees sightings whose transaction the first one had to wait for.
+            sqlx::query("update image_sources set image_id = $2 where image_url_id = $1 and image_id is null")
+                .bind(image_url)
+                .bind(image)
+                .execute(conn)
+                .await?;
+        }
+        Ok(())
     }
+
     /// Rows of either ledger that are still `queued` (progress, completion).
-    pub async fn queued_in_crawl(&self, _conn: &mut PgConnection, _crawl: Uuid) -> Result<i64, StoreError> {
-        todo!()
+    pub async fn queued_in_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select (select count(*) from pages where crawl_id = $1 and state = 'queued')
+                  + (select count(*) from image_urls where crawl_id = $1 and state = 'queued')",
+        )
+        .bind(crawl)
+        .fetch_one(conn)
+        .await?)
     }
+
     /// Closes all rows still `queued` with `reason` (cancel); returns how many.
     pub async fn skip_queued(
         &self,
-        _conn: &mut PgConnection,
-        _crawl: Uuid,
-        _reason: &str,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        reason: &str,
     ) -> Result<i64, StoreError> {
-        todo!()
+        lock_crawl(conn, crawl).await?;
+        let mut skipped = 0;
+        for close in [
+            "update pages set state = 'skipped', reason = $2, finished_at = now() where crawl_id = $1 and state = 'queued'",
+            "update image_urls set state = 'skipped', reason = $2, finished_at = now() where crawl_id = $1 and state = 'queued'",
+        ] {
+            skipped += sqlx::query(close).bind(crawl).bind(reason).execute(&mut *conn).await?.rows_affected();
+        }
+        Ok(skipped as i64)
     }
+}
+
+/// Holds the crawl's row until the transaction ends, without standing in the way of foreign keys; answers how many pages and image URLs
+/// were admitted so far.
+pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<(i64, i64), StoreError> {
+    sqlx::query_as("select pages_admitted, images_admitted from crawls where id = $1 for no key update")
+        .bind(crawl)
+        .fetch_optional(conn)
+        .await?
+        .ok_or_else(|| StoreError::not_found("crawl", crawl))
+}
+
+/// Distinct URLs as columns for `unnest`, with ids made in input order.
+#[derive(Default)]
+struct NewRows {
+    ids: Vec<Uuid>,
+    urls: Vec<String>,
+    hashes: Vec<Uuid>,
+}
+
+impl NewRows {
+    fn push(&mut self, seen: &mut HashSet<Uuid>, url: &str) -> bool {
+        let url = without_nul(url);
+        let hash = url_hash(Some(&url));
+        let first = seen.insert(hash);
+        if first {
+            self.ids.push(Uuid::now_v7());
+            self.hashes.push(hash);
+            self.urls.push(url);
+        }
+        first
+    }
+}
+
+/// One source per image URL in the ledger and page. `for share` waits for whoever is settling such a row, so that either this statement
+/// sees the image or that transaction sees the source.
+async fn record_sightings(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+    images: &[NewImageUrl],
+) -> Result<(), StoreError> {
+    let urls: Vec<String> = images.iter().map(|image| without_nul(&image.url)).collect();
+    let hashes: Vec<Uuid> = urls.iter().map(|url| url_hash(Some(url))).collect();
+    let pages: Vec<Option<String>> =
+        images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
+    let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
+    let alts: Vec<Option<String>> = images.iter().map(|image| clipped(image.alt.as_deref())).collect();
+    sqlx::query(
+        "with ledger as materialized (
+             select id, url_hash, image_id from image_urls
+             where crawl_id = $1 and url_hash = any($3) order by id for share)
+         insert into image_sources (image_id, image_url_id, crawl_id, page_url, page_hash, image_url, alt)
+         select u.image_id, u.id, $1, n.page_url, n.page_hash, n.url, n.alt
+         from unnest($2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::text[])
+              with ordinality as n (url, url_hash, page_url, page_hash, alt, position)
+         join ledger u using (url_hash)
+         order by n.position
+         on conflict (image_url_id, page_hash) do nothing",
+    )
+    .bind(crawl)
+    .bind(&urls)
+    .bind(&hashes)
+    .bind(&pages)
+    .bind(&page_hashes)
+    .bind(&alts)
+    .execute(conn)
+    .await?;
+    Ok(())
 }

@@ -1,5 +1,12 @@
 //! 1:N search by similarity.
-use crate::{Store, StoreError, faces::Face};
+//!
+//! Similarity is the cosine: 1 minus pgvector's cosine distance. Every query is bound to one collection and one embedding model; the
+//! model's number is written into the statement, because a partial index is only used when its condition is plain to see.
+use crate::faces::{Face, check_embedding, halfvec, push_scope};
+use crate::models::EmbeddingModel;
+use crate::{Store, StoreError};
+use sqlx::{AssertSqlSafe, Postgres, QueryBuilder};
+use std::collections::HashMap;
 use uuid::Uuid;
 
 /// What to look for, and where.
@@ -34,9 +41,107 @@ pub struct Hit {
     pub similarity: f32,
 }
 
+/// How many more candidates than results the index search keeps in view, and its bounds (pgvector allows 1 to 1000).
+const EF_PER_RESULT: i64 = 4;
+const EF_SEARCH: std::ops::RangeInclusive<i64> = 200..=1000;
+/// Index entries that a filtered search may visit before it gives up and the exact way is taken.
+const MAX_SCAN_TUPLES: i64 = 100_000;
+
 impl Store {
-    /// Best first. Exact up to 50,000 faces in scope, then HNSW with iterative scan; the flag says which it was (`true`: exact).
-    pub async fn search(&self, _query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
-        todo!()
+    /// Best first. Exact up to 50,000 faces in scope ([`crate::Config::exact_limit`]), then HNSW with iterative scan; the flag says which it
+    /// was (`true`: exact). An index search that finds fewer faces than asked for, although there are more, is done again exactly.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown model, `Invalid` for an embedding that does not fit it.
+    pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
+        let model = self.model(query.model_id).await?;
+        check_embedding(&query.embedding, &model.name, model.dimensions)?;
+        let limit = query.limit.max(0);
+        let mut found = None;
+        if !query.exact && self.scope_exceeds(query, self.exact_limit.max(limit)).await? {
+            let rows = self.search_index(query, &model, limit).await?;
+            found = (rows.len() as i64 == limit).then_some(rows);
+        }
+        let exact = found.is_none();
+        let mut rows = match found {
+            Some(rows) => rows,
+            None => self.search_all(query, &model, limit).await?,
+        };
+        rows.retain(|(_, similarity)| *similarity >= query.threshold);
+        // The index answers in relaxed order; equal similarities are ordered by id, so that the answer is always the same.
+        rows.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+
+        let ids: Vec<Uuid> = rows.iter().map(|(id, _)| *id).collect();
+        let mut faces: HashMap<Uuid, Face> =
+            self.faces_by_id(&ids).await?.into_iter().map(|face| (face.id, face)).collect();
+        let hits = rows
+            .into_iter()
+            .filter_map(|(id, similarity)| Some(Hit { face: faces.remove(&id)?, similarity }))
+            .collect();
+        Ok((hits, exact))
+    }
+
+    /// Whether more than `bound` faces are in scope; counts no further than that.
+    async fn scope_exceeds(&self, query: &SearchQuery, bound: i64) -> Result<bool, StoreError> {
+        let mut sql = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
+        push_filters(&mut sql, query);
+        sql.push(" limit ").push_bind(bound.saturating_add(1)).push(") scope");
+        let count: i64 = sql.build_query_scalar().fetch_one(&self.pool).await?;
+        Ok(count > bound)
+    }
+
+    /// Compares with every face in scope. The order is by an expression that no index has.
+    async fn search_all(
+        &self,
+        query: &SearchQuery,
+        model: &EmbeddingModel,
+        limit: i64,
+    ) -> Result<Vec<(Uuid, f32)>, StoreError> {
+        let mut sql = QueryBuilder::<Postgres>::new("select id, similarity::real from (select f.id, 1 - (f.embedding <=> ");
+        sql.push_bind(halfvec(&query.embedding));
+        sql.push(format!("::halfvec({})) as similarity from faces f where ", model.dimensions));
+        push_filters(&mut sql, query);
+        sql.push(") scope where similarity >= ").push_bind(f64::from(query.threshold) - ROUNDING);
+        sql.push(" order by similarity desc, id limit ").push_bind(limit);
+        Ok(sql.build_query_as().fetch_all(&self.pool).await?)
+    }
+
+    /// Walks the model's HNSW index, on and on while the filters reject what it finds.
+    async fn search_index(
+        &self,
+        query: &SearchQuery,
+        model: &EmbeddingModel,
+        limit: i64,
+    ) -> Result<Vec<(Uuid, f32)>, StoreError> {
+        let ef_search = limit.saturating_mul(EF_PER_RESULT).clamp(*EF_SEARCH.start(), *EF_SEARCH.end());
+        let mut tx = self.begin().await?;
+        // Sorting is switched off so that only an index that yields the order by itself is left.
+        let settings = format!(
+            "set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
+             set local hnsw.max_scan_tuples = {MAX_SCAN_TUPLES}; set local enable_sort = off"
+        );
+        sqlx::raw_sql(AssertSqlSafe(settings)).execute(tx.conn()).await?;
+        let distance = format!("f.embedding::halfvec({0}) <=> ", model.dimensions);
+        let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (");
+        sql.push(&distance).push_bind(halfvec(&query.embedding));
+        sql.push("))::real from faces f where ");
+        push_filters(&mut sql, query);
+        sql.push(" order by ").push(&distance).push_bind(halfvec(&query.embedding));
+        sql.push(" limit ").push_bind(limit);
+        let rows = sql.build_query_as().fetch_all(tx.conn()).await?;
+        tx.commit().await?;
+        Ok(rows)
+    }
+}
+
+/// The database compares in double precision, the caller in single: nothing that rounds up to the threshold may be lost on the way.
+const ROUNDING: f64 = 1e-6;
+
+/// Model, collection and the query's own filters; `f` is the face.
+fn push_filters(sql: &mut QueryBuilder<Postgres>, query: &SearchQuery) {
+    sql.push(format!("f.model_id = {} and f.collection_id = ", query.model_id)).push_bind(query.collection_id);
+    push_scope(sql, query.crawl_id, query.min_quality);
+    if let Some(face) = query.exclude_face {
+        sql.push(" and f.id <> ").push_bind(face);
     }
 }

@@ -1,5 +1,4 @@
 //! Connecting and migrating.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use store::{Config, Store, StoreError};
 use testing::TestDatabase;

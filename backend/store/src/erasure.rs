@@ -1,0 +1,108 @@
+//! Deleting for good: rows go, index entries with them, and the caller gets the blobs that nothing needs any more.
+//!
+//! Blobs are content-addressed, so two rows can share one; a key is returned only when no row that is left refers to it. The caller
+//! deletes the blobs after its commit: a crash in between leaves a blob without a row, never a row without its blob.
+use crate::pages::lock_crawl;
+use crate::{Store, StoreError};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+impl Store {
+    /// Deletes a face and counts it out of its image; returns its blob keys.
+    pub async fn delete_face(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
+        let (image, chip, crop): (Uuid, Option<String>, Option<String>) =
+            sqlx::query_as("delete from faces where id = $1 returning image_id, chip_key, crop_key")
+                .bind(id)
+                .fetch_optional(&mut *conn)
+                .await?
+                .ok_or_else(|| StoreError::not_found("face", id))?;
+        sqlx::query("update images set face_count = greatest(face_count - 1, 0) where id = $1")
+            .bind(image)
+            .execute(&mut *conn)
+            .await?;
+        unreferenced(conn, [chip, crop].into_iter().flatten().collect()).await
+    }
+
+    /// Deletes an image with its faces and sources; returns the blob keys to delete after the commit. Ledger rows that led to it stay, without
+    /// the link.
+    pub async fn delete_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
+        let (deleted, keys) = delete_images(conn, &[id]).await?;
+        if deleted == 0 {
+            return Err(StoreError::not_found("image", id));
+        }
+        unreferenced(conn, keys).await
+    }
+
+    /// Removes the crawl with its pages and ledger; its images stay (with their sources), unless `with_images`:
+    /// then those that no other crawl found go too. Returns blob keys to delete after the commit.
+    pub async fn delete_crawl(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        with_images: bool,
+    ) -> Result<Vec<String>, StoreError> {
+        lock_crawl(conn, id).await?;
+        let mut keys = Vec::new();
+        if with_images {
+            // A source without a crawl was found by one that has been deleted and whose images were to stay.
+            let images: Vec<Uuid> = sqlx::query_scalar(
+                "select distinct u.image_id from image_urls u
+                 where u.crawl_id = $1 and u.image_id is not null
+                   and not exists (select 1 from image_urls o where o.image_id = u.image_id and o.crawl_id <> $1)
+                   and not exists (select 1 from image_sources s
+                                   where s.image_id = u.image_id and s.crawl_id is distinct from $1)
+                 order by 1",
+            )
+            .bind(id)
+            .fetch_all(&mut *conn)
+            .await?;
+            keys = delete_images(conn, &images).await?.1;
+        }
+        // Sightings that never became an image say nothing without their ledger row.
+        sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
+            .bind(id)
+            .execute(&mut *conn)
+            .await?;
+        sqlx::query("delete from crawls where id = $1").bind(id).execute(&mut *conn).await?;
+        unreferenced(conn, keys).await
+    }
+}
+
+/// Deletes images with all that hangs on them; answers how many, and every blob key they and their faces named.
+async fn delete_images(conn: &mut PgConnection, ids: &[Uuid]) -> Result<(u64, Vec<String>), StoreError> {
+    // Images first held, in id order: nobody can add a face to one of them now.
+    sqlx::query("select 1 from images where id = any($1) order by id for update")
+        .bind(ids)
+        .execute(&mut *conn)
+        .await?;
+    let faces: Vec<(Option<String>, Option<String>)> =
+        sqlx::query_as("delete from faces where image_id = any($1) returning chip_key, crop_key")
+            .bind(ids)
+            .fetch_all(&mut *conn)
+            .await?;
+    let thumbnails: Vec<Option<String>> =
+        sqlx::query_scalar("delete from images where id = any($1) returning thumbnail_key")
+            .bind(ids)
+            .fetch_all(conn)
+            .await?;
+    let deleted = thumbnails.len() as u64;
+    let keys = faces.into_iter().flat_map(|(chip, crop)| [chip, crop]).chain(thumbnails).flatten();
+    Ok((deleted, keys.collect()))
+}
+
+/// Those of `keys`, each once, that no row names any more.
+async fn unreferenced(conn: &mut PgConnection, keys: Vec<String>) -> Result<Vec<String>, StoreError> {
+    if keys.is_empty() {
+        return Ok(keys);
+    }
+    Ok(sqlx::query_scalar(
+        "select distinct key from unnest($1::text[]) as gone (key)
+         where not exists (select 1 from faces where chip_key = key)
+           and not exists (select 1 from faces where crop_key = key)
+           and not exists (select 1 from images where thumbnail_key = key)
+         order by key",
+    )
+    .bind(keys)
+    .fetch_all(conn)
+    .await?)
+}

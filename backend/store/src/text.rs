@@ -1,0 +1,39 @@
+//! What text looks like in the database: hashes of URLs, and free text that Postgres accepts.
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// Free text from the web (titles, alternative texts, error sentences) is cut to this many characters.
+const LONGEST_TEXT: usize = 2_000;
+
+/// The first 128 bits of the URL's SHA-256, as the ledgers' unique keys use them; the nil UUID for "no URL".
+pub(crate) fn url_hash(url: Option<&str>) -> Uuid {
+    let Some(url) = url else { return Uuid::nil() };
+    let mut half = [0; 16];
+    half.copy_from_slice(&Sha256::digest(url.as_bytes())[..16]);
+    Uuid::from_bytes(half)
+}
+
+/// A URL or path without U+0000, which Postgres cannot hold.
+pub(crate) fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{FFFD}")
+}
+
+/// Free text without U+0000 and of bounded length.
+pub(crate) fn clipped(text: Option<&str>) -> Option<String> {
+    text.map(|text| without_nul(&text.chars().take(LONGEST_TEXT).collect::<String>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_tell_urls_apart_and_text_is_made_storable() {
+        assert_eq!(url_hash(None), Uuid::nil());
+        assert_ne!(url_hash(Some("http://a/")), url_hash(Some("http://a/b")));
+        // printf abc | sha256sum
+        assert_eq!(url_hash(Some("abc")).simple().to_string(), "ba7816bf8f01cfea414140de5dae2223");
+        assert_eq!(clipped(Some("a\0b")).as_deref(), Some("a\u{FFFD}b"));
+        assert_eq!(clipped(Some(&"é".repeat(3_000))).map(|text| text.chars().count()), Some(LONGEST_TEXT));
+    }
+}

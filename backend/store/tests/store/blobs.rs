@@ -1,0 +1,164 @@
+//! Blobs in a folder and in a bucket.
+use axum::body::Bytes as Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use store::{Blobs, StoreError};
+
+fn files(folder: &std::path::Path) -> Vec<String> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(self::files(&path));
+        } else {
+            files.push(path.to_str().unwrap().to_owned());
+        }
+    }
+    files
+}
+
+#[tokio::test]
+async fn a_folder_keeps_every_blob_once_under_its_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("made/on the way");
+    for url in [root.to_str().unwrap().to_owned(), url::Url::from_file_path(&root).unwrap().to_string()] {
+        let blobs = Blobs::open(&url).unwrap();
+        let key = blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap();
+        // printf abc | sha256sum
+        assert_eq!(key, "chip/ba/78/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.png");
+        assert_eq!(blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap(), key);
+        assert_eq!(files(&root), [root.join(&key).to_str().unwrap()]);
+        assert_eq!(blobs.get(&key).await.unwrap().as_deref(), Some(&b"abc"[..]));
+        let other = blobs.put("crop", "jpg", Bytes::from_static(b"abc")).await.unwrap();
+        blobs.delete(&[key.clone(), other.clone(), key.clone()]).await.unwrap();
+        blobs.delete(&[key.clone()]).await.unwrap();
+        assert_eq!(blobs.get(&key).await.unwrap(), None);
+        assert!(files(&root).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn the_same_blob_from_many_writers_is_always_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
+    let bytes = Bytes::from(vec![7; 1 << 20]);
+    let keys = futures::future::try_join_all((0..8).map(|_| blobs.put("chip", "png", bytes.clone()))).await;
+    let keys = keys.unwrap();
+    assert!(keys.iter().all(|key| *key == keys[0]));
+    assert_eq!(files(folder.path()).len(), 1);
+    assert_eq!(blobs.get(&keys[0]).await.unwrap(), Some(bytes));
+}
+
+#[tokio::test]
+async fn no_key_leads_out_of_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("secret"), "secret").unwrap();
+    let blobs = Blobs::open(folder.path().join("blobs").to_str().unwrap()).unwrap();
+    let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    for key in [
+        "../secret".to_owned(),
+        "/etc/passwd".into(),
+        "chip/../../secret".into(),
+        format!("../ba/78/{sha256}.png"),
+        format!("chip/ba/78/{sha256}./../secret"),
+        format!("chip/ba/79/{sha256}.png"),
+        format!("chip/ba/78/{sha256}.png\0"),
+        format!("chip/ba/78/{}.png", sha256.to_uppercase()),
+        format!("chip%2F/ba/78/{sha256}.png"),
+        String::new(),
+    ] {
+        assert!(matches!(blobs.get(&key).await, Err(StoreError::Invalid(_))), "{key:?}");
+        assert!(matches!(blobs.delete(&[key.clone()]).await, Err(StoreError::Invalid(_))), "{key:?}");
+    }
+    for (kind, extension) in [("..", "png"), ("chip", "p/g"), ("", "png"), ("chip", ""), ("Chip", "png")] {
+        let refused = blobs.put(kind, extension, Bytes::new()).await;
+        assert!(matches!(refused, Err(StoreError::Invalid(_))), "{kind:?} {extension:?}");
+    }
+    for url in ["", "ftp://host/x", "s3://", "file://host/x"] {
+        assert!(matches!(Blobs::open(url), Err(StoreError::Invalid(_))), "{url:?}");
+    }
+    assert!(matches!(Blobs::open("/dev/null/blobs"), Err(StoreError::Blob(_))));
+}
+
+type Bucket = Arc<Mutex<BTreeMap<String, Body>>>;
+
+/// The part of S3's REST interface that blobs use.
+async fn bucket(State(bucket): State<Bucket>, method: Method, uri: Uri, headers: HeaderMap, body: Body) -> Response {
+    let signed = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !signed.starts_with("AWS4-HMAC-SHA256 Credential=test-key/") {
+        return StatusCode::FORBIDDEN.into_response();
+    }
+    let mut objects = bucket.lock().unwrap();
+    let path = uri.path().to_owned();
+    match method {
+        Method::PUT => {
+            objects.insert(path, body);
+            [("etag", "\"1\"")].into_response()
+        }
+        Method::GET => match objects.get(&path) {
+            Some(body) => ([("etag", "\"1\""), ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT")], body.clone()).into_response(),
+            None => StatusCode::NOT_FOUND.into_response(),
+        },
+        Method::DELETE => {
+            objects.remove(&path);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Method::POST => {
+            // Delete many: <Delete><Object><Key>…</Key></Object></Delete>
+            let text = String::from_utf8(body.to_vec()).unwrap();
+            let mut answer = String::from("<DeleteResult>");
+            for part in text.split("<Key>").skip(1) {
+                let key = part.split("</Key>").next().unwrap();
+                objects.remove(&format!("/bucket/{key}"));
+                answer += &format!("<Deleted><Key>{key}</Key></Deleted>");
+            }
+            (answer + "</DeleteResult>").into_response()
+        }
+        _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
+    }
+}
+
+#[test]
+fn a_bucket_works_like_a_folder() {
+    // The variables are this process's, so the work is done in one of its own.
+    if std::env::var("AWS_ACCESS_KEY_ID").as_deref() != Ok("test-key") {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let objects = Bucket::default();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let app = axum::Router::new().fallback(bucket).with_state(objects.clone());
+        let _server = runtime.enter();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        runtime.spawn(async move { axum::serve(listener, app).await });
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "blobs::a_bucket_works_like_a_folder", "--nocapture"])
+            .env("AWS_ACCESS_KEY_ID", "test-key")
+            .env("AWS_SECRET_ACCESS_KEY", "test-secret")
+            .env("AWS_REGION", "us-east-1")
+            .env("AWS_ENDPOINT", endpoint)
+            .env("AWS_ALLOW_HTTP", "true")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let left: Vec<String> = objects.lock().unwrap().keys().cloned().collect();
+        let kept = "/bucket/some/prefix/thumb/ba/78/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.jpg";
+        assert_eq!(left, [kept]);
+        return;
+    }
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let blobs = Blobs::open("s3://bucket/some/prefix").unwrap();
+        let kept = blobs.put("thumb", "jpg", Bytes::from_static(b"abc")).await.unwrap();
+        let key = blobs.put("chip", "png", Bytes::from_static(b"abcd")).await.unwrap();
+        assert_eq!(blobs.get(&key).await.unwrap().as_deref(), Some(&b"abcd"[..]));
+        blobs.delete(&[key.clone()]).await.unwrap();
+        blobs.delete(&[key.clone()]).await.unwrap();
+        assert_eq!(blobs.get(&key).await.unwrap(), None);
+        assert_eq!(blobs.get(&kept).await.unwrap().as_deref(), Some(&b"abc"[..]));
+    });
+}

@@ -1,0 +1,134 @@
+//! Collections and crawls.
+use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle};
+use serde_json::json;
+use store::StoreError;
+use store::pages::PageResult;
+use testing::TestDatabase;
+use uuid::Uuid;
+
+#[tokio::test]
+async fn collections_are_made_once_and_default_is_always_there() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    assert_eq!(store.collection("default").await.unwrap().name, "default");
+    let made =
+        futures::future::try_join_all((0..8).map(|_| store.ensure_collection("press-2024"))).await.unwrap();
+    assert!(made.iter().all(|collection| collection.id == made[0].id));
+    let names: Vec<String> = store.collections().await.unwrap().into_iter().map(|c| c.name).collect();
+    assert_eq!(names, ["default", "press-2024"]);
+    for name in ["", "Ümlaut", "UPPER", "a b", "nul\0", &"x".repeat(65)] {
+        assert!(matches!(store.ensure_collection(name).await, Err(StoreError::Invalid(_))), "{name:?}");
+        let missing = store.collection(name).await;
+        assert!(matches!(missing, Err(StoreError::NotFound { what: "collection", .. })), "{name:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_crawl_is_listed_filtered_and_paged_newest_first() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(fixture::crawl(&store).await.id);
+    }
+    let other = fixture::collection(&store, "other").await;
+    let mut tx = store.begin().await.unwrap();
+    let scan = store.insert_crawl(tx.conn(), other, "scan", &["/photos".into()], &json!({})).await.unwrap();
+    store.set_crawl_state(tx.conn(), ids[1], &["running"], "paused", None).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!((scan.state.as_str(), scan.collection.as_str(), scan.finished_at), ("running", "other", None));
+
+    ids.reverse();
+    let listed = |rows: Vec<store::crawls::Crawl>| rows.into_iter().map(|row| row.id).collect::<Vec<Uuid>>();
+    let first = listed(store.crawls(Some("default"), None, None, 2).await.unwrap());
+    assert_eq!(first, ids[..2]);
+    assert_eq!(listed(store.crawls(Some("default"), None, Some(first[1]), 10).await.unwrap()), ids[2..]);
+    assert_eq!(listed(store.crawls(None, Some("paused"), None, 10).await.unwrap()), [ids[3]]);
+    assert_eq!(store.crawls(None, None, None, 10).await.unwrap().len(), 6);
+    assert!(matches!(store.crawls(None, Some("odd"), None, 10).await, Err(StoreError::Invalid(_))));
+    assert!(matches!(store.crawls(Some("none"), None, None, 10).await, Err(StoreError::NotFound { .. })));
+    let mut tx = store.begin().await.unwrap();
+    assert!(matches!(
+        store.insert_crawl(tx.conn(), Uuid::now_v7(), "web", &[], &json!({})).await,
+        Err(StoreError::NotFound { what: "collection", .. })
+    ));
+    assert!(matches!(
+        store.insert_crawl(tx.conn(), other, "walk", &[], &json!({})).await,
+        Err(StoreError::Invalid(_))
+    ));
+}
+
+#[tokio::test]
+async fn states_change_only_from_where_they_may() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let mut conn = store.pool().acquire().await.unwrap();
+    let failed =
+        store.set_crawl_state(&mut conn, crawl.id, &["running"], "failed", Some("no disk")).await.unwrap();
+    assert_eq!(failed.error.as_deref(), Some("no disk"));
+    assert!(failed.finished_at.is_some());
+    match store.set_crawl_state(&mut conn, crawl.id, &["running", "paused"], "cancelled", None).await {
+        Err(StoreError::Conflict(why)) => {
+            assert_eq!(why, "the crawl is failed, and only one that is running or paused can become cancelled");
+        }
+        other => panic!("{other:?}"),
+    }
+    let nobody = store.set_crawl_state(&mut conn, Uuid::now_v7(), &["running"], "paused", None).await;
+    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
+    let odd = store.set_crawl_state(&mut conn, crawl.id, &["failed"], "odd", None).await;
+    assert!(matches!(odd, Err(StoreError::Invalid(_))));
+    assert!(matches!(store.crawl(Uuid::now_v7()).await, Err(StoreError::NotFound { what: "crawl", .. })));
+}
+
+#[tokio::test]
+async fn progress_adds_up_and_the_last_to_settle_completes_the_crawl() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let model = fixture::model(&store, "m", 4).await;
+    let pages = admit_pages(&store, crawl.id, 100, &[page("a"), page("b"), page("c")]).await;
+    let urls: Vec<_> = (0..6).map(|n| image_url(format!("{n}.jpg"), "a")).collect();
+    let images = admit_images(&store, crawl.id, 100, &urls).await;
+    let progress = store.crawl_progress(crawl.id).await.unwrap();
+    assert_eq!((progress.pages["queued"], progress.images["queued"], progress.images["failed"]), (3, 6, 0));
+    assert!(!store.complete_crawl_if_drained(crawl.id).await.unwrap());
+
+    let faces: Vec<_> = (0..2).map(|_| fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0])).collect();
+    let stored =
+        fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &faces).await.unwrap();
+    settle(&store, images[0].id, "processed", None, Some(stored)).await;
+    settle(&store, images[1].id, "duplicate", None, Some(stored)).await;
+    settle(&store, images[2].id, "skipped", Some("not_an_image"), None).await;
+    settle(&store, images[3].id, "failed", Some("timeout"), None).await;
+    settle(&store, images[4].id, "suppressed", None, None).await;
+    let mut conn = store.pool().acquire().await.unwrap();
+    let result = |state: &str, reason: Option<&str>| PageResult {
+        state: state.into(),
+        reason: reason.map(str::to_owned),
+        ..PageResult::default()
+    };
+    store.settle_page(&mut conn, pages[0].id, &result("fetched", None)).await.unwrap();
+    store.settle_page(&mut conn, pages[1].id, &result("skipped", Some("robots_disallowed"))).await.unwrap();
+    store.settle_page(&mut conn, pages[2].id, &result("failed", Some("timeout"))).await.unwrap();
+    assert_eq!(store.queued_in_crawl(&mut conn, crawl.id).await.unwrap(), 1);
+    assert!(!store.complete_crawl_if_drained(crawl.id).await.unwrap());
+    settle(&store, images[5].id, "skipped", Some("not_an_image"), None).await;
+
+    let progress = store.crawl_progress(crawl.id).await.unwrap();
+    assert_eq!(
+        serde_json::to_value(&progress).unwrap(),
+        json!({
+            "pages": {"queued": 0, "fetched": 1, "skipped": 1, "failed": 1},
+            "images": {"queued": 0, "processed": 1, "duplicate": 1, "skipped": 2, "failed": 1, "suppressed": 1},
+            "faces": 2,
+            "reasons": {"not_an_image": 2, "timeout": 2, "robots_disallowed": 1},
+        })
+    );
+    let done = futures::future::try_join_all((0..6).map(|_| store.complete_crawl_if_drained(crawl.id)));
+    assert_eq!(done.await.unwrap().into_iter().filter(|first| *first).count(), 1);
+    let done = store.crawl(crawl.id).await.unwrap();
+    assert_eq!(done.state, "completed");
+    assert!(done.finished_at.is_some());
+    assert!(matches!(store.crawl_progress(Uuid::now_v7()).await, Err(StoreError::NotFound { .. })));
+}

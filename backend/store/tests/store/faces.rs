@@ -1,0 +1,153 @@
+//! Faces and embedding models.
+use crate::fixture;
+use store::StoreError;
+use store::faces::FaceFilter;
+use testing::TestDatabase;
+use uuid::Uuid;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_is_registered_once_with_its_own_index() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let models =
+        futures::future::try_join_all((0..6).map(|_| store.register_model("sha+norm", "mobile", 128))).await;
+    let models = models.unwrap();
+    assert!(models.iter().all(|model| model.id == models[0].id));
+    let other = store.register_model("sha+other", "mobile", 128).await.unwrap();
+    assert_ne!(other.id, models[0].id);
+    assert_eq!(store.model(other.id).await.unwrap().identity, "sha+other");
+    let indexes: Vec<String> = sqlx::query_scalar(
+        "select indexdef from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%' order by indexname",
+    )
+    .fetch_all(db.pool())
+    .await
+    .unwrap();
+    assert_eq!(indexes.len(), 2);
+    assert!(indexes[0].contains(&format!("(model_id = {})", models[0].id)), "{}", indexes[0]);
+    // An index that was lost comes back.
+    let lost = format!("drop index faces_embedding_hnsw_{}", other.id);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(lost)).execute(db.pool()).await.unwrap();
+    store.register_model("sha+other", "mobile", 128).await.unwrap();
+    let back: i64 =
+        sqlx::query_scalar("select count(*) from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%'")
+            .fetch_one(db.pool())
+            .await
+            .unwrap();
+    assert_eq!(back, 2);
+
+    let changed = store.register_model("sha+norm", "mobile", 512).await;
+    assert!(matches!(changed, Err(StoreError::Conflict(_))));
+    for dimensions in [0, -1, 2001] {
+        let odd = store.register_model("odd", "odd", dimensions).await;
+        assert!(matches!(odd, Err(StoreError::Invalid(_))), "{dimensions}");
+    }
+    assert!(matches!(store.model(99).await, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn faces_come_back_as_they_went_in_and_are_counted() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let default = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "mobile", 4).await;
+    let mut second = fixture::face(&model, vec![0.0, 0.6, 0.0, 0.8]);
+    (second.quality, second.quality_overall, second.quality_passed) = (None, None, None);
+    (second.chip_key, second.crop_key) = (None, None);
+    (second.bbox, second.landmarks) = ([9.0, 8.0, 7.0, 6.0], [3.25; 10]);
+    let first = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    let new = fixture::image(1);
+    let faces = [first.clone(), second.clone()];
+    let image = fixture::store_image(&store, default, &new, &faces).await.unwrap();
+    assert_eq!(store.image(image).await.unwrap().face_count, 2);
+    for new in &faces {
+        let face = store.face(new.id).await.unwrap();
+        assert_eq!((face.id, face.image_id, face.collection_id), (new.id, image, default));
+        assert_eq!((face.collection.as_str(), face.embedding_model.as_str()), ("default", "mobile"));
+        assert_eq!((face.bbox.as_slice(), face.landmarks.as_slice()), (&new.bbox[..], &new.landmarks[..]));
+        assert_eq!((face.det_score, &face.quality), (new.det_score, &new.quality));
+        assert_eq!((&face.chip_key, &face.crop_key), (&new.chip_key, &new.crop_key));
+        let (model_id, embedding) = store.embedding(new.id).await.unwrap();
+        assert_eq!(model_id, model.id);
+        for (kept, given) in embedding.iter().zip(&new.embedding) {
+            assert!((kept - given).abs() < 1e-3);
+        }
+    }
+    assert!(matches!(store.face(Uuid::now_v7()).await, Err(StoreError::NotFound { what: "face", .. })));
+    assert!(matches!(store.embedding(image).await, Err(StoreError::NotFound { what: "face", .. })));
+}
+
+#[tokio::test]
+async fn what_cannot_be_compared_or_belongs_elsewhere_is_refused() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let (default, other) =
+        (fixture::collection(&store, "default").await, fixture::collection(&store, "other").await);
+    let model = fixture::model(&store, "mobile", 4).await;
+    let image = fixture::store_image(&store, default, &fixture::image(1), &[]).await.unwrap();
+    let refused = |collection: Uuid, image: Uuid, face: store::faces::NewFace| {
+        let store = store.clone();
+        async move {
+            let mut tx = store.begin().await.unwrap();
+            store.insert_faces(tx.conn(), collection, image, &[face]).await.unwrap_err()
+        }
+    };
+    for (embedding, word) in [
+        (vec![1.0; 3], "3 components"),
+        (vec![f32::NAN, 0.0, 0.0, 1.0], "finite"),
+        (vec![1e6, 0.0, 0.0, 1.0], "finite"),
+        (vec![0.0; 4], "zero"),
+    ] {
+        let error = refused(default, image, fixture::face(&model, embedding)).await;
+        assert!(matches!(&error, StoreError::Invalid(why) if why.contains(word)), "{error}");
+    }
+    let good = || fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    let elsewhere = refused(other, image, good()).await;
+    assert!(matches!(elsewhere, StoreError::NotFound { what: "image", .. }));
+    assert!(matches!(refused(default, Uuid::now_v7(), good()).await, StoreError::NotFound { .. }));
+    let mut unknown = good();
+    unknown.model_id = 99;
+    let unknown = refused(default, image, unknown).await;
+    assert!(matches!(unknown, StoreError::NotFound { what: "embedding model", .. }));
+    assert_eq!(store.image(image).await.unwrap().face_count, 0);
+}
+
+#[tokio::test]
+async fn listing_filters_by_image_crawl_and_quality_and_pages_newest_first() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let model = fixture::model(&store, "mobile", 4).await;
+    let mut faces = Vec::new();
+    for number in 0..4u64 {
+        let mut face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+        face.quality_overall = Some(number as f32 / 4.0);
+        faces.push(face.id);
+        let image = fixture::image(number);
+        if number < 2 {
+            fixture::crawled_face(&store, &crawl, &number.to_string(), &image, face).await;
+        } else {
+            fixture::store_image(&store, crawl.collection_id, &image, &[face]).await.unwrap();
+        }
+    }
+    let other = fixture::collection(&store, "other").await;
+    let stranger = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    fixture::store_image(&store, other, &fixture::image(9), &[stranger]).await.unwrap();
+
+    let list = |filter: FaceFilter, before: Option<Uuid>, limit: i64| {
+        let store = store.clone();
+        async move {
+            let listed = store.faces(&filter, before, limit).await.unwrap();
+            listed.into_iter().map(|face| face.id).collect::<Vec<_>>()
+        }
+    };
+    let all = FaceFilter { collection: "default".into(), ..FaceFilter::default() };
+    let newest: Vec<Uuid> = faces.iter().rev().copied().collect();
+    assert_eq!(list(all.clone(), None, 100).await, newest);
+    assert_eq!(list(all.clone(), Some(newest[0]), 2).await, newest[1..3]);
+    assert_eq!(list(FaceFilter { crawl_id: Some(crawl.id), ..all.clone() }, None, 9).await, newest[2..]);
+    assert_eq!(list(FaceFilter { min_quality: Some(0.5), ..all.clone() }, None, 9).await, newest[..2]);
+    let image = store.face(faces[1]).await.unwrap().image_id;
+    assert_eq!(list(FaceFilter { image_id: Some(image), ..all.clone() }, None, 9).await, [faces[1]]);
+    let elsewhere = FaceFilter { collection: "other".into(), image_id: Some(image), ..all };
+    assert!(list(elsewhere, None, 9).await.is_empty());
+}

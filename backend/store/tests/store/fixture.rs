@@ -1,0 +1,136 @@
+//! Rows to test with.
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+use store::crawls::Crawl;
+use store::faces::NewFace;
+use store::images::NewImage;
+use store::models::EmbeddingModel;
+use store::pages::{Admitted, NewImageUrl, NewPage};
+use store::{Store, StoreError};
+use uuid::Uuid;
+
+pub(crate) fn rng(seed: u64) -> StdRng {
+    StdRng::seed_from_u64(seed)
+}
+
+/// A picture whose bytes are named by `number`.
+pub(crate) fn image(number: u64) -> NewImage {
+    let mut sha256 = [0; 32];
+    sha256[..8].copy_from_slice(&number.to_be_bytes());
+    let mut rng = rng(number);
+    NewImage {
+        id: Uuid::now_v7(),
+        sha256,
+        phash: rng.random(),
+        dhash: rng.random(),
+        ahash: rng.random(),
+        width: 640,
+        height: 480,
+        format: "jpeg".into(),
+        bytes: 12_345,
+        rotation: 0,
+        thumbnail_key: Some(format!("thumbnail/{number}")),
+    }
+}
+
+pub(crate) fn face(model: &EmbeddingModel, embedding: Vec<f32>) -> NewFace {
+    let id = Uuid::now_v7();
+    NewFace {
+        id,
+        bbox: [1.5, 2.0, 30.25, 40.0],
+        det_score: 0.75,
+        landmarks: std::array::from_fn(|i| i as f32 + 0.5),
+        quality: Some(json!({"overall": 0.5})),
+        quality_overall: Some(0.5),
+        quality_passed: Some(true),
+        embedding,
+        model_id: model.id,
+        chip_key: Some(format!("chip/{id}")),
+        crop_key: Some(format!("crop/{id}")),
+    }
+}
+
+/// A random direction of length 1.
+pub(crate) fn direction(rng: &mut StdRng, dimensions: usize) -> Vec<f32> {
+    // Sums of uniform numbers are near enough to normal for directions without a preference.
+    let raw: Vec<f32> =
+        (0..dimensions).map(|_| (0..4).map(|_| rng.random_range(-1.0f32..1.0)).sum()).collect();
+    let length = raw.iter().map(|x| x * x).sum::<f32>().sqrt();
+    raw.into_iter().map(|x| x / length).collect()
+}
+
+pub(crate) async fn model(store: &Store, name: &str, dimensions: i32) -> EmbeddingModel {
+    store.register_model(&format!("identity of {name}"), name, dimensions).await.unwrap()
+}
+
+pub(crate) async fn collection(store: &Store, name: &str) -> Uuid {
+    store.ensure_collection(name).await.unwrap().id
+}
+
+/// A crawl in `default`.
+pub(crate) async fn crawl(store: &Store) -> Crawl {
+    let default = collection(store, "default").await;
+    let mut tx = store.begin().await.unwrap();
+    let seeds = ["http://site.test/".to_owned()];
+    let crawl = store.insert_crawl(tx.conn(), default, "web", &seeds, &json!({"max_pages": 10})).await.unwrap();
+    tx.commit().await.unwrap();
+    crawl
+}
+
+pub(crate) fn page(path: impl std::fmt::Display) -> NewPage {
+    NewPage { url: format!("http://site.test/{path}"), depth: 1 }
+}
+
+pub(crate) fn image_url(path: impl std::fmt::Display, page: &str) -> NewImageUrl {
+    NewImageUrl {
+        url: format!("http://site.test/{path}"),
+        page_url: Some(format!("http://site.test/{page}")),
+        alt: Some("a face".into()),
+    }
+}
+
+pub(crate) async fn admit_images(store: &Store, crawl: Uuid, max: i64, urls: &[NewImageUrl]) -> Vec<Admitted> {
+    let mut tx = store.begin().await.unwrap();
+    let admitted = store.admit_images(tx.conn(), crawl, max, urls).await.unwrap();
+    tx.commit().await.unwrap();
+    admitted
+}
+
+pub(crate) async fn admit_pages(store: &Store, crawl: Uuid, max: i64, pages: &[NewPage]) -> Vec<Admitted> {
+    let mut tx = store.begin().await.unwrap();
+    let admitted = store.admit_pages(tx.conn(), crawl, max, pages).await.unwrap();
+    tx.commit().await.unwrap();
+    admitted
+}
+
+pub(crate) async fn settle(store: &Store, row: Uuid, state: &str, reason: Option<&str>, image: Option<Uuid>) {
+    let mut tx = store.begin().await.unwrap();
+    store.settle_image_url(tx.conn(), row, state, reason, None, image).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+/// Stores an image with its faces.
+pub(crate) async fn store_image(
+    store: &Store,
+    collection: Uuid,
+    image: &NewImage,
+    faces: &[NewFace],
+) -> Result<Uuid, StoreError> {
+    let mut tx = store.begin().await?;
+    let id = match store.insert_image(tx.conn(), collection, image).await? {
+        Ok(()) => image.id,
+        Err(existing) => existing,
+    };
+    store.insert_faces(tx.conn(), collection, id, faces).await?;
+    tx.commit().await?;
+    Ok(id)
+}
+
+/// An image with one face, found by the crawl under `path`.
+pub(crate) async fn crawled_face(store: &Store, crawl: &Crawl, path: &str, image: &NewImage, face: NewFace) -> Uuid {
+    let admitted = admit_images(store, crawl.id, 1_000, &[image_url(path, "")]).await;
+    let id = store_image(store, crawl.collection_id, image, &[face]).await.unwrap();
+    settle(store, admitted[0].id, "processed", None, Some(id)).await;
+    id
+}

@@ -1,0 +1,182 @@
+//! Politeness shared by many processes.
+use std::collections::HashSet;
+use std::time::Duration;
+use store::Store;
+use store::hosts::{RobotsRecord, Turn};
+use testing::TestDatabase;
+use time::OffsetDateTime;
+
+/// The database's clock: what the turns are measured by.
+async fn clock(store: &Store) -> OffsetDateTime {
+    sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
+}
+
+fn waits(turn: Turn) -> OffsetDateTime {
+    match turn {
+        Turn::Wait { until } => until,
+        granted => panic!("{granted:?}"),
+    }
+}
+
+fn granted(turn: Turn) -> i64 {
+    match turn {
+        Turn::Granted { token } => token,
+        wait => panic!("{wait:?}"),
+    }
+}
+
+/// Waits until the database's clock has passed `moment`.
+async fn until(store: &Store, moment: OffsetDateTime) {
+    let wait = moment - clock(store).await;
+    if let Ok(wait) = Duration::try_from(wait) {
+        tokio::time::sleep(wait).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_request() {
+    const DELAY_MS: i64 = 25;
+    const REQUESTS: usize = 40;
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let log = std::sync::Arc::new(tokio::sync::Mutex::new(Vec::new()));
+    let tasks = (0..24).map(|_| {
+        let (store, log) = (store.clone(), log.clone());
+        tokio::spawn(async move {
+            loop {
+                if log.lock().await.len() >= REQUESTS {
+                    return;
+                }
+                match store.take_turn("busy.test", DELAY_MS).await.unwrap() {
+                    Turn::Granted { token } => {
+                        // Inside the grant by construction: after it was given, before it is given back.
+                        let begin = clock(&store).await;
+                        let end = clock(&store).await;
+                        store.finish_request("busy.test", token, DELAY_MS, None).await.unwrap();
+                        log.lock().await.push((begin, end, token));
+                    }
+                    Turn::Wait { until: moment } => until(&store, moment).await,
+                }
+            }
+        })
+    });
+    futures::future::try_join_all(tasks).await.unwrap();
+    let mut log = log.lock().await.clone();
+    log.sort();
+    assert!(log.len() >= REQUESTS);
+    assert_eq!(log.iter().map(|(.., token)| token).collect::<HashSet<_>>().len(), log.len());
+    for pair in log.windows(2) {
+        let apart = pair[1].0 - pair[0].1;
+        assert!(apart >= time::Duration::milliseconds(DELAY_MS), "{apart}");
+    }
+}
+
+#[tokio::test]
+async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let token = granted(store.take_turn("a.test", 60_000).await.unwrap());
+    waits(store.take_turn("a.test", 60_000).await.unwrap());
+    // Other hosts are not held up.
+    granted(store.take_turn("b.test", 60_000).await.unwrap());
+    let before = clock(&store).await;
+    store.finish_request("a.test", token, 60_000, None).await.unwrap();
+    let after = clock(&store).await;
+    // Whoever asks first now is told the very turn.
+    let next = waits(store.take_turn("a.test", 60_000).await.unwrap());
+    let delay = time::Duration::seconds(60);
+    assert!(next >= before + delay && next <= after + delay);
+    // A shorter delay asked for later does not shorten what the request before was promised.
+    assert!(waits(store.take_turn("a.test", 1).await.unwrap()) >= next);
+}
+
+#[tokio::test]
+async fn waiting_callers_are_spread_over_at_most_a_minute() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    granted(store.take_turn("a.test", 1_000).await.unwrap());
+    let mut told = Vec::new();
+    let begin = clock(&store).await;
+    for _ in 0..150 {
+        told.push(waits(store.take_turn("a.test", 1_000).await.unwrap()));
+    }
+    let end = clock(&store).await;
+    // A moment of its own for each of the first minute's, one delay apart.
+    for pair in told[..50].windows(2) {
+        assert_eq!(pair[1] - pair[0], time::Duration::seconds(1));
+    }
+    assert!(told.iter().all(|moment| *moment > begin && *moment <= end + time::Duration::seconds(62)));
+    // No moment is told to more than three of 150.
+    told.sort();
+    assert!(told.windows(4).all(|four| four[3] - four[0] > time::Duration::milliseconds(500)));
+}
+
+#[tokio::test]
+async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let dead = granted(store.take_turn("a.test", 10_000).await.unwrap());
+    let age = |seconds: i32| {
+        let pool = db.pool().clone();
+        async move {
+            sqlx::query("update hosts set granted_at = clock_timestamp() - make_interval(secs => $1)")
+                .bind(f64::from(seconds))
+                .execute(&pool)
+                .await
+                .unwrap();
+        }
+    };
+    age(55).await;
+    waits(store.take_turn("a.test", 10_000).await.unwrap());
+    age(61).await;
+    let alive = granted(store.take_turn("a.test", 10_000).await.unwrap());
+    assert_ne!(dead, alive);
+    store.finish_request("a.test", dead, 10_000, None).await.unwrap();
+    let holder: Option<i64> =
+        sqlx::query_scalar("select grant_token from hosts").fetch_one(db.pool()).await.unwrap();
+    assert_eq!(holder, Some(alive));
+    waits(store.take_turn("a.test", 10_000).await.unwrap());
+}
+
+#[tokio::test]
+async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pause() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let mut token = 0;
+    for _ in 0..3 {
+        token = granted(store.take_turn("a.test", 0).await.unwrap());
+    }
+    store.finish_request("a.test", token, 0, None).await.unwrap();
+    granted(store.take_turn("a.test", 0).await.unwrap());
+    let pause = clock(&store).await + time::Duration::hours(1);
+    store.finish_request("a.test", token, 0, Some(pause)).await.unwrap();
+    for delay in [0, 500] {
+        let told = waits(store.take_turn("a.test", delay).await.unwrap());
+        assert!((told - pause).abs() < time::Duration::milliseconds(1), "{told} {pause}");
+    }
+    // A shorter pause asked for by a slower answer does not undo the longer one.
+    let sooner = clock(&store).await + time::Duration::minutes(1);
+    store.finish_request("a.test", token, 0, Some(sooner)).await.unwrap();
+    assert!(waits(store.take_turn("a.test", 0).await.unwrap()) > sooner);
+    granted(store.take_turn("b.test", 0).await.unwrap());
+}
+
+#[tokio::test]
+async fn robots_txt_is_kept_beside_the_turns_and_never_replaced_by_an_older_one() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    assert_eq!(store.robots("a.test").await.unwrap(), None);
+    granted(store.take_turn("a.test", 1_000).await.unwrap());
+    assert_eq!(store.robots("a.test").await.unwrap(), None);
+    let fetched_at = OffsetDateTime::from_unix_timestamp(1_700_000_000).unwrap();
+    let record = RobotsRecord { status: 200, body: Some(b"User-agent: *\nDisallow:\0".to_vec()), fetched_at };
+    store.put_robots("a.test", &record).await.unwrap();
+    assert_eq!(store.robots("a.test").await.unwrap(), Some(record.clone()));
+    waits(store.take_turn("a.test", 1_000).await.unwrap());
+    let older = RobotsRecord { fetched_at: fetched_at - time::Duration::hours(1), ..record.clone() };
+    store.put_robots("a.test", &RobotsRecord { status: 0, body: None, ..older }).await.unwrap();
+    assert_eq!(store.robots("a.test").await.unwrap(), Some(record));
+    let newer = RobotsRecord { status: 404, body: None, fetched_at: fetched_at + time::Duration::days(1) };
+    store.put_robots("a.test", &newer).await.unwrap();
+    assert_eq!(store.robots("a.test").await.unwrap(), Some(newer));
+}

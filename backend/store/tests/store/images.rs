@@ -1,0 +1,158 @@
+//! Images.
+use crate::fixture::{self, admit_images, image_url, settle};
+use rand::RngExt;
+use std::collections::HashSet;
+use store::StoreError;
+use store::images::{ImageFilter, MOST_SOURCES, NEAR_GUARANTEED_BITS};
+use testing::TestDatabase;
+use uuid::Uuid;
+
+#[tokio::test]
+async fn an_image_comes_back_as_it_went_in_by_id_and_by_hash_in_its_collection() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let (default, other) =
+        (fixture::collection(&store, "default").await, fixture::collection(&store, "other").await);
+    let new = fixture::image(7);
+    fixture::store_image(&store, default, &new, &[]).await.unwrap();
+    let image = store.image(new.id).await.unwrap();
+    assert_eq!((image.id, image.collection_id, image.collection.as_str()), (new.id, default, "default"));
+    assert_eq!(image.sha256, new.sha256);
+    assert_eq!((image.phash, image.dhash, image.ahash), (new.phash, new.dhash, new.ahash));
+    assert_eq!((image.width, image.height, image.format.as_str()), (640, 480, "jpeg"));
+    assert_eq!((image.bytes, image.rotation, image.face_count), (12_345, 0, 0));
+    assert_eq!(image.thumbnail_key, new.thumbnail_key);
+    let found = store.image_by_sha256(default, &new.sha256).await.unwrap().unwrap();
+    assert_eq!(found.id, new.id);
+    assert!(store.image_by_sha256(other, &new.sha256).await.unwrap().is_none());
+    assert!(matches!(store.image(Uuid::now_v7()).await, Err(StoreError::NotFound { what: "image", .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_bytes_are_stored_once_per_collection_however_many_race() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let default = fixture::collection(&store, "default").await;
+    let tasks = (0..10).map(|_| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let new = fixture::image(1);
+            let mut tx = store.begin().await.unwrap();
+            let outcome = store.insert_image(tx.conn(), default, &new).await.unwrap();
+            tx.commit().await.unwrap();
+            (new.id, outcome)
+        })
+    });
+    let outcomes = futures::future::try_join_all(tasks).await.unwrap();
+    let winners: Vec<Uuid> = outcomes.iter().filter(|(_, o)| o.is_ok()).map(|(id, _)| *id).collect();
+    assert_eq!(winners.len(), 1);
+    assert!(outcomes.iter().all(|(_, outcome)| outcome.is_ok() || *outcome == Err(winners[0])));
+    let other = fixture::collection(&store, "other").await;
+    let elsewhere = fixture::store_image(&store, other, &fixture::image(1), &[]).await.unwrap();
+    assert_ne!(elsewhere, winners[0]);
+}
+
+#[tokio::test]
+async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let model = fixture::model(&store, "m", 4).await;
+    let mut all = Vec::new();
+    for number in 0..6u64 {
+        let faces: Vec<_> =
+            (0..number % 2).map(|_| fixture::face(&model, vec![0.5, 0.5, 0.5, 0.5])).collect();
+        let image = fixture::image(number);
+        all.push(fixture::store_image(&store, crawl.collection_id, &image, &faces).await.unwrap());
+    }
+    let other = fixture::collection(&store, "other").await;
+    fixture::store_image(&store, other, &fixture::image(99), &[]).await.unwrap();
+    // The crawl found two of them, one under two URLs.
+    let urls: Vec<_> = ["a", "b", "c"].iter().map(|name| image_url(name, "")).collect();
+    let rows = admit_images(&store, crawl.id, 9, &urls).await;
+    settle(&store, rows[0].id, "processed", None, Some(all[1])).await;
+    settle(&store, rows[1].id, "duplicate", None, Some(all[1])).await;
+    settle(&store, rows[2].id, "processed", None, Some(all[4])).await;
+
+    let list = |filter: ImageFilter, before: Option<Uuid>, limit: i64| {
+        let store = store.clone();
+        async move {
+            let images = store.images(&filter, before, limit).await.unwrap();
+            images.into_iter().map(|image| image.id).collect::<Vec<_>>()
+        }
+    };
+    let default = ImageFilter { collection: "default".into(), ..ImageFilter::default() };
+    let newest: Vec<Uuid> = all.iter().rev().copied().collect();
+    assert_eq!(list(default.clone(), None, 100).await, newest);
+    assert_eq!(list(default.clone(), Some(newest[1]), 2).await, newest[2..4]);
+    let found = ImageFilter { crawl_id: Some(crawl.id), ..default.clone() };
+    assert_eq!(list(found.clone(), None, 100).await, [all[4], all[1]]);
+    assert_eq!(list(ImageFilter { has_faces: Some(true), ..found }, None, 100).await, [all[1]]);
+    let plain = ImageFilter { has_faces: Some(false), ..default };
+    assert_eq!(list(plain, None, 100).await, [all[4], all[2], all[0]]);
+    let nowhere = ImageFilter { collection: "nowhere".into(), ..ImageFilter::default() };
+    assert!(matches!(store.images(&nowhere, None, 1).await, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn every_image_within_the_guaranteed_distance_is_a_candidate() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let (default, other) =
+        (fixture::collection(&store, "default").await, fixture::collection(&store, "other").await);
+    let mut rng = fixture::rng(11);
+    let probe: i64 = rng.random();
+    let mut near = HashSet::new();
+    let mut add = Vec::new();
+    for number in 0..60u64 {
+        let mut image = fixture::image(number);
+        image.phash = probe;
+        let mut flipped = HashSet::new();
+        // The worst case first: differing bits spread evenly over the four bands.
+        let bits = number % u64::from(NEAR_GUARANTEED_BITS + 1);
+        while flipped.len() < bits as usize {
+            let bit = if number < 30 { (flipped.len() * 17) % 64 } else { rng.random_range(0..64) };
+            if flipped.insert(bit) {
+                image.phash ^= 1i64 << bit;
+            }
+        }
+        near.insert(image.id);
+        add.push(image);
+    }
+    // Two bits in every band: too far for the guarantee, and for the lookup.
+    let mut far = fixture::image(1_000);
+    far.phash = probe ^ 0x0003_0003_0003_0003;
+    add.push(far.clone());
+    for image in &add {
+        fixture::store_image(&store, default, image, &[]).await.unwrap();
+    }
+    let mut elsewhere = fixture::image(1_001);
+    elsewhere.phash = probe;
+    fixture::store_image(&store, other, &elsewhere, &[]).await.unwrap();
+
+    let candidates = store.near_candidates(default, probe, add[0].dhash).await.unwrap();
+    let found: HashSet<Uuid> = candidates.iter().map(|image| image.id).collect();
+    assert_eq!(found, near);
+    // Nearest first: the one with the probe's own hashes.
+    assert_eq!(candidates[0].id, add[0].id);
+    // Negative hashes have bands like any other.
+    assert!(store.near_candidates(other, !probe, 0).await.unwrap().is_empty());
+    let negative = store.near_candidates(other, probe ^ i64::MIN, 0).await.unwrap();
+    assert_eq!(negative.iter().map(|image| image.id).collect::<Vec<_>>(), [elsewhere.id]);
+}
+
+#[tokio::test]
+async fn a_picture_that_is_everywhere_answers_a_bounded_number_of_sources() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let pages: Vec<_> = (0..MOST_SOURCES + 20).map(|n| image_url("logo.png", &n.to_string())).collect();
+    let rows = admit_images(&store, crawl.id, 9, &pages).await;
+    let image =
+        fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
+    settle(&store, rows[0].id, "processed", None, Some(image)).await;
+    let sources = store.sources(&[image]).await.unwrap();
+    assert_eq!(sources.len() as i64, MOST_SOURCES);
+    assert_eq!(sources[0].1.page_url.as_deref(), Some("http://site.test/0"));
+    assert!(store.sources(&[]).await.unwrap().is_empty());
+}

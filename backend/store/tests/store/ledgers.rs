@@ -1,0 +1,230 @@
+//! Admission to the ledgers, and settling.
+use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle};
+use std::collections::HashSet;
+use store::StoreError;
+use store::pages::{NewImageUrl, PageResult};
+use testing::TestDatabase;
+use uuid::Uuid;
+
+#[tokio::test]
+async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let urls = |rows: &[store::pages::Admitted]| rows.iter().map(|row| row.url.clone()).collect::<Vec<_>>();
+    let first = admit_pages(&store, crawl.id, 4, &[page("b"), page("a"), page("b")]).await;
+    assert_eq!(urls(&first), ["http://site.test/b", "http://site.test/a"]);
+    assert_eq!(first[0].depth, 1);
+    let second = admit_pages(&store, crawl.id, 4, &[page("a"), page("c"), page("d"), page("e")]).await;
+    assert_eq!(urls(&second), ["http://site.test/c", "http://site.test/d"]);
+    assert!(admit_pages(&store, crawl.id, 4, &[page("f")]).await.is_empty());
+    assert!(admit_pages(&store, crawl.id, 4, &[]).await.is_empty());
+    // Another crawl has a ledger of its own.
+    let other = fixture::crawl(&store).await;
+    assert_eq!(admit_pages(&store, other.id, 4, &[page("a")]).await.len(), 1);
+    // URLs of any length and content are fine.
+    let long = page("x".repeat(20_000) + "\0");
+    assert_eq!(admit_pages(&store, other.id, 4, &[long.clone(), long]).await.len(), 1);
+    let mut conn = store.pool().acquire().await.unwrap();
+    let nobody = store.admit_pages(&mut conn, Uuid::now_v7(), 4, &[page("a")]).await;
+    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_at_once_admit_every_url_exactly_once_and_never_too_many() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let tasks = (0..10).map(|task| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let (mut pages, mut images) = (Vec::new(), Vec::new());
+            for round in 0..8 {
+                // Overlapping windows: every URL is offered by several tasks.
+                let from = (task * 3 + round * 5) % 60;
+                let offered: Vec<_> = (from..from + 20).map(page).collect();
+                pages.extend(admit_pages(&store, crawl.id, 50, &offered).await);
+                let offered: Vec<_> =
+                    (from..from + 20).map(|n| image_url(n, &format!("page{task}"))).collect();
+                images.extend(admit_images(&store, crawl.id, 1_000, &offered).await);
+            }
+            (pages, images)
+        })
+    });
+    let (mut pages, mut images) = (Vec::new(), Vec::new());
+    for (p, i) in futures::future::try_join_all(tasks).await.unwrap() {
+        pages.extend(p.into_iter().map(|row| row.url));
+        images.extend(i.into_iter().map(|row| row.url));
+    }
+    assert_eq!(pages.len(), 50);
+    assert_eq!(pages.iter().collect::<HashSet<_>>().len(), 50);
+    assert_eq!(images.iter().collect::<HashSet<_>>().len(), images.len());
+    let progress = store.crawl_progress(crawl.id).await.unwrap();
+    assert_eq!((progress.pages["queued"], progress.images["queued"]), (50, images.len() as i64));
+    let (sightings, distinct): (i64, i64) =
+        sqlx::query_as("select count(*), count(distinct (image_url, page_url)) from image_sources")
+            .fetch_one(db.pool())
+            .await
+            .unwrap();
+    assert_eq!(sightings, distinct);
+}
+
+#[tokio::test]
+async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let seen = [image_url("a.jpg", "one"), image_url("a.jpg", "two"), image_url("a.jpg", "one")];
+    let admitted = admit_images(&store, crawl.id, 1, &seen).await;
+    assert_eq!(admitted.len(), 1);
+    // Over the limit: not admitted, no source.
+    assert!(admit_images(&store, crawl.id, 1, &[image_url("b.jpg", "one")]).await.is_empty());
+    let image =
+        fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
+    settle(&store, admitted[0].id, "processed", None, Some(image)).await;
+    // Settled already: neither the state nor the image changes.
+    settle(&store, admitted[0].id, "failed", Some("late"), None).await;
+    // A sighting after the fact gets the image at once, even though the limit is reached.
+    let seed = NewImageUrl { page_url: None, alt: None, ..image_url("a.jpg", "") };
+    assert!(admit_images(&store, crawl.id, 1, &[image_url("a.jpg", "three"), seed]).await.is_empty());
+
+    let sources = store.sources(&[image, Uuid::now_v7(), image]).await.unwrap();
+    let pages: Vec<_> = sources.iter().map(|(id, source)| (*id, source.page_url.as_deref())).collect();
+    let page = |name: &'static str| (image, Some(name));
+    assert_eq!(
+        pages,
+        [
+            page("http://site.test/one"),
+            page("http://site.test/two"),
+            page("http://site.test/three"),
+            (image, None)
+        ]
+    );
+    let source = &sources[0].1;
+    assert_eq!((source.image_url.as_str(), source.alt.as_deref()), ("http://site.test/a.jpg", Some("a face")));
+    assert_eq!(source.crawl_id, Some(crawl.id));
+    let progress = store.crawl_progress(crawl.id).await.unwrap();
+    assert_eq!((progress.images["processed"], progress.reasons.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let admitted = admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "one")]).await;
+    let image =
+        fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
+
+    // Settled first, sighted before the commit.
+    let mut tx = store.begin().await.unwrap();
+    store.settle_image_url(tx.conn(), admitted[0].id, "processed", None, None, Some(image)).await.unwrap();
+    let sighting = tokio::spawn({
+        let store = store.clone();
+        async move { admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "two")]).await }
+    });
+    wait_for_a_lock(&db).await;
+    tx.commit().await.unwrap();
+    sighting.await.unwrap();
+    assert_eq!(store.sources(&[image]).await.unwrap().len(), 2);
+
+    // Sighted first, settled before the commit.
+    let admitted = admit_images(&store, crawl.id, 9, &[image_url("b.jpg", "one")]).await;
+    let mut tx = store.begin().await.unwrap();
+    store.admit_images(tx.conn(), crawl.id, 9, &[image_url("b.jpg", "two")]).await.unwrap();
+    let settling = tokio::spawn({
+        let (store, row) = (store.clone(), admitted[0].id);
+        async move { settle(&store, row, "duplicate", None, Some(image)).await }
+    });
+    wait_for_a_lock(&db).await;
+    tx.commit().await.unwrap();
+    settling.await.unwrap();
+    assert_eq!(store.sources(&[image]).await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_page_is_settled_once_with_all_that_is_known() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let pages = admit_pages(&store, crawl.id, 9, &[page("a"), page("b")]).await;
+    let mut conn = store.pool().acquire().await.unwrap();
+    let result = PageResult {
+        state: "fetched".into(),
+        status: Some(200),
+        final_url: Some("http://site.test/final".into()),
+        title: Some("a\0title".into()),
+        etag: Some("\"tag\"".into()),
+        last_modified: Some("yesterday".into()),
+        ..PageResult::default()
+    };
+    store.settle_page(&mut conn, pages[0].id, &result).await.unwrap();
+    let late = PageResult { state: "failed".into(), reason: Some("late".into()), ..PageResult::default() };
+    store.settle_page(&mut conn, pages[0].id, &late).await.unwrap();
+    store.settle_page(&mut conn, Uuid::now_v7(), &late).await.unwrap();
+    let row: (String, Option<i32>, String, String, String, String, bool) = sqlx::query_as(
+        "select state, status, final_url, title, etag, last_modified, finished_at is not null from pages where id = $1",
+    )
+    .bind(pages[0].id)
+    .fetch_one(db.pool())
+    .await
+    .unwrap();
+    let row = (row.0.as_str(), row.1, row.2.as_str(), row.3.as_str(), row.4.as_str(), row.5.as_str(), row.6);
+    assert_eq!(
+        row,
+        ("fetched", Some(200), "http://site.test/final", "a\u{FFFD}title", "\"tag\"", "yesterday", true)
+    );
+    let queued = PageResult { state: "queued".into(), ..PageResult::default() };
+    assert!(matches!(store.settle_page(&mut conn, pages[1].id, &queued).await, Err(StoreError::Invalid(_))));
+    let odd = store.settle_image_url(&mut conn, pages[1].id, "odd", None, None, None).await;
+    assert!(matches!(odd, Err(StoreError::Invalid(_))));
+}
+
+#[tokio::test]
+async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being_settled() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let pages = admit_pages(&store, crawl.id, 9, &[page("a"), page("b")]).await;
+    admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "a"), image_url("b.jpg", "a")]).await;
+
+    let mut settling = store.begin().await.unwrap();
+    let fetched = PageResult { state: "fetched".into(), ..PageResult::default() };
+    store.settle_page(settling.conn(), pages[0].id, &fetched).await.unwrap();
+    let cancelling = tokio::spawn({
+        let store = store.clone();
+        async move {
+            let mut tx = store.begin().await.unwrap();
+            store.set_crawl_state(tx.conn(), crawl.id, &["running"], "cancelled", None).await.unwrap();
+            let skipped = store.skip_queued(tx.conn(), crawl.id, "cancelled").await.unwrap();
+            tx.commit().await.unwrap();
+            skipped
+        }
+    });
+    wait_for_a_lock(&db).await;
+    // The page goes on to admit what it links to; the cancel waits for that and then skips it too.
+    assert_eq!(store.admit_pages(settling.conn(), crawl.id, 9, &[page("c")]).await.unwrap().len(), 1);
+    settling.commit().await.unwrap();
+    assert_eq!(cancelling.await.unwrap(), 4);
+    let progress = store.crawl_progress(crawl.id).await.unwrap();
+    assert_eq!((progress.pages["fetched"], progress.pages["skipped"], progress.images["skipped"]), (1, 2, 2));
+    assert_eq!(progress.reasons["cancelled"], 4);
+}
+
+/// Returns when some session of this database waits for a lock.
+async fn wait_for_a_lock(db: &TestDatabase) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        let waiting: bool = sqlx::query_scalar(
+            "select exists(select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')",
+        )
+        .fetch_one(db.pool())
+        .await
+        .unwrap();
+        if waiting {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "nobody waits for a lock");
+        tokio::task::yield_now().await;
+    }
+}

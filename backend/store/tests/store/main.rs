@@ -1,0 +1,13 @@
+//! The store on a real Postgres, a database per test.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod blobs;
+mod crawls;
+mod database;
+mod erasure;
+mod faces;
+mod fixture;
+mod hosts;
+mod images;
+mod ledgers;
+mod search;
