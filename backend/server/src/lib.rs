@@ -1,1 +1,26 @@
 //! The HTTP API.
+//!
+//! `router` needs an `AppState`; `openapi` needs nothing. One file per operation under `routes/<resource>/`; images come in through
+//! `extract::image`, errors go out through `ApiError`.
+
+pub mod config;
+pub mod error;
+mod extract;
+mod middleware;
+mod openapi;
+mod router;
+mod routes;
+mod serve;
+pub mod state;
+pub mod telemetry;
+
+pub use config::Config;
+pub use error::{ApiError, Code, Problem};
+pub use router::{openapi, router};
+pub use serve::serve;
+pub use state::{AppState, Services};
+
+/// The answer of `POST /faces/detect` for a picture that was analysed elsewhere, so that the command line speaks like the API.
+pub fn detect_answer(analysis: &pipeline::Analysis, engine: &inference::Engine) -> serde_json::Value {
+    serde_json::json!(routes::faces::DetectAnswer::of(analysis, engine))
+}

@@ -1,0 +1,54 @@
+//! What the operator chose for the API.
+use std::time::Duration;
+
+/// Limits and manners of the HTTP API.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Longest accepted image, in bytes of the file.
+    pub image_limit: usize,
+    /// Longest accepted body of a batch, in bytes.
+    pub batch_limit: usize,
+    /// Longest accepted JSON body that carries no image, in bytes.
+    pub json_limit: usize,
+    /// Most images in one batch.
+    pub batch_images: usize,
+    /// Images of one batch that are analysed at a time.
+    pub batch_concurrency: usize,
+    /// Analyses admitted at a time, running and waiting; one more is answered 429.
+    pub max_analyses: usize,
+    /// From the head of a request to the head of its answer; longer is answered 503 `timeout`.
+    pub request_timeout: Duration,
+    /// Time between two looks at a crawl whose events are followed.
+    pub events_interval: Duration,
+    /// Origins whose pages may call the API from a browser; empty is none.
+    pub allow_origins: Vec<String>,
+    /// Similarity from which `/faces/compare` says `match`, and below which search leaves a face out; `None` is the embedder's own.
+    pub match_threshold: Option<f32>,
+    /// How long a shutdown waits for accepted requests.
+    pub drain: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            image_limit: 25 << 20,
+            batch_limit: 100 << 20,
+            json_limit: 4 << 20,
+            batch_images: 64,
+            batch_concurrency: 8,
+            max_analyses: 256,
+            request_timeout: Duration::from_secs(60),
+            events_interval: Duration::from_millis(500),
+            allow_origins: Vec::new(),
+            match_threshold: None,
+            drain: Duration::from_secs(20),
+        }
+    }
+}
+
+impl Config {
+    /// Longest accepted body that carries one image: the file as base64 in JSON, or with the seams of a multipart body.
+    pub fn single_body_limit(&self) -> usize {
+        self.image_limit / 3 * 4 + (64 << 10)
+    }
+}

@@ -1,0 +1,87 @@
+//! How the errors of the other crates become problems.
+use super::{ApiError, Code};
+use crawler::FetchError;
+use inference::RunError;
+use pipeline::AnalyzeError;
+use pipeline::crawl::CrawlError;
+use queue::QueueError;
+use store::StoreError;
+use vision::DecodeError;
+
+impl From<DecodeError> for ApiError {
+    fn from(error: DecodeError) -> Self {
+        let code = match &error {
+            DecodeError::NotAnImage => Code::NotAnImage,
+            DecodeError::Unsupported(_) => Code::UnsupportedFormat,
+            DecodeError::TooManyBytes { .. } => Code::TooManyBytes,
+            DecodeError::TooLarge { .. } => Code::ImageTooLarge,
+            DecodeError::Corrupt { .. } => Code::CorruptImage,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<RunError> for ApiError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Overloaded { retry_after, .. } => Self::overloaded(error.to_string(), retry_after),
+            RunError::Stopped => Self::new(Code::NotReady, error.to_string()),
+            RunError::Failed { .. } => Self::internal(error),
+        }
+    }
+}
+
+impl From<AnalyzeError> for ApiError {
+    fn from(error: AnalyzeError) -> Self {
+        match error {
+            AnalyzeError::Decode(error) => error.into(),
+            AnalyzeError::Run(error) => error.into(),
+            AnalyzeError::Option(sentence) => Self::new(Code::BadQuery, sentence),
+            AnalyzeError::Panicked => Self::new(Code::CorruptImage, error.to_string()),
+        }
+    }
+}
+
+impl From<FetchError> for ApiError {
+    fn from(error: FetchError) -> Self {
+        let code = match &error {
+            FetchError::Guard(_) => Code::ForbiddenUrl,
+            FetchError::TooLarge { .. } => Code::TooManyBytes,
+            _ => Code::UrlUnreachable,
+        };
+        Self::new(code, error.to_string()).reason(error.code())
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NotFound { .. } => Self::new(Code::NotFound, error.to_string()),
+            StoreError::Conflict(sentence) => Self::new(Code::Conflict, sentence),
+            StoreError::BadCursor => Self::new(Code::BadQuery, error.to_string()).field("cursor"),
+            other => Self::internal(other),
+        }
+    }
+}
+
+impl From<QueueError> for ApiError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::NotFound(_) => Self::new(Code::NotFound, error.to_string()),
+            QueueError::Stale(_) => Self::new(Code::Conflict, error.to_string()),
+            other => Self::internal(other),
+        }
+    }
+}
+
+impl From<CrawlError> for ApiError {
+    fn from(error: CrawlError) -> Self {
+        match error {
+            CrawlError::Invalid { field, reason } => {
+                Self::new(Code::InvalidField, format!("{field}: {reason}")).field(field)
+            }
+            CrawlError::Store(error) => error.into(),
+            CrawlError::Queue(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Problem documents (RFC 9457): every error of the API has a stable `code`, and names what was wrong and what is allowed.
+mod code;
+mod convert;
+
+pub use code::Code;
+
+use crate::middleware::request_id;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// The body of every error answer, `application/problem+json`.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "type": "urn:facecrawl:problem:bad_query", "title": "A query parameter is wrong", "status": 400, "code": "bad_query",
+    "detail": "limit: invalid value: integer `0`, expected a whole number from 1 to 1000",
+    "request_id": "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11", "field": "limit", "value": "0", "allowed": ["a whole number from 1 to 1000"]
+}))]
+pub struct Problem {
+    /// A URN that ends with the code.
+    pub r#type: String,
+    /// What the code means, the same for every occurrence.
+    pub title: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// Stable and machine-readable.
+    #[schema(value_type = String, example = "bad_query")]
+    pub code: Code,
+    /// What went wrong this time.
+    pub detail: String,
+    /// Also in the header `x-request-id`; quote it when you ask for help.
+    pub request_id: String,
+    /// The parameter, field, part or image that is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Its value as it was sent, cut to 200 characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// What would have been accepted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<String>,
+    /// A finer code, such as the crawler's reason why a URL could not be fetched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Several sentences, where several things are wrong.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+    #[serde(skip)]
+    retry_after: Option<Duration>,
+}
+
+/// Why a request was refused or failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}: {}", .0.code.as_str(), .0.detail)]
+pub struct ApiError(Box<Problem>);
+
+impl ApiError {
+    /// A problem with the code's own status and title.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self(Box::new(Problem {
+            r#type: format!("urn:facecrawl:problem:{}", code.as_str()),
+            title: code.title(),
+            status: code.status().as_u16(),
+            code,
+            detail: detail.into(),
+            request_id: request_id::current(),
+            field: None,
+            value: None,
+            allowed: Vec::new(),
+            reason: None,
+            errors: Vec::new(),
+            retry_after: None,
+        }))
+    }
+
+    /// Names what is wrong.
+    #[must_use]
+    pub fn field(mut self, field: impl Into<String>) -> Self {
+        self.0.field = Some(field.into());
+        self
+    }
+
+    /// Shows the value that was sent.
+    #[must_use]
+    pub fn value(mut self, value: impl AsRef<str>) -> Self {
+        self.0.value = Some(value.as_ref().chars().take(200).collect());
+        self
+    }
+
+    /// Says what would have been accepted.
+    #[must_use]
+    pub fn allowed<T: Into<String>>(mut self, allowed: impl IntoIterator<Item = T>) -> Self {
+        self.0.allowed = allowed.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Adds a finer code.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.0.reason = Some(reason.into());
+        self
+    }
+
+    /// Adds the single sentences.
+    #[must_use]
+    pub fn errors(mut self, errors: Vec<String>) -> Self {
+        self.0.errors = errors;
+        self
+    }
+
+    /// Says which of several images is meant: `a`, `images[3]`.
+    #[must_use]
+    pub fn within(mut self, place: &str) -> Self {
+        self.0.field = Some(match self.0.field.take() {
+            Some(field) => format!("{place}.{field}"),
+            None => place.to_owned(),
+        });
+        self
+    }
+
+    /// 429 with `Retry-After`.
+    pub fn overloaded(detail: impl Into<String>, retry_after: Duration) -> Self {
+        let mut error = Self::new(Code::Overloaded, detail);
+        error.0.retry_after = Some(retry_after);
+        error
+    }
+
+    /// 500. The cause goes to the log under the request id, never to the caller.
+    pub fn internal(cause: impl std::fmt::Display) -> Self {
+        tracing::error!(request_id = request_id::current(), error = %cause, "request failed");
+        Self::new(Code::Internal, "the service failed; its log has the cause under this request id")
+    }
+
+    /// 404 for a thing that is not there.
+    pub fn not_found(what: &str, id: impl std::fmt::Display) -> Self {
+        Self::new(Code::NotFound, format!("there is no {what} {id}"))
+    }
+
+    /// Its code.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// The document, for answers that carry problems inside (a batch).
+    pub fn into_problem(self) -> Problem {
+        *self.0
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = self.0.code.status();
+        let body = serde_json::to_vec(&self.0).expect("a problem is plain data");
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(wait) = self.0.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs_f64().ceil().max(1.0) as u64));
+        }
+        response
+    }
+}

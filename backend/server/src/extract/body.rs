@@ -1,0 +1,130 @@
+//! Reading bodies with a limit, in a way that lets the caller see the refusal.
+//!
+//! A server that closes a connection while the caller still sends makes many clients lose the answer (the unread bytes
+//! turn into a reset). So what exceeds a limit is read on and thrown away for a while before the answer is given.
+use crate::{ApiError, Code};
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use std::time::Duration;
+
+/// Bytes over the limit that are read and dropped before the answer.
+const LINGER_BYTES: usize = 64 << 20;
+/// The longest time spent on that.
+const LINGER_TIME: Duration = Duration::from_secs(5);
+
+/// Marks the end of a limited body that was longer than allowed.
+#[derive(Debug, thiserror::Error)]
+#[error("the body is longer than {limit} bytes")]
+pub(super) struct TooLong {
+    pub(super) limit: usize,
+}
+
+pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
+    ApiError::new(Code::TooManyBytes, format!("{what} is longer than {limit} bytes"))
+        .allowed([format!("at most {limit} bytes")])
+}
+
+/// Refuses by `Content-Length` alone where reading on would be pointless: the caller waits for leave to send
+/// (`Expect: 100-continue`), or announces more than would be thrown away.
+pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Result<(), ApiError> {
+    let length = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse::<u64>().ok())
+        .unwrap_or(0);
+    let hopeless = length > limit as u64
+        && (headers.contains_key(header::EXPECT) || length > (limit + LINGER_BYTES) as u64);
+    if hopeless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
+}
+
+/// The body cut off with `TooLong` after `limit` bytes; what follows is thrown away first.
+pub(super) fn limited(body: Body, limit: usize) -> Body {
+    let state = (body.into_data_stream(), 0_usize);
+    Body::from_stream(futures::stream::try_unfold(state, move |(mut stream, seen)| async move {
+        let Some(chunk) = stream.next().await else { return Ok(None) };
+        let chunk = chunk?;
+        let seen = seen + chunk.len();
+        if seen <= limit {
+            return Ok(Some((chunk, (stream, seen))));
+        }
+        let linger = async {
+            let mut dropped = 0;
+            while let Some(Ok(chunk)) = stream.next().await {
+                dropped += chunk.len();
+                if dropped > LINGER_BYTES {
+                    break;
+                }
+            }
+        };
+        // Whether it ends in time changes nothing for the answer.
+        let _ = tokio::time::timeout(LINGER_TIME, linger).await;
+        Err(axum::Error::new(TooLong { limit }))
+    }))
+}
+
+/// Finds `TooLong` behind whatever wrapped it.
+pub(super) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |e| e.source()).any(|e| e.is::<TooLong>())
+}
+
+/// The whole body.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+    what: &str,
+) -> Result<Bytes, ApiError> {
+    check_length(headers, limit, what)?;
+    let mut stream = limited(body, limit).into_data_stream();
+    let mut first: Option<Bytes> = None;
+    let mut all = BytesMut::new();
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|error| {
+            if is_too_long(&error) {
+                too_many_bytes(what, limit)
+            } else {
+                ApiError::new(Code::BadMultipart, format!("the body could not be read: {error}"))
+            }
+        })?;
+        match first.take() {
+            None if all.is_empty() => first = Some(chunk),
+            None => all.extend_from_slice(&chunk),
+            Some(before) => {
+                all.extend_from_slice(&before);
+                all.extend_from_slice(&chunk);
+            }
+        }
+    }
+    Ok(first.unwrap_or_else(|| all.freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn chunks(sizes: &[usize]) -> Body {
+        let chunks: Vec<Result<Bytes, axum::Error>> =
+            sizes.iter().enumerate().map(|(i, n)| Ok(Bytes::from(vec![i as u8; *n]))).collect();
+        Body::from_stream(futures::stream::iter(chunks))
+    }
+
+    #[tokio::test]
+    async fn a_body_up_to_the_limit_is_read_whole() {
+        for sizes in [&[][..], &[10], &[4, 6], &[1, 2, 3, 4]] {
+            let read = read(&HeaderMap::new(), chunks(sizes), 10, "the body").await.unwrap();
+            let wanted: Vec<u8> =
+                sizes.iter().enumerate().flat_map(|(i, n)| std::iter::repeat_n(i as u8, *n)).collect();
+            assert_eq!(read, wanted);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_byte_more_is_refused() {
+        let error = read(&HeaderMap::new(), chunks(&[4, 7]), 10, "the image").await.unwrap_err();
+        assert_eq!(error.code(), Code::TooManyBytes);
+        assert!(error.to_string().contains("10 bytes"));
+    }
+}

@@ -1,0 +1,369 @@
+//! The three ways to pass an image: a multipart part, a raw body, or JSON with a URL or base64. Every operation takes them through here.
+use super::{body, json, multipart};
+use crate::{ApiError, AppState, Code};
+use axum::extract::{FromRequest, Request};
+use axum::http::HeaderMap;
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use crawler::fetch::{AnyHop, Kind, Request as FetchRequest};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Content types that carry an image; `image/*` stands for any of them.
+const TYPES: &[&str] = &["multipart/form-data", "application/json", "image/*", "application/octet-stream"];
+
+/// An image by URL or as base64: exactly one of the two.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(untagged, try_from = "SourceFields")]
+#[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
+pub(crate) enum ImageSource {
+    /// Fetched by the service, under the same guard as the crawler.
+    #[schema(title = "ImageByUrl")]
+    Url {
+        /// An http or https URL.
+        url: String,
+    },
+    /// In the request.
+    #[schema(title = "ImageAsBase64")]
+    Base64 {
+        /// Standard or URL-safe alphabet, with or without padding; a `data:` prefix is accepted.
+        image_base64: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SourceFields {
+    pub(crate) url: Option<String>,
+    pub(crate) image_base64: Option<String>,
+}
+
+impl TryFrom<SourceFields> for ImageSource {
+    type Error = &'static str;
+
+    fn try_from(fields: SourceFields) -> Result<Self, Self::Error> {
+        match (fields.url, fields.image_base64) {
+            (Some(url), None) => Ok(Self::Url { url }),
+            (None, Some(image_base64)) => Ok(Self::Base64 { image_base64 }),
+            _ => Err("expected exactly one of `url` and `image_base64`"),
+        }
+    }
+}
+
+/// A multipart body with one image.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
+pub(crate) struct ImageForm {
+    /// The file.
+    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream")]
+    image: Vec<u8>,
+}
+
+/// How a body carries its images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Multipart,
+    Json,
+    Raw,
+}
+
+impl Carrier {
+    /// By content type; a body without one is taken as raw, since its content tells what it is.
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let media = json::media_type(headers);
+        match media.as_str() {
+            "multipart/form-data" => Ok(Self::Multipart),
+            "" | "application/octet-stream" => Ok(Self::Raw),
+            other if other.starts_with("image/") => Ok(Self::Raw),
+            _ if json::is_json(headers) => Ok(Self::Json),
+            _ => Err(json::unsupported(headers, TYPES)),
+        }
+    }
+}
+
+/// The bytes of the one image of a request.
+pub(crate) struct ImageBody(pub(crate) Bytes);
+
+impl FromRequest<AppState> for ImageBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        match Carrier::of(request.headers())? {
+            Carrier::Json => {
+                let source: ImageSource = read_json(request, state).await?;
+                resolve(state, &source).await.map(Self)
+            }
+            Carrier::Multipart => one_part(request, state).await.map(Self),
+            Carrier::Raw => raw(request, state).await.map(Self),
+        }
+    }
+}
+
+/// The `image` part.
+pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
+    let mut parts = read_parts(request, state, &["image"], 1).await?;
+    match parts.pop() {
+        Some(part) => part.bytes,
+        None => Err(missing("image", &["image"])),
+    }
+}
+
+/// The body itself.
+pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
+    let (parts, body) = request.into_parts();
+    let bytes = body::read(&parts.headers, body, state.config.image_limit, "the image").await?;
+    if bytes.is_empty() {
+        return Err(ApiError::new(Code::MissingImage, "the body is empty; it should be an image").allowed([
+            "a multipart part `image`",
+            "a raw image body",
+            "{\"url\": …}",
+            "{\"image_base64\": …}",
+        ]));
+    }
+    Ok(bytes)
+}
+
+/// A JSON body that may carry one image.
+pub(crate) async fn read_json<T: serde::de::DeserializeOwned>(
+    request: Request,
+    state: &AppState,
+) -> Result<T, ApiError> {
+    let (parts, body) = request.into_parts();
+    json::parse(&body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?)
+}
+
+/// Two images, told apart by name (`image_a`, `image_b`) or by order (`image` twice).
+pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2], ApiError> {
+    const NAMES: &[&str] = &["image", "image_a", "image_b"];
+    let (mut a, mut b) = (None, None);
+    for part in read_parts(request, state, NAMES, 2).await? {
+        let slot = match part.name.as_str() {
+            "image_a" => &mut a,
+            "image_b" => &mut b,
+            _ if a.is_none() => &mut a,
+            _ => &mut b,
+        };
+        if slot.is_some() {
+            return Err(ApiError::new(Code::UnknownPart, format!("the part `{}` is there twice", part.name))
+                .field(part.name)
+                .allowed(["image twice", "image_a and image_b"]));
+        }
+        *slot = Some(part.bytes?);
+    }
+    match (a, b) {
+        (Some(a), Some(b)) => Ok([a, b]),
+        (None, _) => Err(missing("image_a", NAMES)),
+        (_, None) => Err(missing("image_b", NAMES)),
+    }
+}
+
+/// Two images in JSON.
+pub(crate) async fn pair_of_sources(
+    state: &AppState,
+    a: &ImageSource,
+    b: &ImageSource,
+) -> Result<[Bytes; 2], ApiError> {
+    let (a, b) = tokio::join!(resolve(state, a), resolve(state, b));
+    let named = |name: &str, error: ApiError| error.within(name);
+    Ok([a.map_err(|error| named("a", error))?, b.map_err(|error| named("b", error))?])
+}
+
+/// One image of a batch, with its bytes or its own problem.
+pub(crate) enum BatchInput {
+    /// Read already.
+    Part(Result<Bytes, ApiError>),
+    /// Still to be resolved.
+    Source(ImageSource),
+}
+
+impl BatchInput {
+    pub(crate) async fn bytes(self, state: &AppState) -> Result<Bytes, ApiError> {
+        match self {
+            Self::Part(bytes) => bytes,
+            Self::Source(source) => resolve(state, &source).await,
+        }
+    }
+}
+
+/// A batch in JSON.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BatchBody {
+    /// 1 to 64 images.
+    #[schema(min_items = 1, max_items = 64)]
+    images: Vec<ImageSource>,
+}
+
+/// A multipart body with several parts `image`.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
+pub(crate) struct BatchForm {
+    /// The files, 1 to 64 parts of this name.
+    #[schema(value_type = Vec<String>, format = Binary, min_items = 1, max_items = 64)]
+    image: Vec<Vec<u8>>,
+}
+
+/// Reads a batch.
+pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>, ApiError> {
+    let limit = state.config.batch_images;
+    match Carrier::of(request.headers())? {
+        Carrier::Multipart => {
+            let parts = read_parts(request, state, &["image"], limit).await?;
+            if parts.is_empty() {
+                return Err(missing("image", &["image"]));
+            }
+            Ok(parts.into_iter().map(|part| BatchInput::Part(part.bytes)).collect())
+        }
+        Carrier::Json => {
+            let (parts, body) = request.into_parts();
+            let bytes = body::read(&parts.headers, body, state.config.batch_limit, "the body").await?;
+            let body: BatchBody = json::parse(&bytes)?;
+            match body.images.len() {
+                0 => Err(missing("images", &["images"])),
+                n if n > limit => Err(ApiError::new(
+                    Code::TooManyImages,
+                    format!("{n} images; at most {limit} are accepted"),
+                )
+                .field("images")
+                .allowed([format!("1 to {limit} images")])),
+                _ => Ok(body.images.into_iter().map(BatchInput::Source).collect()),
+            }
+        }
+        Carrier::Raw => {
+            Err(json::unsupported(request.headers(), &["multipart/form-data", "application/json"]))
+        }
+    }
+}
+
+async fn read_parts(
+    request: Request,
+    state: &AppState,
+    names: &'static [&'static str],
+    count: usize,
+) -> Result<Vec<multipart::Part>, ApiError> {
+    // One image may fill its limit, two may too; a larger number shares the batch's limit.
+    let framing = 64 << 10;
+    let body_bytes = (state.config.image_limit + framing)
+        .saturating_mul(count)
+        .min(state.config.batch_limit.max(2 * state.config.image_limit) + framing);
+    let limits = multipart::Limits { parts: names, count, part_bytes: state.config.image_limit, body_bytes };
+    multipart::read(request, limits).await
+}
+
+fn missing(name: &str, allowed: &[&str]) -> ApiError {
+    ApiError::new(Code::MissingImage, format!("`{name}` is missing"))
+        .field(name)
+        .allowed(allowed.iter().copied())
+}
+
+/// The bytes that a source stands for.
+pub(crate) async fn resolve(state: &AppState, source: &ImageSource) -> Result<Bytes, ApiError> {
+    match source {
+        ImageSource::Url { url } => fetch(state, url).await,
+        ImageSource::Base64 { image_base64 } => decode_base64(image_base64, state.config.image_limit),
+    }
+}
+
+async fn fetch(state: &AppState, text: &str) -> Result<Bytes, ApiError> {
+    let bad = |reason: String| {
+        ApiError::new(Code::BadUrl, format!("url: {reason}"))
+            .field("url")
+            .value(text)
+            .allowed(["an absolute http or https URL"])
+    };
+    let url = url::Url::parse(text.trim()).map_err(|error| bad(error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(bad(format!("`{}` is not a scheme that can be fetched", url.scheme())));
+    }
+    let fetched = state
+        .services
+        .fetcher
+        .fetch(FetchRequest::new(url, Kind::Image), &AnyHop)
+        .await
+        .map_err(|error| ApiError::from(error).field("url").value(text))?;
+    if fetched.body.len() > state.config.image_limit {
+        return Err(body::too_many_bytes("the image", state.config.image_limit).field("url"));
+    }
+    Ok(fetched.body)
+}
+
+const LENIENT: GeneralPurposeConfig =
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
+const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
+
+fn decode_base64(text: &str, limit: usize) -> Result<Bytes, ApiError> {
+    let refuse = |detail: String| {
+        ApiError::new(Code::BadBase64, format!("image_base64: {detail}"))
+            .field("image_base64")
+            .allowed(["base64 of an image file", "data:image/…;base64,…"])
+    };
+    let text = text.trim();
+    let data = if text.get(..5).is_some_and(|head| head.eq_ignore_ascii_case("data:")) {
+        match text.split_once(',') {
+            Some((head, data)) if head.to_ascii_lowercase().ends_with(";base64") => data,
+            _ => return Err(refuse("the data: URI has no `;base64,`".into())),
+        }
+    } else {
+        text
+    };
+    // Line breaks, as `base64` of the shell makes them, are no mistake.
+    let compact: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    if compact.is_empty() {
+        return Err(ApiError::new(Code::MissingImage, "`image_base64` is empty").field("image_base64"));
+    }
+    if compact.len() / 4 * 3 > limit + 3 {
+        return Err(body::too_many_bytes("the image", limit).field("image_base64"));
+    }
+    let engine = if compact.iter().any(|byte| matches!(byte, b'-' | b'_')) { &URL_SAFE } else { &STANDARD };
+    let bytes = engine.decode(&compact).map_err(|error| refuse(error.to_string()))?;
+    if bytes.len() > limit {
+        return Err(body::too_many_bytes("the image", limit).field("image_base64"));
+    }
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn base64_is_read_in_all_its_usual_spellings() {
+        for text in [
+            "+/+/AA==",
+            "+/+/AA",
+            "-_-_AA",
+            " +/+/\nAA== ",
+            "data:image/png;base64,+/+/AA==",
+            "DATA:;BASE64,+/+/AA",
+        ] {
+            assert_eq!(decode_base64(text, 100).unwrap(), vec![0xfb, 0xff, 0xbf, 0x00], "{text}");
+        }
+    }
+
+    #[test]
+    fn base64_that_is_none_is_refused() {
+        for (text, code) in [
+            ("", Code::MissingImage),
+            ("data:image/png;base64,", Code::MissingImage),
+            ("????", Code::BadBase64),
+            ("data:image/png,abcd", Code::BadBase64),
+            ("A", Code::BadBase64),
+            ("é", Code::BadBase64),
+        ] {
+            assert_eq!(decode_base64(text, 100).unwrap_err().code(), code, "{text}");
+        }
+        assert_eq!(decode_base64(&"A".repeat(200), 100).unwrap_err().code(), Code::TooManyBytes);
+    }
+
+    #[test]
+    fn a_source_is_exactly_one_of_two() {
+        assert!(json::parse::<ImageSource>(br#"{"url": "http://a/b"}"#).is_ok());
+        for text in ["{}", r#"{"url": "http://a", "image_base64": "AA"}"#, r#"{"path": "/etc"}"#, "[]", "1"] {
+            assert_eq!(json::parse::<ImageSource>(text.as_bytes()).unwrap_err().code(), Code::InvalidField);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! JSON bodies: malformed text is `bad_json`; well-formed text with a wrong field is `invalid_field` and names the field.
+use super::{body, query::allowed_of};
+use crate::{ApiError, AppState, Code};
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, header};
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+/// A JSON body without images.
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        if !is_json(&parts.headers) {
+            return Err(unsupported(&parts.headers, &["application/json"]));
+        }
+        let bytes = body::read(&parts.headers, body, state.config.json_limit, "the body").await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+/// The media type in lower case, without parameters; empty when there is none.
+pub(super) fn media_type(headers: &HeaderMap) -> String {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    let media = media_type(headers);
+    media == "application/json" || (media.starts_with("application/") && media.ends_with("+json"))
+}
+
+pub(super) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
+    let media = media_type(headers);
+    let said = if media.is_empty() { "no content type".to_owned() } else { format!("`{media}`") };
+    ApiError::new(Code::UnsupportedMediaType, format!("{said}; allowed are {}", allowed.join(", ")))
+        .field("content-type")
+        .value(media)
+        .allowed(allowed.iter().copied())
+}
+
+/// Parses a JSON text.
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize(&mut deserializer).and_then(|value| {
+        // Text after the document is an error as well.
+        let root = serde_path_to_error::Track::new().path();
+        deserializer.end().map_err(|error| serde_path_to_error::Error::new(root, error)).map(|()| value)
+    });
+    parsed.map_err(|error| {
+        let path = error.path().to_string();
+        let error = error.into_inner();
+        if error.classify() != Category::Data {
+            return ApiError::new(Code::BadJson, format!("the body is not JSON: {error}"));
+        }
+        let message = error.to_string();
+        // The position is of no use to a caller who made the text with a library.
+        let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(text, _)| text);
+        let field = match path.as_str() {
+            "." => message.split('`').nth(1).unwrap_or_default().to_owned(),
+            path => path.to_owned(),
+        };
+        let detail = if field.is_empty() { message.to_owned() } else { format!("{field}: {message}") };
+        ApiError::new(Code::InvalidField, detail).field(field).allowed(allowed_of(message))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::extract::values::Bounded;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        name: String,
+        limit: Option<Bounded<1, 10>>,
+        items: Option<Vec<Body>>,
+    }
+
+    #[test]
+    fn a_good_body_is_read() {
+        let body: Body = parse(br#"{"name": "a", "limit": 3, "items": [{"name": "b"}]}"#).unwrap();
+        assert_eq!((body.name.as_str(), body.limit.unwrap().get(), body.items.unwrap().len()), ("a", 3, 1));
+    }
+
+    #[test]
+    fn text_that_is_not_json_is_told_from_wrong_fields() {
+        for (text, code, field, allowed) in [
+            ("", Code::BadJson, None, None),
+            ("{", Code::BadJson, None, None),
+            ("nonsense", Code::BadJson, None, None),
+            (r#"{"name": "a"} x"#, Code::BadJson, None, None),
+            ("[]", Code::InvalidField, Some(""), None),
+            ("{}", Code::InvalidField, Some("name"), None),
+            (r#"{"name": 1}"#, Code::InvalidField, Some("name"), Some("a string")),
+            (
+                r#"{"name": "a", "limit": 11}"#,
+                Code::InvalidField,
+                Some("limit"),
+                Some("a whole number from 1 to 10"),
+            ),
+            (
+                r#"{"name": "a", "limit": "3"}"#,
+                Code::InvalidField,
+                Some("limit"),
+                Some("a whole number from 1 to 10"),
+            ),
+            (r#"{"name": "a", "size": 1}"#, Code::InvalidField, Some("size"), Some("name")),
+            (
+                r#"{"name": "a", "items": [{"name": "b", "limit": 0}]}"#,
+                Code::InvalidField,
+                Some("items[0].limit"),
+                None,
+            ),
+        ] {
+            let problem = parse::<Body>(text.as_bytes()).unwrap_err().into_problem();
+            assert_eq!(problem.code, code, "{text}: {}", problem.detail);
+            assert_eq!(problem.field.as_deref(), field, "{text}: {}", problem.detail);
+            if let Some(allowed) = allowed {
+                assert_eq!(problem.allowed.first().map(String::as_str), Some(allowed), "{text}");
+            }
+        }
+    }
+}

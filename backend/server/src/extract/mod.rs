@@ -1,0 +1,13 @@
+//! What comes in: parameters, ids, JSON and images. Every refusal names what was wrong and what is allowed.
+mod body;
+pub(crate) mod cursor;
+pub(crate) mod image;
+mod json;
+mod multipart;
+mod path;
+mod query;
+pub(crate) mod values;
+
+pub(crate) use json::Json;
+pub(crate) use path::Id;
+pub(crate) use query::Query;

@@ -1,0 +1,99 @@
+//! Images as multipart parts.
+use super::body::{self, too_many_bytes};
+use crate::{ApiError, Code};
+use axum::extract::multipart::{Field, MultipartError};
+use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
+use bytes::{Bytes, BytesMut};
+
+/// What a multipart body may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Names of parts.
+    pub(super) parts: &'static [&'static str],
+    /// Most parts.
+    pub(super) count: usize,
+    /// Bytes of one part.
+    pub(super) part_bytes: usize,
+    /// Bytes of the body.
+    pub(super) body_bytes: usize,
+}
+
+/// One image part.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) name: String,
+    /// Its bytes, or why this one cannot be used (a batch answers per image).
+    pub(super) bytes: Result<Bytes, ApiError>,
+}
+
+/// Reads all parts in order. A fault of the whole body (a part of another name, too many of them) is remembered and the rest thrown
+/// away, so that the caller has sent everything before the answer comes.
+pub(super) async fn read(request: Request, limits: Limits) -> Result<Vec<Part>, ApiError> {
+    body::check_length(request.headers(), limits.body_bytes, "the body")?;
+    let mut request = request.map(|inner| body::limited(inner, limits.body_bytes));
+    // The line above bounds the body; axum's own limit of 2 MB would cut it short.
+    DefaultBodyLimit::disable().apply(&mut request);
+    let mut multipart = Multipart::from_request(request, &())
+        .await
+        .map_err(|rejection| ApiError::new(Code::BadMultipart, rejection.body_text()))?;
+    let mut parts = Vec::new();
+    let mut fault = None;
+    while let Some(mut field) = multipart.next_field().await.map_err(|error| refuse(&error, limits))? {
+        let name = field.name().unwrap_or_default().to_owned();
+        if !limits.parts.contains(&name.as_str()) {
+            fault.get_or_insert_with(|| unknown(&name, limits.parts));
+        } else if parts.len() == limits.count {
+            fault.get_or_insert_with(|| {
+                ApiError::new(Code::TooManyImages, format!("more than {} images", limits.count))
+                    .field(&name)
+                    .allowed([format!("at most {} images", limits.count)])
+            });
+        }
+        let bytes = collect(&mut field, if fault.is_some() { 0 } else { limits.part_bytes }, &name)
+            .await
+            .map_err(|error| refuse(&error, limits))?;
+        if fault.is_none() {
+            parts.push(Part { name, bytes });
+        }
+    }
+    fault.map_or(Ok(parts), Err)
+}
+
+/// A part's bytes; over the limit its end is still awaited.
+async fn collect(
+    field: &mut Field<'_>,
+    limit: usize,
+    name: &str,
+) -> Result<Result<Bytes, ApiError>, MultipartError> {
+    let mut bytes = BytesMut::new();
+    let mut over = false;
+    while let Some(chunk) = field.chunk().await? {
+        over |= bytes.len() + chunk.len() > limit;
+        if !over {
+            bytes.extend_from_slice(&chunk);
+        }
+    }
+    if over {
+        return Ok(Err(too_many_bytes("the image", limit).field(name)));
+    }
+    if bytes.is_empty() {
+        return Ok(Err(ApiError::new(Code::MissingImage, format!("the part `{name}` is empty")).field(name)));
+    }
+    Ok(Ok(bytes.freeze()))
+}
+
+fn unknown(name: &str, allowed: &[&str]) -> ApiError {
+    ApiError::new(
+        Code::UnknownPart,
+        format!("the part `{name}` is not known here; allowed are {}", allowed.join(", ")),
+    )
+    .field(name)
+    .allowed(allowed.iter().copied())
+}
+
+fn refuse(error: &MultipartError, limits: Limits) -> ApiError {
+    if body::is_too_long(error) {
+        return too_many_bytes("the body", limits.body_bytes);
+    }
+    ApiError::new(Code::BadMultipart, error.body_text())
+}

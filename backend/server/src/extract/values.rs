@@ -1,0 +1,132 @@
+//! Numbers with a range, for query strings and JSON alike.
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use std::fmt;
+use uuid::Uuid;
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounded<const MIN: i64, const MAX: i64>(i64);
+
+impl<const MIN: i64, const MAX: i64> Bounded<MIN, MAX> {
+    pub(crate) fn get(self) -> i64 {
+        self.0
+    }
+
+    pub(crate) fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(0)
+    }
+}
+
+impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Whole<const MIN: i64, const MAX: i64>;
+        impl<const MIN: i64, const MAX: i64> Visitor<'_> for Whole<MIN, MAX> {
+            type Value = i64;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from {MIN} to {MAX}")
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<i64, E> {
+                if (MIN..=MAX).contains(&value) {
+                    Ok(value)
+                } else {
+                    Err(E::invalid_value(Unexpected::Signed(value), &self))
+                }
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<i64, E> {
+                i64::try_from(value)
+                    .ok()
+                    .filter(|value| (MIN..=MAX).contains(value))
+                    .ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
+            }
+        }
+        deserializer.deserialize_i64(Whole::<MIN, MAX>).map(Self)
+    }
+}
+
+macro_rules! ranged {
+    ($(#[$doc:meta])* $name:ident, $min:literal, $max:literal, $text:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub(crate) struct $name(f32);
+
+        impl $name {
+            pub(crate) fn get(self) -> f32 {
+                self.0
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Number;
+                impl Visitor<'_> for Number {
+                    type Value = f64;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($text)
+                    }
+
+                    fn visit_f64<E: Error>(self, value: f64) -> Result<f64, E> {
+                        // NaN is in no range.
+                        if ($min..=$max).contains(&value) {
+                            Ok(value)
+                        } else {
+                            Err(E::invalid_value(Unexpected::Float(value), &self))
+                        }
+                    }
+
+                    fn visit_i64<E: Error>(self, value: i64) -> Result<f64, E> {
+                        self.visit_f64(value as f64)
+                    }
+
+                    fn visit_u64<E: Error>(self, value: u64) -> Result<f64, E> {
+                        self.visit_f64(value as f64)
+                    }
+                }
+                deserializer.deserialize_f64(Number).map(|value| Self(value as f32))
+            }
+        }
+    };
+}
+
+ranged!(
+    /// A score or a quality.
+    Fraction, 0.0, 1.0, "a number from 0 to 1"
+);
+ranged!(
+    /// A cosine similarity.
+    Cosine, -1.0, 1.0, "a number from -1 to 1"
+);
+
+/// Side of a detection canvas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DetSize(pub(crate) u32);
+
+impl<'de> Deserialize<'de> for DetSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Side;
+        impl Visitor<'_> for Side {
+            type Value = u32;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a multiple of 32 from 64 to 2048")
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<u32, E> {
+                u32::try_from(value)
+                    .ok()
+                    .filter(|side| side % 32 == 0 && (64..=2048).contains(side))
+                    .ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
+            }
+        }
+        deserializer.deserialize_i64(Side).map(Self)
+    }
+}
+
+/// An optional UUID whose error says so.
+pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+    Uuid::parse_str(&text).map(Some).map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &"a UUID"))
+}

@@ -1,0 +1,66 @@
+//! Routes and what lies around them.
+use crate::middleware::{headers, observe, panic, request_id, timeout};
+use crate::openapi::{Frame, add_default_problem};
+use crate::{ApiError, AppState, Code, routes};
+use axum::Router;
+use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
+use axum::middleware::{from_fn, from_fn_with_state};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+use utoipa::OpenApi as _;
+use utoipa_axum::router::OpenApiRouter;
+
+fn operations() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(Frame::openapi())
+        .merge(routes::faces::router())
+        .merge(routes::images::router())
+        .merge(routes::crawls::router())
+        .merge(routes::collections::router())
+        .merge(routes::jobs::router())
+        .merge(routes::system::router())
+}
+
+/// The API's description, complete without a running service.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    let mut document = operations().into_openapi();
+    add_default_problem(&mut document);
+    document
+}
+
+/// The whole HTTP service.
+pub fn router(state: AppState) -> Router {
+    let (router, _) = operations().split_for_parts();
+    let mut router = router
+        .merge(routes::system::docs_router())
+        .merge(routes::system::page_router())
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(from_fn_with_state(state.clone(), timeout::layer))
+        .layer(CatchPanicLayer::custom(panic::answer))
+        .layer(from_fn(headers::layer));
+    if let Some(cors) = cors(&state.config.allow_origins) {
+        router = router.layer(cors);
+    }
+    router.layer(from_fn(observe::layer)).layer(from_fn(request_id::layer)).with_state(state)
+}
+
+/// None unless the operator named origins.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let origins: Vec<HeaderValue> =
+        origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
+    (!origins.is_empty()).then(|| {
+        CorsLayer::new()
+            .allow_origin(AllowOrigin::list(origins))
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
+            .allow_headers([header::CONTENT_TYPE, HeaderName::from_static("x-request-id")])
+            .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER, header::LOCATION])
+    })
+}
+
+async fn no_route(uri: Uri) -> ApiError {
+    ApiError::new(Code::RouteNotFound, format!("there is nothing at {}; see /docs", uri.path()))
+}
+
+async fn no_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {}", uri.path()))
+}

@@ -1,0 +1,24 @@
+//! `POST /crawls/{id}/cancel`
+use super::view::CrawlView;
+use crate::extract::Id;
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+
+/// End a crawl: what is still queued is skipped with the reason `cancelled`. Faces that are stored stay.
+#[utoipa::path(
+    post, path = "/crawls/{id}/cancel", operation_id = "cancel_crawl", tag = "crawls",
+    params(("id" = Uuid, Path, description = "The crawl")),
+    responses(
+        (status = 200, description = "The crawl in its new state", body = CrawlView),
+        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Its state does not allow this", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn cancel_crawl(
+    State(state): State<AppState>,
+    Id(id): Id,
+) -> Result<Json<CrawlView>, ApiError> {
+    let crawl = state.services.crawls.cancel(id).await?;
+    CrawlView::of(&state, crawl).await.map(Json)
+}

@@ -1,0 +1,125 @@
+//! `POST /crawls`
+use super::view::CrawlView;
+use crate::extract::Json as JsonBody;
+use crate::extract::values::Bounded;
+use crate::routes::DEFAULT_COLLECTION;
+use crate::{ApiError, AppState, Code, Problem};
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use crawler::Scope;
+use pipeline::{CrawlOptions, Dedupe};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+/// Which pages belong to a crawl.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "only describes crawler::Scope in the OpenAPI document")]
+enum ScopeParam {
+    Host,
+    Domain,
+    Prefix,
+    List,
+}
+
+/// How duplicates are told.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "only describes pipeline::Dedupe in the OpenAPI document")]
+enum DedupeParam {
+    Exact,
+    Near,
+    Off,
+}
+
+/// A crawl to start.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"seeds": ["https://example.org/"], "scope": "host", "max_depth": 2, "max_pages": 200}))]
+pub(super) struct CreateCrawl {
+    /// Pages (or single images) to begin with, http or https.
+    #[schema(min_items = 1, max_items = 10000)]
+    seeds: Vec<String>,
+    /// Where the faces go; made when it is not there. 1 to 64 of `a-z 0-9 - _`.
+    #[schema(default = "default", pattern = "^[a-z0-9_-]{1,64}$")]
+    collection: Option<String>,
+    /// `host`: the seeds' hosts; `domain`: their registrable domains; `prefix`: URLs that begin like a seed; `list`: the hosts in `allow`.
+    #[schema(inline, value_type = Option<ScopeParam>, default = "host")]
+    scope: Option<Scope>,
+    /// Hosts for `list`; a leading `*.` covers subdomains.
+    allow: Option<Vec<String>>,
+    /// Links from a seed.
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 100, default = 3)]
+    max_depth: Option<Bounded<0, 100>>,
+    /// Pages in all.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10000000, default = 1000)]
+    max_pages: Option<Bounded<1, 10_000_000>>,
+    /// Image URLs in all.
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 100000000, default = 5000)]
+    max_images: Option<Bounded<0, 100_000_000>>,
+    /// Least time in milliseconds between two requests to a host; null lets robots.txt and the host's speed decide.
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 3600000)]
+    delay_ms: Option<Bounded<0, 3_600_000>>,
+    /// Obey robots.txt and robots directives.
+    #[schema(default = true)]
+    respect_robots: Option<bool>,
+    /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is processed.
+    #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
+    dedupe: Option<Dedupe>,
+}
+
+impl CreateCrawl {
+    fn options(&self) -> CrawlOptions {
+        let defaults = CrawlOptions::default();
+        CrawlOptions {
+            scope: self.scope.unwrap_or(defaults.scope),
+            allow: self.allow.clone().unwrap_or_default(),
+            max_depth: self
+                .max_depth
+                .map_or(defaults.max_depth, |n| i32::try_from(n.get()).unwrap_or(defaults.max_depth)),
+            max_pages: self.max_pages.map_or(defaults.max_pages, Bounded::get),
+            max_images: self.max_images.map_or(defaults.max_images, Bounded::get),
+            delay_ms: self.delay_ms.map(|n| n.get().unsigned_abs()),
+            respect_robots: self.respect_robots.unwrap_or(defaults.respect_robots),
+            dedupe: self.dedupe.unwrap_or(defaults.dedupe),
+        }
+    }
+}
+
+/// Start a crawl.
+///
+/// It runs in the background; follow it with `GET /crawls/{id}` or `GET /crawls/{id}/events`.
+#[utoipa::path(
+    post, path = "/crawls", operation_id = "create_crawl", tag = "crawls",
+    request_body = CreateCrawl,
+    responses(
+        (status = 201, description = "It runs; `Location` names it", body = CrawlView, headers(("location" = String, description = "Its path"))),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A seed or an option is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn create_crawl(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<CreateCrawl>,
+) -> Result<Response, ApiError> {
+    let collection = body.collection.as_deref().unwrap_or(DEFAULT_COLLECTION);
+    check_collection_name(collection)?;
+    let crawl = state.services.crawls.create(collection, &body.seeds, body.options()).await?;
+    let location = HeaderValue::from_str(&format!("/crawls/{}", crawl.id)).map_err(ApiError::internal)?;
+    let view = CrawlView::of(&state, crawl).await?;
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
+}
+
+fn check_collection_name(name: &str) -> Result<(), ApiError> {
+    let good = (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'));
+    if good {
+        return Ok(());
+    }
+    Err(ApiError::new(Code::InvalidField, "collection: not a collection name")
+        .field("collection")
+        .value(name)
+        .allowed(["1 to 64 of a-z, 0-9, - and _"]))
+}

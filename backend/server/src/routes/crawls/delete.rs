@@ -1,0 +1,47 @@
+//! `DELETE /crawls/{id}`
+use crate::extract::{Id, Query};
+use crate::routes::images::drop_blobs;
+use crate::{ApiError, AppState, Code, Problem};
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+/// What goes with the crawl.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DeleteParams {
+    /// Also delete the images, with their faces, that no other crawl found.
+    #[param(default = false)]
+    with_images: Option<bool>,
+}
+
+/// Delete a crawl that has ended, with its record of pages and image URLs.
+///
+/// Its images and faces stay, unless `with_images=true`.
+#[utoipa::path(
+    delete, path = "/crawls/{id}", operation_id = "delete_crawl", tag = "crawls",
+    params(("id" = Uuid, Path, description = "The crawl"), DeleteParams),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "It has not ended; cancel it first", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn delete_crawl(
+    State(state): State<AppState>,
+    Id(id): Id,
+    Query(params): Query<DeleteParams>,
+) -> Result<StatusCode, ApiError> {
+    let store = &state.services.store;
+    let crawl = store.crawl(id).await?;
+    if matches!(crawl.state.as_str(), "running" | "paused") {
+        return Err(ApiError::new(Code::Conflict, format!("the crawl is {}; cancel it first", crawl.state)));
+    }
+    let mut tx = store.begin().await?;
+    let blobs = store.delete_crawl(tx.conn(), id, params.with_images.unwrap_or(false)).await?;
+    tx.commit().await?;
+    drop_blobs(&state, blobs).await;
+    Ok(StatusCode::NO_CONTENT)
+}

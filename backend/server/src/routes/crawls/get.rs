@@ -1,0 +1,22 @@
+//! `GET /crawls/{id}`
+use super::view::CrawlView;
+use crate::extract::Id;
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+
+/// How a crawl stands.
+#[utoipa::path(
+    get, path = "/crawls/{id}", operation_id = "get_crawl", tag = "crawls",
+    params(("id" = Uuid, Path, description = "The crawl")),
+    responses(
+        (status = 200, description = "The crawl", body = CrawlView),
+        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_crawl(
+    State(state): State<AppState>,
+    Id(id): Id,
+) -> Result<Json<CrawlView>, ApiError> {
+    CrawlView::load(&state, id).await.map(Json)
+}

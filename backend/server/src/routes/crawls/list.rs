@@ -1,0 +1,92 @@
+//! `GET /crawls`
+use super::view::CrawlView;
+use crate::extract::values::Bounded;
+use crate::extract::{Query, cursor};
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// Counts that are asked for at a time.
+const CONCURRENT_COUNTS: usize = 4;
+
+/// State of a crawl.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum CrawlState {
+    Running,
+    Paused,
+    Completed,
+    Cancelled,
+    Failed,
+}
+
+impl CrawlState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Which crawls, and how many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Only crawls of this collection.
+    collection: Option<String>,
+    /// Only crawls in this state.
+    #[param(inline)]
+    state: Option<CrawlState>,
+    /// Most crawls in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]
+    limit: Option<Bounded<1, 100>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of crawls, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CrawlList {
+    crawls: Vec<CrawlView>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    next_cursor: Option<String>,
+}
+
+/// List crawls.
+#[utoipa::path(
+    get, path = "/crawls", operation_id = "list_crawls", tag = "crawls",
+    params(ListParams),
+    responses(
+        (status = 200, description = "A page of crawls, newest first", body = CrawlList),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list_crawls(
+    State(state): State<AppState>,
+    Query(params): Query<ListParams>,
+) -> Result<Json<CrawlList>, ApiError> {
+    let store = &state.services.store;
+    let before = cursor::decode(params.cursor.as_deref())?;
+    if let Some(name) = &params.collection {
+        store.collection(name).await?;
+    }
+    let limit = params.limit.map_or(20, Bounded::get);
+    let mut rows = store
+        .crawls(params.collection.as_deref(), params.state.map(CrawlState::name), before, limit + 1)
+        .await?;
+    let next_cursor = cursor::cut(&mut rows, limit, |crawl| crawl.id);
+    let crawls = stream::iter(rows)
+        .map(|crawl| CrawlView::of(&state, crawl))
+        .buffered(CONCURRENT_COUNTS)
+        .try_collect()
+        .await?;
+    Ok(Json(CrawlList { crawls, next_cursor }))
+}

@@ -1,0 +1,24 @@
+//! `POST /crawls/{id}/pause`
+use super::view::CrawlView;
+use crate::extract::Id;
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+
+/// Hold a crawl: what runs is finished, nothing more is begun.
+#[utoipa::path(
+    post, path = "/crawls/{id}/pause", operation_id = "pause_crawl", tag = "crawls",
+    params(("id" = Uuid, Path, description = "The crawl")),
+    responses(
+        (status = 200, description = "The crawl in its new state", body = CrawlView),
+        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Its state does not allow this", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn pause_crawl(
+    State(state): State<AppState>,
+    Id(id): Id,
+) -> Result<Json<CrawlView>, ApiError> {
+    let crawl = state.services.crawls.pause(id).await?;
+    CrawlView::of(&state, crawl).await.map(Json)
+}

@@ -1,0 +1,123 @@
+//! A crawl as the API shows it.
+use crate::{ApiError, AppState};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use store::crawls::{Crawl, CrawlProgress};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// Pages of a crawl by state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct PageCounts {
+    queued: i64,
+    fetched: i64,
+    skipped: i64,
+    failed: i64,
+}
+
+/// Image URLs of a crawl by state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct ImageCounts {
+    queued: i64,
+    processed: i64,
+    duplicate: i64,
+    skipped: i64,
+    failed: i64,
+    suppressed: i64,
+}
+
+/// How far a crawl is. Every page and image URL is counted in exactly one state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct Counts {
+    pages: PageCounts,
+    images: ImageCounts,
+    /// Faces found in its images.
+    faces: i64,
+}
+
+/// A crawl.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct CrawlView {
+    /// Its id.
+    pub(super) id: Uuid,
+    /// `running`, `paused`, `completed`, `cancelled`, `failed`.
+    #[schema(example = "running")]
+    pub(super) state: String,
+    /// `web`, or `scan` for local files.
+    #[schema(example = "web")]
+    kind: String,
+    /// Where it began.
+    seeds: Vec<String>,
+    /// Whose it is.
+    #[schema(example = "default")]
+    collection: String,
+    /// The options it was created with.
+    #[schema(value_type = Object)]
+    options: serde_json::Value,
+    /// When it was created.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// When it ended; null before.
+    #[serde(with = "time::serde::rfc3339::option")]
+    finished_at: Option<OffsetDateTime>,
+    /// Why it failed.
+    error: Option<String>,
+    pub(super) counts: Counts,
+    /// Pages and images that were not processed, by reason code.
+    #[schema(example = json!({"robots_disallowed": 1, "not_an_image": 1}))]
+    reasons: BTreeMap<String, i64>,
+}
+
+impl CrawlView {
+    fn new(crawl: Crawl, progress: CrawlProgress) -> Self {
+        let page = |state: &str| progress.pages.get(state).copied().unwrap_or_default();
+        let image = |state: &str| progress.images.get(state).copied().unwrap_or_default();
+        Self {
+            id: crawl.id,
+            state: crawl.state,
+            kind: crawl.kind,
+            seeds: crawl.seeds,
+            collection: crawl.collection,
+            options: crawl.options,
+            created_at: crawl.created_at,
+            finished_at: crawl.finished_at,
+            error: crawl.error,
+            counts: Counts {
+                pages: PageCounts {
+                    queued: page("queued"),
+                    fetched: page("fetched"),
+                    skipped: page("skipped"),
+                    failed: page("failed"),
+                },
+                images: ImageCounts {
+                    queued: image("queued"),
+                    processed: image("processed"),
+                    duplicate: image("duplicate"),
+                    skipped: image("skipped"),
+                    failed: image("failed"),
+                    suppressed: image("suppressed"),
+                },
+                faces: progress.faces,
+            },
+            reasons: progress.reasons,
+        }
+    }
+
+    /// With its counts.
+    pub(super) async fn of(state: &AppState, crawl: Crawl) -> Result<Self, ApiError> {
+        let progress = state.services.store.crawl_progress(crawl.id).await?;
+        Ok(Self::new(crawl, progress))
+    }
+
+    /// By id, with its counts.
+    pub(super) async fn load(state: &AppState, id: Uuid) -> Result<Self, ApiError> {
+        let crawl = state.services.store.crawl(id).await?;
+        Self::of(state, crawl).await
+    }
+
+    /// Whether nothing more will happen.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state.as_str(), "completed" | "cancelled" | "failed")
+    }
+}

@@ -1,0 +1,162 @@
+//! Shapes that several resources share.
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// A rectangle in pixels of the image as a browser shows it; may reach outside the image.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[schema(example = json!({"x": 342.1, "y": 180.4, "width": 264.0, "height": 355.2}))]
+pub(crate) struct BoundingBox {
+    /// Left edge.
+    pub(crate) x: f32,
+    /// Top edge.
+    pub(crate) y: f32,
+    /// Width.
+    pub(crate) width: f32,
+    /// Height.
+    pub(crate) height: f32,
+}
+
+impl From<vision::Rect> for BoundingBox {
+    fn from(rect: vision::Rect) -> Self {
+        Self { x: rect.x, y: rect.y, width: rect.width, height: rect.height }
+    }
+}
+
+impl BoundingBox {
+    /// From x, y, width, height.
+    pub(crate) fn from_slice(values: &[f32]) -> Self {
+        let at = |i: usize| values.get(i).copied().unwrap_or_default();
+        Self { x: at(0), y: at(1), width: at(2), height: at(3) }
+    }
+}
+
+/// A score and the raw value that it came from.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Measure {
+    /// 0 to 1, higher is better.
+    pub(crate) value: f32,
+    /// In the measure's own unit.
+    pub(crate) raw: f32,
+}
+
+impl From<vision::quality::Measure> for Measure {
+    fn from(measure: vision::quality::Measure) -> Self {
+        Self { value: measure.value, raw: measure.raw }
+    }
+}
+
+/// Head pose, estimated from the five landmarks.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Pose {
+    /// 0 to 1, 1 is frontal.
+    pub(crate) value: f32,
+    /// Degrees, positive to the subject's left.
+    pub(crate) yaw: f32,
+    /// Degrees, positive up.
+    pub(crate) pitch: f32,
+    /// Degrees, positive clockwise in the image.
+    pub(crate) roll: f32,
+}
+
+/// How usable a face is.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Quality {
+    /// 0 to 1.
+    pub(crate) overall: f32,
+    /// Whether the profile's demands are met.
+    pub(crate) passed: bool,
+    /// Codes of the demands that are not met.
+    pub(crate) reasons: Vec<String>,
+    /// Laplacian variance.
+    pub(crate) blur: Measure,
+    /// Tenengrad.
+    pub(crate) sharpness: Measure,
+    /// Mean grey level.
+    pub(crate) brightness: Measure,
+    /// Deviation of the grey level.
+    pub(crate) contrast: Measure,
+    /// Share of clipped pixels.
+    pub(crate) exposure: Measure,
+    /// Distance between the eyes in pixels.
+    pub(crate) size: Measure,
+    /// Head pose.
+    pub(crate) pose: Pose,
+    /// Share of the box inside the image.
+    pub(crate) truncation: Measure,
+    /// The detector's score.
+    pub(crate) det_score: Measure,
+}
+
+impl From<vision::QualityReport> for Quality {
+    fn from(report: vision::QualityReport) -> Self {
+        let pose = report.pose;
+        Self {
+            overall: report.overall,
+            passed: report.passed,
+            reasons: report.reasons,
+            blur: report.blur.into(),
+            sharpness: report.sharpness.into(),
+            brightness: report.brightness.into(),
+            contrast: report.contrast.into(),
+            exposure: report.exposure.into(),
+            size: report.size.into(),
+            pose: Pose { value: pose.value, yaw: pose.yaw, pitch: pose.pitch, roll: pose.roll },
+            truncation: report.truncation.into(),
+            det_score: report.det_score.into(),
+        }
+    }
+}
+
+impl Quality {
+    /// As it was stored; `None` for a face stored without one, or with measures of another time.
+    pub(crate) fn from_stored(value: Option<serde_json::Value>) -> Option<Self> {
+        serde_json::from_value(value?).ok()
+    }
+}
+
+/// Where an image was found.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Source {
+    /// The page that shows it; null for an image that was a seed or a file.
+    #[schema(example = "https://example.org/team")]
+    pub(crate) page_url: Option<String>,
+    /// The file.
+    #[schema(example = "https://example.org/img/portrait.jpg")]
+    pub(crate) image_url: String,
+    /// The crawl that found it, while it exists.
+    pub(crate) crawl_id: Option<Uuid>,
+    /// Its alternative text on the page.
+    pub(crate) alt: Option<String>,
+    /// When.
+    #[serde(with = "time::serde::rfc3339")]
+    pub(crate) found_at: OffsetDateTime,
+}
+
+impl From<store::images::Source> for Source {
+    fn from(source: store::images::Source) -> Self {
+        Self {
+            page_url: source.page_url,
+            image_url: source.image_url,
+            crawl_id: source.crawl_id,
+            alt: source.alt,
+            found_at: source.found_at,
+        }
+    }
+}
+
+/// Ten numbers as five points.
+pub(crate) fn points(values: &[f32]) -> Vec<[f32; 2]> {
+    values.as_chunks::<2>().0.to_vec()
+}
+
+/// 64 bits as 16 hex digits.
+pub(crate) fn hash_hex(bits: u64) -> String {
+    format!("{bits:016x}")
+}
+
+/// Milliseconds with two decimals.
+pub(crate) fn milliseconds(duration: std::time::Duration) -> f64 {
+    (duration.as_secs_f64() * 1e5).round() / 1e2
+}

@@ -1,0 +1,238 @@
+//! What is said of a picture and the faces in it.
+use crate::extract::values::{Bounded, DetSize, Fraction};
+use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
+use crate::{ApiError, AppState, Code};
+use bytes::Bytes;
+use inference::{Engine, Lane};
+use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Rotate};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::{IntoParams, ToSchema};
+
+/// How a picture is analysed.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DetectParams {
+    /// Lowest `det_score`; the default comes with the detector (YuNet 0.6, SCRFD 0.5).
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1, example = 0.7)]
+    pub(crate) min_score: Option<Fraction>,
+    /// Keep only the best so many faces.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
+    pub(crate) max_faces: Option<Bounded<1, 1000>>,
+    /// Answer the embeddings.
+    #[param(default = true)]
+    pub(crate) embeddings: Option<bool>,
+    /// Judge the quality of each face.
+    #[param(default = true)]
+    pub(crate) quality: Option<bool>,
+    /// `auto`: when nothing is found upright, try the picture turned by 90, 180 and 270 degrees.
+    #[param(inline, value_type = Option<RotateParam>)]
+    pub(crate) rotate: Option<Rotate>,
+    /// Side of the square on which faces are looked for, a multiple of 32; larger finds smaller faces and takes longer.
+    #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
+    pub(crate) det_size: Option<DetSize>,
+    /// Demands that `quality.passed` is judged by; the default is the service's.
+    #[param(inline, value_type = Option<ProfileParam>)]
+    pub(crate) quality_profile: Option<vision::Profile>,
+}
+
+/// Whether to look for turned faces.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "only describes pipeline::Rotate in the OpenAPI document")]
+pub(crate) enum RotateParam {
+    Off,
+    Auto,
+}
+
+/// Named demands on a face.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "only describes vision::Profile in the OpenAPI document")]
+pub(crate) enum ProfileParam {
+    Off,
+    Standard,
+    Strict,
+}
+
+impl DetectParams {
+    pub(crate) fn options(&self) -> AnalyzeOptions {
+        let defaults = AnalyzeOptions::default();
+        AnalyzeOptions {
+            min_score: self.min_score.map(Fraction::get),
+            max_faces: self.max_faces.map(Bounded::index),
+            embeddings: self.embeddings.unwrap_or(defaults.embeddings),
+            quality: self.quality.unwrap_or(defaults.quality),
+            rotate: self.rotate.unwrap_or_default(),
+            det_size: self.det_size.map(|side| side.0),
+            quality_profile: self.quality_profile,
+            ..defaults
+        }
+    }
+}
+
+/// A picture that was analysed.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ImageInfo {
+    /// Pixels, as a browser shows it.
+    #[schema(example = 910)]
+    pub(crate) width: u32,
+    /// Pixels, as a browser shows it.
+    #[schema(example = 1137)]
+    pub(crate) height: u32,
+    /// Told from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`.
+    #[schema(example = "jpeg")]
+    pub(crate) format: String,
+    /// Of the file, hex.
+    pub(crate) sha256: String,
+    /// Perceptual hash of the picture, 16 hex digits.
+    #[schema(example = "c3a1b4d29e6f0718")]
+    pub(crate) phash: String,
+    /// Clockwise turn in degrees that makes the faces upright.
+    pub(crate) rotation: u32,
+}
+
+impl ImageInfo {
+    pub(crate) fn of(analysis: &Analysis) -> Self {
+        Self {
+            width: analysis.frame.width(),
+            height: analysis.frame.height(),
+            format: analysis.format.name().to_owned(),
+            sha256: hex::encode(analysis.sha256),
+            phash: hash_hex(analysis.hashes.p),
+            rotation: analysis.rotation,
+        }
+    }
+}
+
+/// A face found in a picture.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct DetectedFace {
+    /// The box around the face.
+    pub(crate) bbox: BoundingBox,
+    /// The detector's confidence, 0 to 1.
+    #[schema(example = 0.94)]
+    pub(crate) det_score: f32,
+    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right first).
+    pub(crate) landmarks: Vec<[f32; 2]>,
+    /// How usable the face is, unless `quality=false`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) quality: Option<Quality>,
+    /// The face as a vector of length 1, unless `embeddings=false`. Comparable only within one model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) embedding: Option<Vec<f32>>,
+}
+
+impl DetectedFace {
+    pub(crate) fn of(face: &AnalyzedFace, with_embedding: bool) -> Self {
+        Self {
+            bbox: face.detection.bbox.into(),
+            det_score: face.detection.det_score,
+            landmarks: face.detection.landmarks.iter().map(|point| [point.x, point.y]).collect(),
+            quality: face.quality.clone().map(Into::into),
+            embedding: face.embedding.as_ref().filter(|_| with_embedding).map(|e| e.as_slice().to_vec()),
+        }
+    }
+}
+
+/// The models that answered.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ModelNames {
+    /// Found the faces.
+    #[schema(example = "face_detection_yunet_dynamic")]
+    pub(crate) detector: String,
+    /// Made the embeddings.
+    #[schema(example = "mobilefacenet")]
+    pub(crate) embedder: String,
+}
+
+/// Where the time went, in milliseconds; `queue` is waiting for a thread or a session.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[schema(example = json!({"decode": 6.1, "detect": 8.0, "align": 0.2, "quality": 0.3, "embed": 5.0, "queue": 0.1, "total": 19.9}))]
+pub(crate) struct Timings {
+    decode: f64,
+    detect: f64,
+    align: f64,
+    quality: f64,
+    embed: f64,
+    queue: f64,
+    total: f64,
+}
+
+impl From<pipeline::Timings> for Timings {
+    fn from(timings: pipeline::Timings) -> Self {
+        Self {
+            decode: milliseconds(timings.decode),
+            detect: milliseconds(timings.detect),
+            align: milliseconds(timings.align),
+            quality: milliseconds(timings.quality),
+            embed: milliseconds(timings.embed),
+            queue: milliseconds(timings.queue),
+            total: milliseconds(timings.total),
+        }
+    }
+}
+
+/// The faces of one picture, best score first. A picture without faces is no error.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct DetectAnswer {
+    pub(crate) image: ImageInfo,
+    pub(crate) faces: Vec<DetectedFace>,
+    pub(crate) models: ModelNames,
+    /// Where each operation ran.
+    #[schema(example = json!({"face_detection": "cpu", "face_embedding": "cpu"}))]
+    pub(crate) devices: BTreeMap<String, String>,
+    pub(crate) timings_ms: Timings,
+}
+
+impl DetectAnswer {
+    pub(crate) fn of(analysis: &Analysis, engine: &Engine) -> Self {
+        Self {
+            image: ImageInfo::of(analysis),
+            faces: analysis.faces.iter().map(|face| DetectedFace::of(face, true)).collect(),
+            models: ModelNames {
+                detector: engine.detector().name.clone(),
+                embedder: engine.embedder().name.clone(),
+            },
+            devices: engine
+                .report()
+                .operations
+                .into_iter()
+                .map(|report| (report.operation.to_string(), report.effective.to_string()))
+                .collect(),
+            timings_ms: analysis.timings.into(),
+        }
+    }
+}
+
+/// Analyses one picture for a caller, if there is room.
+pub(crate) async fn analyze(
+    state: &AppState,
+    bytes: Bytes,
+    options: &AnalyzeOptions,
+) -> Result<Analysis, ApiError> {
+    let permit = state.admit(1)?;
+    let analysis = state.services.analyzer.analyze(bytes, options, Lane::Interactive).await?;
+    drop(permit);
+    Ok(analysis)
+}
+
+/// The face at `index`, best score first; the problem names the picture by `place`.
+pub(crate) fn pick<'a>(
+    analysis: &'a Analysis,
+    index: usize,
+    place: &str,
+) -> Result<&'a AnalyzedFace, ApiError> {
+    let found = analysis.faces.len();
+    analysis.faces.get(index).ok_or_else(|| {
+        if found == 0 {
+            ApiError::new(Code::NoFace, format!("no face was found in `{place}`")).field(place)
+        } else {
+            ApiError::new(Code::NoSuchFace, format!("`{place}` has {found} faces; there is no face {index}"))
+                .field(place)
+                .value(index.to_string())
+                .allowed([format!("0 to {}", found - 1)])
+        }
+    })
+}

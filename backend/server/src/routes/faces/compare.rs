@@ -1,0 +1,150 @@
+//! `POST /faces/compare`
+use super::analysis::{DetectedFace, ImageInfo, analyze};
+use crate::extract::Query;
+use crate::extract::image::{Carrier, ImageSource, pair_of_parts, pair_of_sources, read_json};
+use crate::extract::values::{Bounded, Cosine, Fraction};
+use crate::{ApiError, AppState, Code, Problem};
+use axum::Json;
+use axum::extract::{Request, State};
+use bytes::Bytes;
+use inference::Embedding;
+use pipeline::AnalyzeOptions;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// How two pictures are compared.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CompareParams {
+    /// Similarity from which `match` is true; the default comes with the embedding model.
+    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.4)]
+    threshold: Option<Cosine>,
+    /// Lowest `det_score` of a face.
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_score: Option<Fraction>,
+    /// Which face of the first picture, best score first; 0 is the best.
+    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
+    face_a: Option<Bounded<0, 999>>,
+    /// Which face of the second picture.
+    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
+    face_b: Option<Bounded<0, 999>>,
+}
+
+/// Two pictures in JSON.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CompareBody {
+    /// The first picture.
+    a: ImageSource,
+    /// The second picture.
+    b: ImageSource,
+}
+
+/// Two pictures as parts: `image_a` and `image_b`, or `image` twice.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
+pub(super) struct CompareForm {
+    /// The first picture.
+    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream")]
+    image_a: Vec<u8>,
+    /// The second picture.
+    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream")]
+    image_b: Vec<u8>,
+}
+
+/// One side of a comparison.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ComparedFace {
+    image: ImageInfo,
+    face: DetectedFace,
+}
+
+/// How alike two faces are.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CompareAnswer {
+    /// Cosine of the two embeddings, -1 to 1.
+    #[schema(example = 0.71)]
+    similarity: f32,
+    /// Whether the similarity reaches the threshold. A threshold trades false matches for missed ones; a match is no proof of identity.
+    r#match: bool,
+    /// The threshold that was used.
+    #[schema(example = 0.4)]
+    threshold: f32,
+    a: ComparedFace,
+    b: ComparedFace,
+    /// The embedding model.
+    #[schema(example = "mobilefacenet")]
+    model: String,
+}
+
+/// Compare the faces of two pictures (1:1).
+///
+/// The best face of each picture by score, unless `face_a` or `face_b` chooses another. Nothing is stored.
+#[utoipa::path(
+    post, path = "/faces/compare", operation_id = "compare_faces", tag = "faces",
+    params(CompareParams),
+    request_body(content((CompareForm = "multipart/form-data"), (CompareBody = "application/json"))),
+    responses(
+        (status = 200, description = "Their similarity", body = CompareAnswer),
+        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "Not an image, or a content type that carries no two images", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "No face in one of the pictures (`field` says in which), or one that cannot be used", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn compare_faces(
+    State(state): State<AppState>,
+    Query(params): Query<CompareParams>,
+    request: Request,
+) -> Result<Json<CompareAnswer>, ApiError> {
+    let [a, b] = match Carrier::of(request.headers())? {
+        Carrier::Multipart => pair_of_parts(request, &state).await?,
+        Carrier::Json => {
+            let body: CompareBody = read_json(request, &state).await?;
+            pair_of_sources(&state, &body.a, &body.b).await?
+        }
+        Carrier::Raw => {
+            return Err(ApiError::new(
+                Code::UnsupportedMediaType,
+                "a raw body carries one image; two are needed",
+            )
+            .field("content-type")
+            .allowed(["multipart/form-data", "application/json"]));
+        }
+    };
+    let index = |face: Option<Bounded<0, 999>>| face.map_or(0, Bounded::index);
+    let (a, b) = tokio::try_join!(
+        side(&state, "a", a, index(params.face_a), params.min_score),
+        side(&state, "b", b, index(params.face_b), params.min_score),
+    )?;
+    let similarity = a.0.similarity(&b.0).ok_or_else(|| ApiError::internal("embeddings of two lengths"))?;
+    let threshold = params.threshold.map_or_else(|| state.match_threshold(), Cosine::get);
+    Ok(Json(CompareAnswer {
+        similarity,
+        r#match: similarity >= threshold,
+        threshold,
+        a: a.1,
+        b: b.1,
+        model: state.services.analyzer.engine().embedder().name.clone(),
+    }))
+}
+
+async fn side(
+    state: &AppState,
+    name: &str,
+    bytes: Bytes,
+    index: usize,
+    min_score: Option<Fraction>,
+) -> Result<(Embedding, ComparedFace), ApiError> {
+    let options = AnalyzeOptions {
+        min_score: min_score.map(Fraction::get),
+        max_faces: Some(index + 1),
+        ..AnalyzeOptions::default()
+    };
+    let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(name))?;
+    let face = super::analysis::pick(&analysis, index, name)?;
+    let embedding =
+        face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
+    let compared = ComparedFace { image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) };
+    Ok((embedding, compared))
+}

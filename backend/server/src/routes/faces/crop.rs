@@ -1,0 +1,55 @@
+//! `GET /faces/{id}/crop`
+use crate::extract::{Id, Query};
+use crate::routes::images::blob_answer;
+use crate::{ApiError, AppState, Problem};
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+/// Which picture of a face.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum CropKind {
+    /// The face with some of its surroundings, JPEG.
+    #[default]
+    Crop,
+    /// The aligned 112x112 chip that the embedding was made from, PNG.
+    Chip,
+}
+
+/// Which picture.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CropParams {
+    /// `crop` shows the face with some of its surroundings (JPEG), `chip` is the aligned 112x112 picture (PNG).
+    #[param(inline, default = "crop")]
+    kind: Option<CropKind>,
+}
+
+/// The picture of a stored face.
+#[utoipa::path(
+    get, path = "/faces/{id}/crop", operation_id = "get_face_crop", tag = "faces",
+    params(("id" = Uuid, Path, description = "The face"), CropParams),
+    responses(
+        (status = 200, description = "The picture", content((Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"))),
+        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
+        (status = 404, description = "No such face, or it has no such picture", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_face_crop(
+    State(state): State<AppState>,
+    Id(id): Id,
+    Query(params): Query<CropParams>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let face = state.services.store.face(id).await?;
+    let (key, what) = match params.kind.unwrap_or_default() {
+        CropKind::Crop => (face.crop_key, "crop of face"),
+        CropKind::Chip => (face.chip_key, "chip of face"),
+    };
+    let key = key.ok_or_else(|| ApiError::not_found(what, id))?;
+    blob_answer(&state, &key, &headers).await?.ok_or_else(|| ApiError::not_found(what, id))
+}

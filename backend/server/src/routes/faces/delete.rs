@@ -1,0 +1,24 @@
+//! `DELETE /faces/{id}`
+use crate::extract::Id;
+use crate::routes::images::drop_blobs;
+use crate::{ApiError, AppState, Problem};
+use axum::extract::State;
+use axum::http::StatusCode;
+
+/// Delete a stored face with its embedding, crop and chip.
+#[utoipa::path(
+    delete, path = "/faces/{id}", operation_id = "delete_face", tag = "faces",
+    params(("id" = Uuid, Path, description = "The face")),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "No such face", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn delete_face(State(state): State<AppState>, Id(id): Id) -> Result<StatusCode, ApiError> {
+    let store = &state.services.store;
+    let mut tx = store.begin().await?;
+    let blobs = store.delete_face(tx.conn(), id).await?;
+    tx.commit().await?;
+    drop_blobs(&state, blobs).await;
+    Ok(StatusCode::NO_CONTENT)
+}

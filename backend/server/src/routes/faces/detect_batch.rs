@@ -1,0 +1,81 @@
+//! `POST /faces/detect/batch`
+use super::analysis::{DetectAnswer, DetectParams};
+use crate::extract::Query;
+use crate::extract::image::{BatchBody, BatchForm, BatchInput, batch};
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::{Request, State};
+use futures::{StreamExt, stream};
+use inference::Lane;
+use pipeline::AnalyzeOptions;
+use serde::Serialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// One picture of a batch: its faces, or why there is no answer for it.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum BatchResult {
+    /// Analysed.
+    Found(Box<DetectAnswer>),
+    /// Refused.
+    Failed {
+        /// What was wrong with this picture.
+        problem: Problem,
+    },
+}
+
+/// The answers of a batch.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BatchAnswer {
+    /// In the order of the pictures.
+    results: Vec<BatchResult>,
+}
+
+/// Find the faces in many pictures.
+///
+/// Up to 64 pictures, as multipart parts `image` or as JSON. The answer has one result or problem per picture, in order;
+/// a picture that fails does not touch the others.
+#[utoipa::path(
+    post, path = "/faces/detect/batch", operation_id = "detect_faces_batch", tag = "faces",
+    params(DetectParams),
+    request_body(content((BatchForm = "multipart/form-data"), (BatchBody = "application/json"))),
+    responses(
+        (status = 200, description = "One result or problem per picture", body = BatchAnswer),
+        (status = 413, description = "Too many bytes or pictures", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "A content type that carries no batch", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A wrong field", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn detect_faces_batch(
+    State(state): State<AppState>,
+    Query(params): Query<DetectParams>,
+    request: Request,
+) -> Result<Json<BatchAnswer>, ApiError> {
+    let options = Arc::new(params.options());
+    let inputs = batch(request, &state).await?;
+    let permit = state.admit(inputs.len())?;
+    let concurrency = state.config.batch_concurrency.max(1);
+    let results = stream::iter(inputs.into_iter().enumerate())
+        .map(|(index, input)| one(state.clone(), index, input, options.clone()))
+        .buffered(concurrency)
+        .collect()
+        .await;
+    drop(permit);
+    Ok(Json(BatchAnswer { results }))
+}
+
+async fn one(state: AppState, index: usize, input: BatchInput, options: Arc<AnalyzeOptions>) -> BatchResult {
+    let analyzer = &state.services.analyzer;
+    let answer = async {
+        let bytes = input.bytes(&state).await?;
+        let analysis = analyzer.analyze(bytes, &options, Lane::Interactive).await?;
+        Ok::<_, ApiError>(DetectAnswer::of(&analysis, analyzer.engine()))
+    };
+    match answer.await {
+        Ok(answer) => BatchResult::Found(Box::new(answer)),
+        Err(error) => {
+            BatchResult::Failed { problem: error.within(&format!("images[{index}]")).into_problem() }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! `GET /faces/{id}`
+use super::{StoredFace, with_sources};
+use crate::extract::Id;
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+
+/// One stored face.
+#[utoipa::path(
+    get, path = "/faces/{id}", operation_id = "get_face", tag = "faces",
+    params(("id" = Uuid, Path, description = "The face")),
+    responses(
+        (status = 200, description = "The face", body = StoredFace),
+        (status = 404, description = "No such face", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_face(
+    State(state): State<AppState>,
+    Id(id): Id,
+) -> Result<Json<StoredFace>, ApiError> {
+    let face = state.services.store.face(id).await?;
+    let face = with_sources(&state, vec![face]).await?.pop();
+    face.map(Json).ok_or_else(|| ApiError::not_found("face", id))
+}

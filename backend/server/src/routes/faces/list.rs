@@ -1,0 +1,72 @@
+//! `GET /faces`
+use super::{StoredFace, with_sources};
+use crate::extract::values::{Bounded, Fraction, uuid};
+use crate::extract::{Query, cursor};
+use crate::routes::DEFAULT_COLLECTION;
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use store::faces::FaceFilter;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+/// Which faces, and how many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// The collection.
+    #[param(default = "default")]
+    collection: Option<String>,
+    /// Only faces in images that this crawl found.
+    #[serde(deserialize_with = "uuid")]
+    crawl_id: Option<Uuid>,
+    /// Only faces in this image.
+    #[serde(deserialize_with = "uuid")]
+    image_id: Option<Uuid>,
+    /// Only faces of at least this overall quality.
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_quality: Option<Fraction>,
+    /// Most faces in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of faces, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct FaceList {
+    faces: Vec<StoredFace>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    next_cursor: Option<String>,
+}
+
+/// List stored faces.
+#[utoipa::path(
+    get, path = "/faces", operation_id = "list_faces", tag = "faces",
+    params(ListParams),
+    responses(
+        (status = 200, description = "A page of faces, newest first", body = FaceList),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list_faces(
+    State(state): State<AppState>,
+    Query(params): Query<ListParams>,
+) -> Result<Json<FaceList>, ApiError> {
+    let store = &state.services.store;
+    let before = cursor::decode(params.cursor.as_deref())?;
+    let collection = store.collection(params.collection.as_deref().unwrap_or(DEFAULT_COLLECTION)).await?;
+    let filter = FaceFilter {
+        collection: collection.name,
+        crawl_id: params.crawl_id,
+        image_id: params.image_id,
+        min_quality: params.min_quality.map(Fraction::get),
+    };
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut faces = store.faces(&filter, before, limit + 1).await?;
+    let next_cursor = cursor::cut(&mut faces, limit, |face| face.id);
+    Ok(Json(FaceList { faces: with_sources(&state, faces).await?, next_cursor }))
+}

@@ -1,0 +1,179 @@
+//! `POST /faces/search`
+mod probe;
+
+use crate::extract::Query;
+use crate::extract::image::{Carrier, one_part, raw, read_json};
+use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
+use crate::routes::DEFAULT_COLLECTION;
+use crate::routes::dto::{BoundingBox, Quality, Source};
+use crate::routes::faces::{StoredFace, sources_by_image};
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::{Request, State};
+use probe::{Probe, ProbeInfo, ProbeInput, SearchBody, SearchForm};
+use serde::{Deserialize, Serialize};
+use store::search::{Hit, SearchQuery};
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+/// Where to look and how far. With a JSON body the same names may stand in the body, where they win.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SearchParams {
+    /// The collection; the default is `default`, or with `face_id` that face's own.
+    collection: Option<String>,
+    /// Most matches.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
+    limit: Option<Bounded<1, 1000>>,
+    /// Lowest similarity; the default is the collection's, else the embedding model's.
+    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.4)]
+    threshold: Option<Cosine>,
+    /// Compare with every face in scope, never by the approximate index.
+    #[param(default = false)]
+    exact: Option<bool>,
+    /// Only faces in images that this crawl found.
+    #[serde(deserialize_with = "uuid")]
+    crawl_id: Option<Uuid>,
+    /// Only faces of at least this overall quality.
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_quality: Option<Fraction>,
+    /// Which face of the picture, best score first; 0 is the best.
+    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
+    face_index: Option<Bounded<0, 999>>,
+    /// Lowest `det_score` of a face of the picture.
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_score: Option<Fraction>,
+}
+
+/// A stored face and how alike it is.
+#[derive(Serialize, ToSchema)]
+struct Match {
+    /// The stored face.
+    face_id: Uuid,
+    /// Its image.
+    image_id: Uuid,
+    /// Cosine of the two embeddings, -1 to 1.
+    #[schema(example = 0.71)]
+    similarity: f32,
+    /// The box around the face.
+    bbox: BoundingBox,
+    /// The detector's confidence, 0 to 1.
+    det_score: f32,
+    /// How usable the face is; null where it was not judged.
+    quality: Option<Quality>,
+    /// Where its image was found.
+    sources: Vec<Source>,
+    /// When it was stored.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+}
+
+impl Match {
+    fn new(hit: Hit, sources: Vec<Source>) -> Self {
+        let face = StoredFace::new(hit.face, sources);
+        Self {
+            face_id: face.id,
+            image_id: face.image_id,
+            similarity: hit.similarity,
+            bbox: face.bbox,
+            det_score: face.det_score,
+            quality: face.quality,
+            sources: face.sources,
+            created_at: face.created_at,
+        }
+    }
+}
+
+/// The most alike faces. A match is a hint, no proof of identity.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SearchAnswer {
+    /// Best first.
+    matches: Vec<Match>,
+    /// What was searched for.
+    probe: ProbeInfo,
+    /// Where.
+    #[schema(example = "default")]
+    collection: String,
+    /// The lowest similarity that was asked for.
+    threshold: f32,
+    /// Whether every face in scope was compared, or the approximate index asked.
+    exact: bool,
+    /// The embedding model; faces of other models are never compared.
+    #[schema(example = "mobilefacenet")]
+    model: String,
+}
+
+/// Search a collection for a face (1:N).
+///
+/// The probe is a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`), a stored face (`face_id`) or an
+/// `embedding` of the model in use. Of several faces in the picture the best is taken, unless `face_index` says otherwise.
+#[utoipa::path(
+    post, path = "/faces/search", operation_id = "search_faces", tag = "faces",
+    params(SearchParams),
+    request_body(content(
+        (SearchForm = "multipart/form-data"), (SearchBody = "application/json"), (Vec<u8> = "image/*"), (Vec<u8> = "application/octet-stream")
+    )),
+    responses(
+        (status = 200, description = "The matches, best first; possibly none", body = SearchAnswer),
+        (status = 404, description = "No such collection or face", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The stored face is of another embedding model", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "No face in the picture, or a wrong field", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn search_faces(
+    State(state): State<AppState>,
+    Query(params): Query<SearchParams>,
+    request: Request,
+) -> Result<Json<SearchAnswer>, ApiError> {
+    let (input, params) = match Carrier::of(request.headers())? {
+        Carrier::Multipart => (ProbeInput::Image(one_part(request, &state).await?), params),
+        Carrier::Raw => (ProbeInput::Image(raw(request, &state).await?), params),
+        Carrier::Json => read_json::<SearchBody>(request, &state).await?.split(params)?,
+    };
+    let probe = Probe::prepare(&state, input, &params).await?;
+    let store = &state.services.store;
+    let collection = store.collection(&probe.collection).await?;
+    let threshold = params
+        .threshold
+        .map(Cosine::get)
+        .or(collection.match_threshold)
+        .unwrap_or_else(|| state.match_threshold());
+    let query = SearchQuery {
+        collection_id: collection.id,
+        embedding: probe.embedding,
+        model_id: state.services.ingest.model_id(),
+        threshold,
+        limit: params.limit.map_or(20, Bounded::get),
+        exact: params.exact.unwrap_or(false),
+        crawl_id: params.crawl_id,
+        min_quality: params.min_quality.map(Fraction::get),
+        exclude_face: probe.face,
+    };
+    let (hits, exact) = store.search(&query).await?;
+    let images = hits.iter().map(|hit| hit.face.image_id).collect();
+    let sources = sources_by_image(&state, images).await?;
+    let matches = hits
+        .into_iter()
+        .map(|hit| {
+            let found = sources.get(&hit.face.image_id).cloned().unwrap_or_default();
+            Match::new(hit, found)
+        })
+        .collect();
+    Ok(Json(SearchAnswer {
+        matches,
+        probe: probe.info,
+        collection: collection.name,
+        threshold,
+        exact,
+        model: state.services.analyzer.engine().embedder().name.clone(),
+    }))
+}
+
+/// The collection that is meant when the caller names none.
+fn collection_or_default(params: &SearchParams) -> String {
+    params.collection.clone().unwrap_or_else(|| DEFAULT_COLLECTION.to_owned())
+}

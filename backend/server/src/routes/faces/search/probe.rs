@@ -1,0 +1,212 @@
+//! What is searched for: the best face of a picture, a stored face, or an embedding.
+use super::{SearchParams, collection_or_default};
+use crate::extract::image::{ImageSource, SourceFields, resolve};
+use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
+use crate::routes::faces::{DetectedFace, ImageInfo, analyze, pick};
+use crate::{ApiError, AppState, Code};
+use bytes::Bytes;
+use inference::Embedding;
+use pipeline::AnalyzeOptions;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// The probe and the options in JSON: exactly one of `url`, `image_base64`, `face_id` and `embedding`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"url": "https://example.org/portrait.jpg", "collection": "default", "limit": 10}))]
+pub(in super::super) struct SearchBody {
+    /// A picture that the service fetches.
+    url: Option<String>,
+    /// A picture in the request.
+    image_base64: Option<String>,
+    /// A stored face; it is left out of the matches.
+    #[serde(default, deserialize_with = "uuid")]
+    face_id: Option<Uuid>,
+    /// A vector of the embedding model in use; brought to length 1.
+    embedding: Option<Vec<f32>>,
+    /// The collection; the default is `default`, or with `face_id` that face's own.
+    collection: Option<String>,
+    /// Most matches.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
+    limit: Option<Bounded<1, 1000>>,
+    /// Lowest similarity; the default is the collection's, else the embedding model's.
+    #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
+    threshold: Option<Cosine>,
+    /// Compare with every face in scope, never by the approximate index.
+    exact: Option<bool>,
+    /// Only faces in images that this crawl found.
+    #[serde(default, deserialize_with = "uuid")]
+    crawl_id: Option<Uuid>,
+    /// Only faces of at least this overall quality.
+    #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_quality: Option<Fraction>,
+    /// Which face of the picture, best score first; 0 is the best.
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
+    face_index: Option<Bounded<0, 999>>,
+    /// Lowest `det_score` of a face of the picture.
+    #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_score: Option<Fraction>,
+}
+
+/// A multipart body with one picture.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
+pub(in super::super) struct SearchForm {
+    /// The file.
+    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream")]
+    image: Vec<u8>,
+}
+
+/// A probe as it came in.
+pub(super) enum ProbeInput {
+    Image(Bytes),
+    Source(ImageSource),
+    Face(Uuid),
+    Embedding(Vec<f32>),
+}
+
+impl SearchBody {
+    /// The probe, and the options of body and query merged.
+    pub(super) fn split(self, query: SearchParams) -> Result<(ProbeInput, SearchParams), ApiError> {
+        let params = SearchParams {
+            collection: self.collection.or(query.collection),
+            limit: self.limit.or(query.limit),
+            threshold: self.threshold.or(query.threshold),
+            exact: self.exact.or(query.exact),
+            crawl_id: self.crawl_id.or(query.crawl_id),
+            min_quality: self.min_quality.or(query.min_quality),
+            face_index: self.face_index.or(query.face_index),
+            min_score: self.min_score.or(query.min_score),
+        };
+        let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
+        let input =
+            match (fields.url.is_some() || fields.image_base64.is_some(), self.face_id, self.embedding) {
+                (true, None, None) => ImageSource::try_from(fields).ok().map(ProbeInput::Source),
+                (false, Some(id), None) => Some(ProbeInput::Face(id)),
+                (false, None, Some(values)) => Some(ProbeInput::Embedding(values)),
+                _ => None,
+            };
+        let input = input.ok_or_else(|| {
+            const PROBES: [&str; 4] = ["url", "image_base64", "face_id", "embedding"];
+            ApiError::new(Code::InvalidField, format!("exactly one of {} is needed", PROBES.join(", ")))
+                .allowed(PROBES)
+        })?;
+        Ok((input, params))
+    }
+}
+
+/// What was searched for.
+#[derive(Serialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(in super::super) enum ProbeInfo {
+    /// A face of a picture.
+    Image {
+        /// The picture.
+        image: ImageInfo,
+        /// The face.
+        face: Box<DetectedFace>,
+    },
+    /// A stored face.
+    Face {
+        /// Its id.
+        face_id: Uuid,
+        /// Its image.
+        image_id: Uuid,
+    },
+    /// An embedding.
+    Embedding {
+        /// Its length.
+        dimensions: usize,
+    },
+}
+
+/// Ready to search.
+pub(super) struct Probe {
+    pub(super) embedding: Vec<f32>,
+    pub(super) collection: String,
+    /// Left out of the matches.
+    pub(super) face: Option<Uuid>,
+    pub(super) info: ProbeInfo,
+}
+
+impl Probe {
+    pub(super) async fn prepare(
+        state: &AppState,
+        input: ProbeInput,
+        params: &SearchParams,
+    ) -> Result<Self, ApiError> {
+        match input {
+            ProbeInput::Image(bytes) => Self::of_image(state, bytes, params).await,
+            ProbeInput::Source(source) => Self::of_image(state, resolve(state, &source).await?, params).await,
+            ProbeInput::Face(id) => Self::of_face(state, id, params).await,
+            ProbeInput::Embedding(values) => Self::of_embedding(state, values, params),
+        }
+    }
+
+    async fn of_image(state: &AppState, bytes: Bytes, params: &SearchParams) -> Result<Self, ApiError> {
+        let index = params.face_index.map_or(0, Bounded::index);
+        let options = AnalyzeOptions {
+            min_score: params.min_score.map(Fraction::get),
+            max_faces: Some(index + 1),
+            ..AnalyzeOptions::default()
+        };
+        let analysis = analyze(state, bytes, &options).await?;
+        let face = pick(&analysis, index, "image")?;
+        let embedding =
+            face.embedding.as_ref().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
+        Ok(Self {
+            embedding: embedding.as_slice().to_vec(),
+            collection: collection_or_default(params),
+            face: None,
+            info: ProbeInfo::Image {
+                image: ImageInfo::of(&analysis),
+                face: Box::new(DetectedFace::of(face, false)),
+            },
+        })
+    }
+
+    /// A face of another collection than the one named is as good as none: search stays inside a collection.
+    async fn of_face(state: &AppState, id: Uuid, params: &SearchParams) -> Result<Self, ApiError> {
+        let store = &state.services.store;
+        let face = store.face(id).await?;
+        if params.collection.as_ref().is_some_and(|name| *name != face.collection) {
+            return Err(ApiError::not_found("face", id).field("face_id"));
+        }
+        let (model, embedding) = store.embedding(id).await?;
+        if model != state.services.ingest.model_id() {
+            let current = &state.services.analyzer.engine().embedder().name;
+            return Err(ApiError::new(
+                Code::ModelMismatch,
+                format!("the face was embedded by {}; the model in use is {current}", face.embedding_model),
+            )
+            .field("face_id"));
+        }
+        Ok(Self {
+            embedding,
+            collection: face.collection,
+            face: Some(id),
+            info: ProbeInfo::Face { face_id: id, image_id: face.image_id },
+        })
+    }
+
+    fn of_embedding(state: &AppState, values: Vec<f32>, params: &SearchParams) -> Result<Self, ApiError> {
+        let dimensions = state.services.analyzer.engine().embedder().dimensions;
+        let allowed = format!("{dimensions} numbers, not all zero");
+        let refuse = |detail: String| {
+            ApiError::new(Code::InvalidField, format!("embedding: {detail}"))
+                .field("embedding")
+                .allowed([allowed.clone()])
+        };
+        if values.len() != dimensions {
+            return Err(refuse(format!("{} numbers; the model in use has {dimensions}", values.len())));
+        }
+        let embedding = Embedding::from_raw(values).ok_or_else(|| refuse("it has no direction".into()))?;
+        Ok(Self {
+            embedding: embedding.as_slice().to_vec(),
+            collection: collection_or_default(params),
+            face: None,
+            info: ProbeInfo::Embedding { dimensions },
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! A stored face with where its image was found.
+use crate::routes::dto::{BoundingBox, Quality, Source, points};
+use crate::{ApiError, AppState};
+use serde::Serialize;
+use std::collections::HashMap;
+use store::faces::Face;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// A stored face.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct StoredFace {
+    /// Its id.
+    pub(crate) id: Uuid,
+    /// Whose it is.
+    #[schema(example = "default")]
+    pub(crate) collection: String,
+    /// The image it was found in.
+    pub(crate) image_id: Uuid,
+    /// The box around the face.
+    pub(crate) bbox: BoundingBox,
+    /// The detector's confidence, 0 to 1.
+    pub(crate) det_score: f32,
+    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right first).
+    pub(crate) landmarks: Vec<[f32; 2]>,
+    /// How usable the face is; null where it was not judged.
+    pub(crate) quality: Option<Quality>,
+    /// The model of its embedding.
+    #[schema(example = "mobilefacenet")]
+    pub(crate) embedding_model: String,
+    /// Where its image was found.
+    pub(crate) sources: Vec<Source>,
+    /// When it was stored.
+    #[serde(with = "time::serde::rfc3339")]
+    pub(crate) created_at: OffsetDateTime,
+}
+
+impl StoredFace {
+    pub(crate) fn new(face: Face, sources: Vec<Source>) -> Self {
+        Self {
+            id: face.id,
+            collection: face.collection,
+            image_id: face.image_id,
+            bbox: BoundingBox::from_slice(&face.bbox),
+            det_score: face.det_score,
+            landmarks: points(&face.landmarks),
+            quality: Quality::from_stored(face.quality),
+            embedding_model: face.embedding_model,
+            sources,
+            created_at: face.created_at,
+        }
+    }
+}
+
+/// Adds the sources of all images in one query.
+pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<Vec<StoredFace>, ApiError> {
+    let images: Vec<Uuid> = faces.iter().map(|face| face.image_id).collect();
+    let sources = sources_by_image(state, images).await?;
+    Ok(faces
+        .into_iter()
+        .map(|face| {
+            let found = sources.get(&face.image_id).cloned().unwrap_or_default();
+            StoredFace::new(face, found)
+        })
+        .collect())
+}
+
+/// Sources of several images.
+pub(crate) async fn sources_by_image(
+    state: &AppState,
+    mut images: Vec<Uuid>,
+) -> Result<HashMap<Uuid, Vec<Source>>, ApiError> {
+    images.sort_unstable();
+    images.dedup();
+    let mut sources: HashMap<Uuid, Vec<Source>> = HashMap::new();
+    if images.is_empty() {
+        return Ok(sources);
+    }
+    for (image, source) in state.services.store.sources(&images).await? {
+        sources.entry(image).or_default().push(source.into());
+    }
+    Ok(sources)
+}

@@ -1,0 +1,48 @@
+//! Blobs in and out of answers.
+use crate::{ApiError, AppState};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+/// A blob as an answer; `None` when it is gone. Keys are content addresses, so the key is the entity tag. Browsers ask again each
+/// time (`no-cache`), so that a picture that was erased is not shown from a cache.
+pub(crate) async fn blob_answer(
+    state: &AppState,
+    key: &str,
+    request: &HeaderMap,
+) -> Result<Option<Response>, ApiError> {
+    let name = key.rsplit('/').next().unwrap_or(key);
+    let content_type = match name.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("png") => "image/png",
+        Some("webp") => "image/webp",
+        _ => "application/octet-stream",
+    };
+    let tag = HeaderValue::from_str(&format!("\"{name}\"")).map_err(ApiError::internal)?;
+    let Some(bytes) = state.services.blobs.get(key).await? else { return Ok(None) };
+    let known = request
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|one| one.trim().trim_start_matches("W/").as_bytes() == tag.as_bytes());
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
+        (header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),
+        (header::ETAG, tag),
+    ];
+    Ok(Some(if known {
+        (StatusCode::NOT_MODIFIED, headers).into_response()
+    } else {
+        (headers, bytes).into_response()
+    }))
+}
+
+/// Deletes blobs whose rows are gone. The rows decide what exists; a blob that could not be deleted is logged and left to the sweep.
+pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
+    if keys.is_empty() {
+        return;
+    }
+    if let Err(error) = state.services.blobs.delete(&keys).await {
+        tracing::warn!(%error, blobs = keys.len(), "could not delete blobs");
+    }
+}

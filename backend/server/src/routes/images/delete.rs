@@ -1,0 +1,24 @@
+//! `DELETE /images/{id}`
+use super::drop_blobs;
+use crate::extract::Id;
+use crate::{ApiError, AppState, Problem};
+use axum::extract::State;
+use axum::http::StatusCode;
+
+/// Delete a stored image with its faces, sources and pictures.
+#[utoipa::path(
+    delete, path = "/images/{id}", operation_id = "delete_image", tag = "images",
+    params(("id" = Uuid, Path, description = "The image")),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "No such image", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn delete_image(State(state): State<AppState>, Id(id): Id) -> Result<StatusCode, ApiError> {
+    let store = &state.services.store;
+    let mut tx = store.begin().await?;
+    let blobs = store.delete_image(tx.conn(), id).await?;
+    tx.commit().await?;
+    drop_blobs(&state, blobs).await;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,45 @@
+//! `GET /images/{id}`
+use super::stored::StoredImage;
+use crate::extract::Id;
+use crate::routes::faces::{StoredFace, sources_by_image};
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use store::faces::FaceFilter;
+use utoipa::ToSchema;
+
+/// No picture is stored with more faces than a page can show.
+const MOST_FACES: i64 = 1000;
+
+/// A stored image with its faces.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ImageAnswer {
+    #[serde(flatten)]
+    image: StoredImage,
+    /// Its faces; their sources are the image's.
+    faces: Vec<StoredFace>,
+}
+
+/// One stored image with its faces and where it was found.
+#[utoipa::path(
+    get, path = "/images/{id}", operation_id = "get_image", tag = "images",
+    params(("id" = Uuid, Path, description = "The image")),
+    responses(
+        (status = 200, description = "The image", body = ImageAnswer),
+        (status = 404, description = "No such image", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_image(
+    State(state): State<AppState>,
+    Id(id): Id,
+) -> Result<Json<ImageAnswer>, ApiError> {
+    let store = &state.services.store;
+    let image = store.image(id).await?;
+    let filter =
+        FaceFilter { collection: image.collection.clone(), image_id: Some(id), ..FaceFilter::default() };
+    let faces = store.faces(&filter, None, MOST_FACES).await?;
+    let sources = sources_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
+    let faces = faces.into_iter().map(|face| StoredFace::new(face, sources.clone())).collect();
+    Ok(Json(ImageAnswer { image: StoredImage::new(image, sources), faces }))
+}

@@ -1,0 +1,73 @@
+//! `GET /images`
+use super::stored::StoredImage;
+use crate::extract::values::{Bounded, uuid};
+use crate::extract::{Query, cursor};
+use crate::routes::DEFAULT_COLLECTION;
+use crate::routes::faces::sources_by_image;
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use store::images::ImageFilter;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+/// Which images, and how many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// The collection.
+    #[param(default = "default")]
+    collection: Option<String>,
+    /// Only images that this crawl found.
+    #[serde(deserialize_with = "uuid")]
+    crawl_id: Option<Uuid>,
+    /// Only images with (or without) faces.
+    has_faces: Option<bool>,
+    /// Most images in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of images, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ImageList {
+    images: Vec<StoredImage>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    next_cursor: Option<String>,
+}
+
+/// List stored images.
+#[utoipa::path(
+    get, path = "/images", operation_id = "list_images", tag = "images",
+    params(ListParams),
+    responses(
+        (status = 200, description = "A page of images, newest first", body = ImageList),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list_images(
+    State(state): State<AppState>,
+    Query(params): Query<ListParams>,
+) -> Result<Json<ImageList>, ApiError> {
+    let store = &state.services.store;
+    let before = cursor::decode(params.cursor.as_deref())?;
+    let collection = store.collection(params.collection.as_deref().unwrap_or(DEFAULT_COLLECTION)).await?;
+    let filter =
+        ImageFilter { collection: collection.name, crawl_id: params.crawl_id, has_faces: params.has_faces };
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut images = store.images(&filter, before, limit + 1).await?;
+    let next_cursor = cursor::cut(&mut images, limit, |image| image.id);
+    let mut sources = sources_by_image(&state, images.iter().map(|image| image.id).collect()).await?;
+    let images = images
+        .into_iter()
+        .map(|image| {
+            let found = sources.remove(&image.id).unwrap_or_default();
+            StoredImage::new(image, found)
+        })
+        .collect();
+    Ok(Json(ImageList { images, next_cursor }))
+}

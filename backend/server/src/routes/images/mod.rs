@@ -1,0 +1,23 @@
+//! Stored images and where they were found; quality reports.
+mod blob;
+mod delete;
+mod get;
+mod list;
+mod quality;
+mod stored;
+mod thumbnail;
+
+pub(crate) use blob::{blob_answer, drop_blobs};
+
+use crate::AppState;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The routes of this resource.
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(quality::report_quality))
+        .routes(routes!(list::list_images))
+        .routes(routes!(get::get_image, delete::delete_image))
+        .routes(routes!(thumbnail::get_image_thumbnail))
+}

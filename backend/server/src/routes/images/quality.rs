@@ -1,0 +1,96 @@
+//! `POST /images/quality`
+use crate::extract::Query;
+use crate::extract::image::{ImageBody, ImageForm, ImageSource};
+use crate::extract::values::Fraction;
+use crate::routes::faces::{DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+use pipeline::AnalyzeOptions;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// How quality is judged.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct QualityParams {
+    /// Lowest `det_score` of a face.
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_score: Option<Fraction>,
+    /// Demands that `quality.passed` is judged by; the default is the service's.
+    #[param(inline, value_type = Option<ProfileParam>)]
+    quality_profile: Option<vision::Profile>,
+}
+
+/// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3 Sobel).
+#[derive(Serialize, ToSchema)]
+pub(super) struct Statistics {
+    /// Variance of the Laplacian: low is blurred.
+    laplacian_variance: f64,
+    /// Mean squared Sobel gradient.
+    tenengrad: f64,
+    /// Mean grey level, 0 to 255.
+    mean: f64,
+    /// Standard deviation of the grey level.
+    std: f64,
+    /// Share of pixels at most 5 or at least 250, 0 to 1.
+    clipped: f64,
+}
+
+/// A picture's quality.
+#[derive(Serialize, ToSchema)]
+pub(super) struct QualityAnswer {
+    image: ImageInfo,
+    statistics: Statistics,
+    /// The faces with their quality, best score first.
+    faces: Vec<DetectedFace>,
+    timings_ms: Timings,
+}
+
+/// Measure the quality of a picture and of the faces in it.
+///
+/// Nothing is stored.
+#[utoipa::path(
+    post, path = "/images/quality", operation_id = "report_quality", tag = "images",
+    params(QualityParams),
+    request_body(content(
+        (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Vec<u8> = "image/*"), (Vec<u8> = "application/octet-stream")
+    )),
+    responses(
+        (status = 200, description = "The measures", body = QualityAnswer),
+        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A corrupt image, bad base64, or a URL that cannot be fetched", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn report_quality(
+    State(state): State<AppState>,
+    Query(params): Query<QualityParams>,
+    ImageBody(bytes): ImageBody,
+) -> Result<Json<QualityAnswer>, ApiError> {
+    let options = AnalyzeOptions {
+        min_score: params.min_score.map(Fraction::get),
+        embeddings: false,
+        quality: true,
+        quality_profile: params.quality_profile,
+        ..AnalyzeOptions::default()
+    };
+    let analysis = analyze(&state, bytes, &options).await?;
+    let frame = analysis.frame.clone();
+    let grey = tokio::task::spawn_blocking(move || vision::quality::grey_statistics(&frame))
+        .await
+        .map_err(ApiError::internal)?;
+    Ok(Json(QualityAnswer {
+        image: ImageInfo::of(&analysis),
+        statistics: Statistics {
+            laplacian_variance: grey.laplacian_variance,
+            tenengrad: grey.tenengrad,
+            mean: grey.mean,
+            std: grey.std,
+            clipped: grey.clipped,
+        },
+        faces: analysis.faces.iter().map(|face| DetectedFace::of(face, false)).collect(),
+        timings_ms: analysis.timings.into(),
+    }))
+}

@@ -1,0 +1,27 @@
+//! `GET /images/{id}/thumbnail`
+use super::blob_answer;
+use crate::extract::Id;
+use crate::{ApiError, AppState, Problem};
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+/// A small version of a stored image. Originals are not kept.
+#[utoipa::path(
+    get, path = "/images/{id}/thumbnail", operation_id = "get_image_thumbnail", tag = "images",
+    params(("id" = Uuid, Path, description = "The image")),
+    responses(
+        (status = 200, description = "The picture", content((Vec<u8> = "image/jpeg"))),
+        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
+        (status = 404, description = "No such image, or it has no thumbnail", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_image_thumbnail(
+    State(state): State<AppState>,
+    Id(id): Id,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let gone = || ApiError::not_found("thumbnail of image", id);
+    let key = state.services.store.image(id).await?.thumbnail_key.ok_or_else(gone)?;
+    blob_answer(&state, &key, &headers).await?.ok_or_else(gone)
+}

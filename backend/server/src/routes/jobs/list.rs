@@ -1,0 +1,85 @@
+//! `GET /jobs`
+use super::view::JobView;
+use crate::extract::values::{Bounded, uuid};
+use crate::extract::{Query, cursor};
+use crate::{ApiError, AppState};
+use axum::Json;
+use axum::extract::State;
+use queue::JobState;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+/// A state, or all of them.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum StateFilter {
+    Available,
+    Running,
+    Retryable,
+    Completed,
+    Discarded,
+    Cancelled,
+    Any,
+}
+
+impl StateFilter {
+    fn state(self) -> Option<JobState> {
+        match self {
+            Self::Available => Some(JobState::Available),
+            Self::Running => Some(JobState::Running),
+            Self::Retryable => Some(JobState::Retryable),
+            Self::Completed => Some(JobState::Completed),
+            Self::Discarded => Some(JobState::Discarded),
+            Self::Cancelled => Some(JobState::Cancelled),
+            Self::Any => None,
+        }
+    }
+}
+
+/// Which jobs, and how many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Only jobs in this state; `any` for all.
+    #[param(inline, default = "discarded")]
+    state: Option<StateFilter>,
+    /// Only jobs of this kind.
+    kind: Option<String>,
+    /// Only jobs of this crawl.
+    #[serde(deserialize_with = "uuid")]
+    crawl_id: Option<Uuid>,
+    /// Most jobs in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of jobs, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct JobList {
+    jobs: Vec<JobView>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    next_cursor: Option<String>,
+}
+
+/// List jobs, by default those that were discarded.
+#[utoipa::path(
+    get, path = "/jobs", operation_id = "list_jobs", tag = "jobs",
+    params(ListParams),
+    responses((status = 200, description = "A page of jobs, newest first", body = JobList)),
+)]
+pub(super) async fn list_jobs(
+    State(state): State<AppState>,
+    Query(params): Query<ListParams>,
+) -> Result<Json<JobList>, ApiError> {
+    let before = cursor::decode(params.cursor.as_deref())?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let wanted = params.state.unwrap_or(StateFilter::Discarded).state();
+    let mut rows =
+        state.services.queue.list(wanted, params.kind.as_deref(), params.crawl_id, before, limit + 1).await?;
+    let next_cursor = cursor::cut(&mut rows, limit, |job| job.id);
+    Ok(Json(JobList { jobs: rows.into_iter().map(Into::into).collect(), next_cursor }))
+}

@@ -1,0 +1,19 @@
+//! `POST /jobs/{id}/retry`
+use super::view::JobView;
+use crate::extract::Id;
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+
+/// Give a discarded or cancelled job a new life with fresh attempts.
+#[utoipa::path(
+    post, path = "/jobs/{id}/retry", operation_id = "retry_job", tag = "jobs",
+    params(("id" = Uuid, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The job, waiting to run", body = JobView),
+        (status = 404, description = "No such job, or not in a state that allows this", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn retry_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {
+    Ok(Json(state.services.queue.retry(id).await?.into()))
+}

@@ -1,0 +1,73 @@
+//! A job as the API shows it.
+use queue::{JobRow, JobState};
+use serde::Serialize;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// Where a job is in its life.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(dead_code, reason = "only describes queue::JobState in the OpenAPI document")]
+pub(super) enum JobStateName {
+    Available,
+    Running,
+    Retryable,
+    Completed,
+    Discarded,
+    Cancelled,
+}
+
+/// A job.
+#[derive(Serialize, ToSchema)]
+pub(super) struct JobView {
+    /// Its id.
+    id: Uuid,
+    /// Names what it does.
+    #[schema(example = "scan_image")]
+    kind: String,
+    /// Where it is in its life.
+    #[schema(inline, value_type = JobStateName)]
+    state: JobState,
+    /// Its input.
+    #[schema(value_type = Object)]
+    payload: serde_json::Value,
+    /// Runs so far.
+    attempt: i16,
+    /// Runs before it is discarded.
+    max_attempts: i16,
+    /// Lower runs first.
+    priority: i16,
+    /// Not before this time.
+    #[serde(with = "time::serde::rfc3339")]
+    scheduled_at: OffsetDateTime,
+    /// When it was enqueued.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// When it ended; null before.
+    #[serde(with = "time::serde::rfc3339::option")]
+    finished_at: Option<OffsetDateTime>,
+    /// The last failure.
+    last_error: Option<String>,
+    /// The crawl that it belongs to.
+    crawl_id: Option<Uuid>,
+}
+
+impl From<JobRow> for JobView {
+    fn from(row: JobRow) -> Self {
+        Self {
+            id: row.id,
+            kind: row.kind,
+            state: row.state,
+            payload: row.payload,
+            attempt: row.attempt,
+            max_attempts: row.max_attempts,
+            priority: row.priority,
+            scheduled_at: row.scheduled_at,
+            created_at: row.created_at,
+            finished_at: row.finished_at,
+            last_error: row.last_error,
+            crawl_id: row.group_id,
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! One folder per resource, one file per operation, the shapes beside them.
+pub(crate) mod collections;
+pub(crate) mod crawls;
+pub(crate) mod dto;
+pub(crate) mod faces;
+pub(crate) mod images;
+pub(crate) mod jobs;
+pub(crate) mod system;
+
+/// The collection that is meant when none is named.
+pub(crate) const DEFAULT_COLLECTION: &str = "default";

@@ -1,0 +1,91 @@
+//! `GET /gpu`
+use crate::AppState;
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// One operation's device.
+#[derive(Serialize, ToSchema)]
+struct OperationView {
+    /// `face_detection`, `face_embedding`, `image_processing`, `image_enhancement`, `quality_checks`.
+    #[schema(example = "face_detection")]
+    operation: String,
+    /// Whether its flag asks for a GPU.
+    gpu_requested: bool,
+    /// The provider asked for.
+    #[schema(example = "cuda")]
+    requested: String,
+    /// The provider in use.
+    #[schema(example = "cpu")]
+    effective: String,
+    /// Why they differ, or why there is nothing to place.
+    reason: Option<String>,
+}
+
+/// A GPU.
+#[derive(Serialize, ToSchema)]
+struct DeviceView {
+    /// Index as the driver counts.
+    id: u32,
+    /// Product name.
+    name: String,
+    /// `cuda`, `rocm`, `mps`.
+    backend: String,
+    /// Bytes of memory.
+    memory_total: Option<u64>,
+    /// Bytes in use.
+    memory_used: Option<u64>,
+    /// Driver version.
+    driver: Option<String>,
+}
+
+/// What runs where, and why.
+#[derive(Serialize, ToSchema)]
+pub(super) struct GpuAnswer {
+    /// ONNX Runtime's version.
+    #[schema(example = "1.31.1")]
+    runtime_version: String,
+    /// Providers compiled into the loaded library.
+    backends: Vec<String>,
+    /// GPUs found.
+    devices: Vec<DeviceView>,
+    /// The five operations.
+    operations: Vec<OperationView>,
+}
+
+/// Backends, devices, and where each operation runs.
+#[utoipa::path(
+    get, path = "/gpu", operation_id = "get_gpu", tag = "system",
+    responses((status = 200, description = "The report", body = GpuAnswer)),
+)]
+pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
+    let report = state.services.analyzer.engine().report();
+    Json(GpuAnswer {
+        runtime_version: report.runtime_version,
+        backends: report.backends,
+        devices: report
+            .devices
+            .into_iter()
+            .map(|device| DeviceView {
+                id: device.id,
+                name: device.name,
+                backend: device.backend.to_string(),
+                memory_total: device.memory_total,
+                memory_used: device.memory_used,
+                driver: device.driver,
+            })
+            .collect(),
+        operations: report
+            .operations
+            .into_iter()
+            .map(|operation| OperationView {
+                operation: operation.operation.to_string(),
+                gpu_requested: operation.gpu_requested,
+                requested: operation.requested,
+                effective: operation.effective,
+                reason: operation.reason,
+            })
+            .collect(),
+    })
+}

@@ -1,0 +1,61 @@
+//! `GET /health/live` and `GET /health/ready`
+use crate::{ApiError, AppState, Code, Problem};
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The process answers.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Live {
+    /// `ok`.
+    #[schema(example = "ok")]
+    status: &'static str,
+    /// Of this build.
+    #[schema(example = "0.1.0")]
+    version: &'static str,
+}
+
+/// The service can do its work.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Ready {
+    /// `ready`.
+    #[schema(example = "ready")]
+    status: &'static str,
+}
+
+/// Whether the process answers. Looks at nothing else: restart it when this fails.
+#[utoipa::path(
+    get, path = "/health/live", operation_id = "health_live", tag = "system",
+    responses((status = 200, description = "It does", body = Live)),
+)]
+pub(super) async fn live() -> Json<Live> {
+    Json(Live { status: "ok", version: env!("CARGO_PKG_VERSION") })
+}
+
+/// Whether the service can do its work: the database answers, the models can run, nobody asked it to stop.
+#[utoipa::path(
+    get, path = "/health/ready", operation_id = "health_ready", tag = "system",
+    responses(
+        (status = 200, description = "It can", body = Ready),
+        (status = 503, description = "It cannot; `errors` says why", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {
+    let mut reasons = Vec::new();
+    if state.shutdown.is_cancelled() {
+        reasons.push("the service is shutting down".to_owned());
+    }
+    if let Err(error) = state.services.store.ping().await {
+        // The caller may be anyone; addresses and user names of the database stay in the log.
+        tracing::warn!(%error, "the database does not answer");
+        reasons.push("the database does not answer".to_owned());
+    }
+    if let Err(reason) = state.services.analyzer.engine().ready() {
+        reasons.push(format!("the models cannot run: {reason}"));
+    }
+    if reasons.is_empty() {
+        return Ok(Json(Ready { status: "ready" }));
+    }
+    Err(ApiError::new(Code::NotReady, reasons.join("; ")).errors(reasons))
+}

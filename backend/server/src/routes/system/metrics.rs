@@ -1,0 +1,57 @@
+//! `GET /metrics`
+use crate::{AppState, telemetry};
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use queue::JobState;
+
+/// Metrics in the Prometheus text format.
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "get_metrics", tag = "system",
+    responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")),
+)]
+pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoResponse {
+    gather_queue(&state).await;
+    if let Some(bytes) = telemetry::resident_bytes() {
+        metrics::gauge!("facecrawl_process_resident_bytes").set(bytes as f64);
+    }
+    state.metrics.run_upkeep();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render())
+}
+
+/// The queue's depth and age are read when someone asks. A database that does not answer leaves the last values and counts the failure.
+async fn gather_queue(state: &AppState) {
+    let stats = match state.services.queue.stats().await {
+        Ok(stats) => stats,
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the queue's counts");
+            metrics::counter!("facecrawl_scrape_errors_total", "source" => "queue").increment(1);
+            return;
+        }
+    };
+    metrics::gauge!("facecrawl_queue_oldest_due_seconds").set(stats.oldest_due_seconds);
+    let mut seen = state.seen_gauges.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for (kind, name) in seen.iter() {
+        gauge(kind, name).set(0.0);
+    }
+    for (kind, job_state, count) in stats.counts {
+        let name = state_name(job_state);
+        gauge(&kind, name).set(count as f64);
+        seen.insert((kind, name));
+    }
+}
+
+fn gauge(kind: &str, state: &'static str) -> metrics::Gauge {
+    metrics::gauge!("facecrawl_queue_jobs", "kind" => kind.to_owned(), "state" => state)
+}
+
+fn state_name(state: JobState) -> &'static str {
+    match state {
+        JobState::Available => "available",
+        JobState::Running => "running",
+        JobState::Retryable => "retryable",
+        JobState::Completed => "completed",
+        JobState::Discarded => "discarded",
+        JobState::Cancelled => "cancelled",
+    }
+}

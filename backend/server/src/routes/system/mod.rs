@@ -1,0 +1,23 @@
+//! Operations: devices, health, metrics, the API's own description, the page.
+mod docs;
+mod gpu;
+mod health;
+mod metrics;
+mod page;
+
+pub(crate) use docs::router as docs_router;
+pub(crate) use page::router as page_router;
+
+use crate::AppState;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The routes of this resource.
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(gpu::get_gpu))
+        .routes(routes!(health::live))
+        .routes(routes!(health::ready))
+        .routes(routes!(metrics::get_metrics))
+        .routes(routes!(docs::get_openapi))
+}

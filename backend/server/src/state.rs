@@ -1,0 +1,97 @@
+//! What the handlers share.
+use crate::{ApiError, Config};
+use crawler::Fetcher;
+use metrics_exporter_prometheus::PrometheusHandle;
+use pipeline::{Analyzer, Crawls, Ingest};
+use queue::Queue;
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Blobs, Store};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+/// The parts of the product that the API calls.
+#[derive(Clone)]
+pub struct Services {
+    /// Bytes to faces.
+    pub analyzer: Analyzer,
+    /// Rows.
+    pub store: Store,
+    /// Crops, chips and thumbnails.
+    pub blobs: Blobs,
+    /// Jobs.
+    pub queue: Queue,
+    /// Creates and steers crawls.
+    pub crawls: Crawls,
+    /// Knows the registered embedding model.
+    pub ingest: Ingest,
+    /// Guarded fetch of images that a caller names by URL.
+    pub fetcher: Fetcher,
+}
+
+/// Everything a handler needs; cheap to clone.
+#[derive(Clone)]
+pub struct AppState(Arc<Shared>);
+
+/// Behind `AppState`.
+pub struct Shared {
+    /// The parts of the product that the API calls.
+    pub services: Services,
+    /// Limits and manners.
+    pub config: Config,
+    /// Renders `/metrics`.
+    pub metrics: PrometheusHandle,
+    /// Fires when the process is asked to stop: not ready any more, event streams end.
+    pub shutdown: CancellationToken,
+    analyses: Arc<Semaphore>,
+    /// Queue gauges that were shown once, so that one that vanishes from the counts is shown as 0.
+    pub(crate) seen_gauges: Mutex<HashSet<(String, &'static str)>>,
+}
+
+impl AppState {
+    /// `metrics` is the handle of the recorder that the process installed (see `telemetry::prometheus`).
+    pub fn new(
+        services: Services,
+        config: Config,
+        metrics: PrometheusHandle,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let analyses = Arc::new(Semaphore::new(config.max_analyses.clamp(1, Semaphore::MAX_PERMITS)));
+        Self(Arc::new(Shared {
+            services,
+            config,
+            metrics,
+            shutdown,
+            analyses,
+            seen_gauges: Mutex::default(),
+        }))
+    }
+
+    /// Admits `images` analyses, or says that the service is overloaded. Hold the permit until they are done.
+    ///
+    /// A batch larger than the limit itself is admitted when nothing else runs.
+    pub(crate) fn admit(&self, images: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let wanted = images.clamp(1, self.config.max_analyses.max(1));
+        self.analyses
+            .clone()
+            .try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX))
+            .map_err(|_| ApiError::overloaded("too many analyses are waiting", Duration::from_secs(1)))
+    }
+
+    /// The similarity from which two faces count as one person, where no collection says otherwise.
+    pub(crate) fn match_threshold(&self) -> f32 {
+        self.config
+            .match_threshold
+            .unwrap_or_else(|| self.services.analyzer.engine().embedder().match_threshold)
+    }
+}
+
+impl Deref for AppState {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
