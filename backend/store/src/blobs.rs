@@ -132,7 +132,9 @@ fn is_key(key: &str) -> bool {
 }
 
 fn invalid(url: &str) -> StoreError {
-    StoreError::Invalid(format!("{url:?} is not a blob store: a folder, file:///folder or s3://bucket/prefix is allowed"))
+    StoreError::Invalid(format!(
+        "{url:?} is not a blob store: a folder, file:///folder or s3://bucket/prefix is allowed"
+    ))
 }
 
 fn failed(error: Error) -> StoreError {

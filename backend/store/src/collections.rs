@@ -63,12 +63,16 @@ impl Store {
         if check_name(name).is_err() {
             return Ok(None);
         }
-        Ok(sqlx::query_as(select_collections!("where name = $1")).bind(name).fetch_optional(&self.pool).await?)
+        Ok(sqlx::query_as(select_collections!("where name = $1"))
+            .bind(name)
+            .fetch_optional(&self.pool)
+            .await?)
     }
 }
 
 fn check_name(name: &str) -> Result<(), StoreError> {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
     if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
         return Ok(());
     }

@@ -156,23 +156,6 @@ impl Store {
         Ok(crawl)
     }
 
-    /// Makes a running crawl `completed` when neither ledger has a `queued` row left; says whether this call did it.
-    ///
-    /// Exactly one caller gets `true` if everyone who settles a row calls this after its commit: the last to commit sees no queued row, and
-    /// a page that is about to admit more is itself still queued.
-    pub async fn complete_crawl_if_drained(&self, id: Uuid) -> Result<bool, StoreError> {
-        let completed = sqlx::query(
-            "update crawls set state = 'completed', finished_at = now()
-             where id = $1 and state = 'running'
-               and not exists (select 1 from pages where crawl_id = $1 and state = 'queued')
-               and not exists (select 1 from image_urls where crawl_id = $1 and state = 'queued')",
-        )
-        .bind(id)
-        .execute(&self.pool)
-        .await?;
-        Ok(completed.rows_affected() == 1)
-    }
-
     /// Counts, all from one snapshot.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<(String, Option<String>, Option<String>, i64)> = sqlx::query_as(

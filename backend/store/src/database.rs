@@ -237,6 +237,7 @@ fn version_triple(version: &str) -> (u32, u32, u32) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]

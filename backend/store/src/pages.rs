@@ -217,11 +217,13 @@ impl Store {
         .await?;
         if let (1, Some(image)) = (settled.rows_affected(), image) {
             // A second statement, so that it sees sightings whose transaction the first one had to wait for.
-            sqlx::query("update image_sources set image_id = $2 where image_url_id = $1 and image_id is null")
-                .bind(image_url)
-                .bind(image)
-                .execute(conn)
-                .await?;
+            sqlx::query(
+                "update image_sources set image_id = $2 where image_url_id = $1 and image_id is null",
+            )
+            .bind(image_url)
+            .bind(image)
+            .execute(conn)
+            .await?;
         }
         Ok(())
     }

@@ -97,7 +97,9 @@ impl Store {
         model: &EmbeddingModel,
         limit: i64,
     ) -> Result<Vec<(Uuid, f32)>, StoreError> {
-        let mut sql = QueryBuilder::<Postgres>::new("select id, similarity::real from (select f.id, 1 - (f.embedding <=> ");
+        let mut sql = QueryBuilder::<Postgres>::new(
+            "select id, similarity::real from (select f.id, 1 - (f.embedding <=> ",
+        );
         sql.push_bind(halfvec(&query.embedding));
         sql.push(format!("::halfvec({})) as similarity from faces f where ", model.dimensions));
         push_filters(&mut sql, query);
@@ -139,7 +141,8 @@ const ROUNDING: f64 = 1e-6;
 
 /// Model, collection and the query's own filters; `f` is the face.
 fn push_filters(sql: &mut QueryBuilder<Postgres>, query: &SearchQuery) {
-    sql.push(format!("f.model_id = {} and f.collection_id = ", query.model_id)).push_bind(query.collection_id);
+    sql.push(format!("f.model_id = {} and f.collection_id = ", query.model_id))
+        .push_bind(query.collection_id);
     push_scope(sql, query.crawl_id, query.min_quality);
     if let Some(face) = query.exclude_face {
         sql.push(" and f.id <> ").push_bind(face);

@@ -70,7 +70,10 @@ async fn states_change_only_from_where_they_may() {
     assert!(failed.finished_at.is_some());
     match store.set_crawl_state(&mut conn, crawl.id, &["running", "paused"], "cancelled", None).await {
         Err(StoreError::Conflict(why)) => {
-            assert_eq!(why, "the crawl is failed, and only one that is running or paused can become cancelled");
+            assert_eq!(
+                why,
+                "the crawl is failed, and only one that is running or paused can become cancelled"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -82,7 +85,7 @@ async fn states_change_only_from_where_they_may() {
 }
 
 #[tokio::test]
-async fn progress_adds_up_and_the_last_to_settle_completes_the_crawl() {
+async fn progress_is_counted_from_the_ledgers_and_adds_up() {
     let db = TestDatabase::create().await;
     let store = db.store();
     let crawl = fixture::crawl(&store).await;
@@ -92,11 +95,9 @@ async fn progress_adds_up_and_the_last_to_settle_completes_the_crawl() {
     let images = admit_images(&store, crawl.id, 100, &urls).await;
     let progress = store.crawl_progress(crawl.id).await.unwrap();
     assert_eq!((progress.pages["queued"], progress.images["queued"], progress.images["failed"]), (3, 6, 0));
-    assert!(!store.complete_crawl_if_drained(crawl.id).await.unwrap());
 
     let faces: Vec<_> = (0..2).map(|_| fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0])).collect();
-    let stored =
-        fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &faces).await.unwrap();
+    let stored = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &faces).await.unwrap();
     settle(&store, images[0].id, "processed", None, Some(stored)).await;
     settle(&store, images[1].id, "duplicate", None, Some(stored)).await;
     settle(&store, images[2].id, "skipped", Some("not_an_image"), None).await;
@@ -112,7 +113,6 @@ async fn progress_adds_up_and_the_last_to_settle_completes_the_crawl() {
     store.settle_page(&mut conn, pages[1].id, &result("skipped", Some("robots_disallowed"))).await.unwrap();
     store.settle_page(&mut conn, pages[2].id, &result("failed", Some("timeout"))).await.unwrap();
     assert_eq!(store.queued_in_crawl(&mut conn, crawl.id).await.unwrap(), 1);
-    assert!(!store.complete_crawl_if_drained(crawl.id).await.unwrap());
     settle(&store, images[5].id, "skipped", Some("not_an_image"), None).await;
 
     let progress = store.crawl_progress(crawl.id).await.unwrap();
@@ -125,10 +125,5 @@ async fn progress_adds_up_and_the_last_to_settle_completes_the_crawl() {
             "reasons": {"not_an_image": 2, "timeout": 2, "robots_disallowed": 1},
         })
     );
-    let done = futures::future::try_join_all((0..6).map(|_| store.complete_crawl_if_drained(crawl.id)));
-    assert_eq!(done.await.unwrap().into_iter().filter(|first| *first).count(), 1);
-    let done = store.crawl(crawl.id).await.unwrap();
-    assert_eq!(done.state, "completed");
-    assert!(done.finished_at.is_some());
     assert!(matches!(store.crawl_progress(Uuid::now_v7()).await, Err(StoreError::NotFound { .. })));
 }

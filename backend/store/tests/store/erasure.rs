@@ -106,7 +106,9 @@ async fn a_crawl_goes_with_the_images_that_only_it_found() {
     let mine = fixture::crawled_face(&store, &one, "only.jpg", &only, face()).await;
     let shared = fixture::crawled_face(&store, &one, "shared.jpg", &fixture::image(2), face()).await;
     let kept = fixture::crawled_face(&store, &past, "kept.jpg", &fixture::image(3), face()).await;
-    for (crawl, path, image) in [(&two, "shared.jpg", shared), (&one, "kept.jpg", kept), (&one, "copy.jpg", mine)] {
+    for (crawl, path, image) in
+        [(&two, "shared.jpg", shared), (&one, "kept.jpg", kept), (&one, "copy.jpg", mine)]
+    {
         let rows = admit_images(&store, crawl.id, 9, &[image_url(path, "other")]).await;
         settle(&store, rows[0].id, "duplicate", None, Some(image)).await;
     }
@@ -137,8 +139,11 @@ async fn the_schema_itself_keeps_a_face_in_its_images_collection() {
     let model = fixture::model(&store, "m", 4).await;
     let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     fixture::store_image(&store, default, &fixture::image(1), std::slice::from_ref(&face)).await.unwrap();
-    let moved =
-        sqlx::query("update faces set collection_id = $1").bind(other).execute(store.pool()).await.unwrap_err();
+    let moved = sqlx::query("update faces set collection_id = $1")
+        .bind(other)
+        .execute(store.pool())
+        .await
+        .unwrap_err();
     assert!(moved.as_database_error().unwrap().is_foreign_key_violation());
     let subject = Uuid::now_v7();
     sqlx::query("insert into subjects (id, collection_id, name) values ($1, $2, 'somebody')")

@@ -28,11 +28,12 @@ async fn a_model_is_registered_once_with_its_own_index() {
     let lost = format!("drop index faces_embedding_hnsw_{}", other.id);
     sqlx::raw_sql(sqlx::AssertSqlSafe(lost)).execute(db.pool()).await.unwrap();
     store.register_model("sha+other", "mobile", 128).await.unwrap();
-    let back: i64 =
-        sqlx::query_scalar("select count(*) from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%'")
-            .fetch_one(db.pool())
-            .await
-            .unwrap();
+    let back: i64 = sqlx::query_scalar(
+        "select count(*) from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%'",
+    )
+    .fetch_one(db.pool())
+    .await
+    .unwrap();
     assert_eq!(back, 2);
 
     let changed = store.register_model("sha+norm", "mobile", 512).await;

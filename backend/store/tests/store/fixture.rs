@@ -73,7 +73,8 @@ pub(crate) async fn crawl(store: &Store) -> Crawl {
     let default = collection(store, "default").await;
     let mut tx = store.begin().await.unwrap();
     let seeds = ["http://site.test/".to_owned()];
-    let crawl = store.insert_crawl(tx.conn(), default, "web", &seeds, &json!({"max_pages": 10})).await.unwrap();
+    let crawl =
+        store.insert_crawl(tx.conn(), default, "web", &seeds, &json!({"max_pages": 10})).await.unwrap();
     tx.commit().await.unwrap();
     crawl
 }
@@ -90,7 +91,12 @@ pub(crate) fn image_url(path: impl std::fmt::Display, page: &str) -> NewImageUrl
     }
 }
 
-pub(crate) async fn admit_images(store: &Store, crawl: Uuid, max: i64, urls: &[NewImageUrl]) -> Vec<Admitted> {
+pub(crate) async fn admit_images(
+    store: &Store,
+    crawl: Uuid,
+    max: i64,
+    urls: &[NewImageUrl],
+) -> Vec<Admitted> {
     let mut tx = store.begin().await.unwrap();
     let admitted = store.admit_images(tx.conn(), crawl, max, urls).await.unwrap();
     tx.commit().await.unwrap();
@@ -128,7 +134,13 @@ pub(crate) async fn store_image(
 }
 
 /// An image with one face, found by the crawl under `path`.
-pub(crate) async fn crawled_face(store: &Store, crawl: &Crawl, path: &str, image: &NewImage, face: NewFace) -> Uuid {
+pub(crate) async fn crawled_face(
+    store: &Store,
+    crawl: &Crawl,
+    path: &str,
+    image: &NewImage,
+    face: NewFace,
+) -> Uuid {
     let admitted = admit_images(store, crawl.id, 1_000, &[image_url(path, "")]).await;
     let id = store_image(store, crawl.collection_id, image, &[face]).await.unwrap();
     settle(store, admitted[0].id, "processed", None, Some(id)).await;

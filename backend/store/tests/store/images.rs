@@ -148,8 +148,7 @@ async fn a_picture_that_is_everywhere_answers_a_bounded_number_of_sources() {
     let crawl = fixture::crawl(&store).await;
     let pages: Vec<_> = (0..MOST_SOURCES + 20).map(|n| image_url("logo.png", &n.to_string())).collect();
     let rows = admit_images(&store, crawl.id, 9, &pages).await;
-    let image =
-        fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
+    let image = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
     settle(&store, rows[0].id, "processed", None, Some(image)).await;
     let sources = store.sources(&[image]).await.unwrap();
     assert_eq!(sources.len() as i64, MOST_SOURCES);

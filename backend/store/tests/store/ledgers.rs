@@ -2,6 +2,7 @@
 use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle};
 use std::collections::HashSet;
 use store::StoreError;
+use store::ledger::{Ledger, Outcomes};
 use store::pages::{NewImageUrl, PageResult};
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -79,8 +80,7 @@ async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
     assert_eq!(admitted.len(), 1);
     // Over the limit: not admitted, no source.
     assert!(admit_images(&store, crawl.id, 1, &[image_url("b.jpg", "one")]).await.is_empty());
-    let image =
-        fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
+    let image = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
     settle(&store, admitted[0].id, "processed", None, Some(image)).await;
     // Settled already: neither the state nor the image changes.
     settle(&store, admitted[0].id, "failed", Some("late"), None).await;
@@ -101,7 +101,10 @@ async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
         ]
     );
     let source = &sources[0].1;
-    assert_eq!((source.image_url.as_str(), source.alt.as_deref()), ("http://site.test/a.jpg", Some("a face")));
+    assert_eq!(
+        (source.image_url.as_str(), source.alt.as_deref()),
+        ("http://site.test/a.jpg", Some("a face"))
+    );
     assert_eq!(source.crawl_id, Some(crawl.id));
     let progress = store.crawl_progress(crawl.id).await.unwrap();
     assert_eq!((progress.images["processed"], progress.reasons.len()), (1, 0));
@@ -113,8 +116,7 @@ async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
     let store = db.store();
     let crawl = fixture::crawl(&store).await;
     let admitted = admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "one")]).await;
-    let image =
-        fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
+    let image = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
 
     // Settled first, sighted before the commit.
     let mut tx = store.begin().await.unwrap();
@@ -209,6 +211,57 @@ async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being
     let progress = store.crawl_progress(crawl.id).await.unwrap();
     assert_eq!((progress.pages["fetched"], progress.pages["skipped"], progress.images["skipped"]), (1, 2, 2));
     assert_eq!(progress.reasons["cancelled"], 4);
+}
+
+#[tokio::test]
+async fn what_is_queued_and_what_became_of_the_rest_is_told_inside_the_transaction() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let pages = admit_pages(&store, crawl.id, 9, &[page("a"), page("b"), page("c")]).await;
+    let images = admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "a"), image_url("b.jpg", "a")]).await;
+    let mut tx = store.begin().await.unwrap();
+    let conn = tx.conn();
+    assert_eq!(store.queued_in_crawl(conn, crawl.id).await.unwrap(), 5);
+    assert_eq!(store.queued_up_to(conn, crawl.id, 100).await.unwrap(), 5);
+    assert_eq!(store.queued_up_to(conn, crawl.id, 2).await.unwrap(), 2);
+    let first = store.queued_rows(conn, crawl.id, Ledger::Pages, None, 2).await.unwrap();
+    assert_eq!(first, [pages[0].id, pages[1].id]);
+    let rest = store.queued_rows(conn, crawl.id, Ledger::Pages, Some(first[1]), 9).await.unwrap();
+    assert_eq!(rest, [pages[2].id]);
+    store.settle_image_url(conn, images[0].id, "failed", Some("timeout"), None, None).await.unwrap();
+    store.settle_image_url(conn, images[1].id, "failed", Some("timeout"), None, None).await.unwrap();
+    let fetched = PageResult { state: "fetched".into(), ..PageResult::default() };
+    store.settle_page(conn, pages[0].id, &fetched).await.unwrap();
+    assert!(store.queued_rows(conn, crawl.id, Ledger::ImageUrls, None, 9).await.unwrap().is_empty());
+    let outcome = |state: &str, reason: Option<&str>, count| Outcomes {
+        state: state.into(),
+        reason: reason.map(str::to_owned),
+        count,
+    };
+    let outcomes = store.outcomes(conn, crawl.id).await.unwrap();
+    assert_eq!(outcomes, [outcome("failed", Some("timeout"), 2), outcome("fetched", None, 1)]);
+    let nobody = store.lock_crawl(conn, Uuid::now_v7()).await;
+    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
+}
+
+#[tokio::test]
+async fn named_locks_hold_until_the_transaction_ends_whatever_their_order() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let mut tx = store.begin().await.unwrap();
+    store.lock_keys(tx.conn(), &[7, -3, 7]).await.unwrap();
+    let other = tokio::spawn({
+        let store = store.clone();
+        async move {
+            let mut tx = store.begin().await.unwrap();
+            store.lock_keys(tx.conn(), &[1, -3]).await.unwrap();
+        }
+    });
+    wait_for_a_lock(&db).await;
+    assert!(!other.is_finished());
+    tx.commit().await.unwrap();
+    other.await.unwrap();
 }
 
 /// Returns when some session of this database waits for a lock.
