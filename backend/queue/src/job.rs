@@ -1,5 +1,8 @@
 //! Jobs as they are stored, and as a worker holds them.
+use crate::QueueError;
 use serde_json::Value;
+use std::fmt;
+use std::str::FromStr;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -19,6 +22,54 @@ pub enum JobState {
     Discarded,
     /// Given up before it ran to its end.
     Cancelled,
+}
+
+impl JobState {
+    /// All states, live ones first.
+    pub const ALL: [Self; 6] =
+        [Self::Available, Self::Running, Self::Retryable, Self::Completed, Self::Discarded, Self::Cancelled];
+
+    /// The name in the database, in JSON and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Available => "available",
+            Self::Running => "running",
+            Self::Retryable => "retryable",
+            Self::Completed => "completed",
+            Self::Discarded => "discarded",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether the job may still run: live jobs count for unique keys and for their group.
+    pub fn is_live(self) -> bool {
+        matches!(self, Self::Available | Self::Running | Self::Retryable)
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for JobState {
+    type Err = QueueError;
+
+    fn from_str(text: &str) -> Result<Self, QueueError> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text).ok_or_else(|| {
+            let allowed = Self::ALL.map(Self::as_str).join(", ");
+            QueueError::Invalid(format!("{text:?} is not a job state; allowed are {allowed}"))
+        })
+    }
+}
+
+impl TryFrom<String> for JobState {
+    type Error = QueueError;
+
+    fn try_from(text: String) -> Result<Self, QueueError> {
+        text.parse()
+    }
 }
 
 /// A job to enqueue.
@@ -56,7 +107,7 @@ impl NewJob {
 }
 
 /// Proof that a worker holds a job: every later word about the job must carry it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, sqlx::FromRow)]
 pub struct Claim {
     /// The job.
     pub id: Uuid,
@@ -65,9 +116,10 @@ pub struct Claim {
 }
 
 /// A job in a worker's hands.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, sqlx::FromRow)]
 pub struct ClaimedJob {
     /// The proof.
+    #[sqlx(flatten)]
     pub claim: Claim,
     /// Names the handler.
     pub kind: String,
@@ -82,13 +134,14 @@ pub struct ClaimedJob {
 }
 
 /// A job as an operator sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, sqlx::FromRow)]
 pub struct JobRow {
     /// Its id (UUIDv7).
     pub id: Uuid,
     /// Names the handler.
     pub kind: String,
     /// Where it is.
+    #[sqlx(try_from = "String")]
     pub state: JobState,
     /// The handler's input.
     pub payload: Value,
@@ -108,4 +161,8 @@ pub struct JobRow {
     pub last_error: Option<String>,
     /// What it belongs to.
     pub group_id: Option<Uuid>,
+    /// Whether its group is held, so that it does not run although it is due.
+    pub held: bool,
+    /// The worker that holds it, or that ran it last.
+    pub locked_by: Option<String>,
 }

@@ -2,10 +2,16 @@
 //!
 //! See `docs/QUEUE.md` for the state machine.
 
+mod claim;
+mod groups;
+mod inspect;
 pub mod job;
+mod keys;
 pub mod queue;
 pub mod runner;
+mod settle;
 
+pub use inspect::QueueStats;
 pub use job::{Claim, ClaimedJob, JobRow, JobState, NewJob};
-pub use queue::{Config, Enqueued, Queue, QueueError, QueueStats};
+pub use queue::{CHANNEL, Config, Enqueued, Queue, QueueError};
 pub use runner::{Handler, Outcome, Runner, RunnerConfig};

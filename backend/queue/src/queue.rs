@@ -1,9 +1,19 @@
-//! Everything that can be said to the queue.
-use crate::{Claim, ClaimedJob, JobRow, JobState, NewJob};
+//! The handle on the queue: its times, its errors, and getting jobs in.
+//!
+//! What is said about jobs once they are in is in the sibling modules: `claim` (taking and keeping), `settle` (ending a
+//! run), `groups` (hold, release, cancel) and `inspect` (list, retry, stats, purge).
+use crate::NewJob;
+use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, PgPool};
+use std::collections::BTreeSet;
 use std::time::Duration;
-use time::OffsetDateTime;
 use uuid::Uuid;
+
+/// The channel of `notify` on which waiting workers are woken; the payload is empty.
+pub const CHANNEL: &str = "facecrawl_jobs";
+
+/// Longer unique keys are stored as their SHA-256: an index entry of Postgres ends at 2.7 kB, and URLs do not.
+const LONGEST_PLAIN_KEY: usize = 512;
 
 /// Times of the queue.
 #[derive(Clone, Debug)]
@@ -47,25 +57,22 @@ pub enum QueueError {
     /// No such job, or it is not in a state that allows this.
     #[error("there is no job {0} in a state that allows this")]
     NotFound(Uuid),
+    /// The job cannot live again: a live job has its kind and unique key.
+    #[error("job {0} cannot be retried: a live job has the same kind and unique key")]
+    Duplicate(Uuid),
+    /// What was given cannot be stored; the text says what is allowed.
+    #[error("{0}")]
+    Invalid(String),
     /// The database failed.
     #[error("the queue's database failed: {0}")]
     Database(#[from] sqlx::Error),
 }
 
-/// Numbers for `/metrics` and the system page.
-#[derive(Clone, Debug, Default)]
-pub struct QueueStats {
-    /// Jobs per kind and state.
-    pub counts: Vec<(String, JobState, i64)>,
-    /// Age in seconds of the oldest due job.
-    pub oldest_due_seconds: f64,
-}
-
 /// A handle on the queue; cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Queue {
-    pool: PgPool,
-    config: Config,
+    pub(crate) pool: PgPool,
+    pub(crate) config: Config,
 }
 
 impl Queue {
@@ -73,95 +80,130 @@ impl Queue {
     pub fn new(pool: PgPool, config: Config) -> Self {
         Self { pool, config }
     }
-    /// Adds jobs inside the caller's transaction; the answer is in the order of the input.
-    pub async fn enqueue(
-        &self,
-        _conn: &mut PgConnection,
-        _jobs: &[NewJob],
-    ) -> Result<Vec<Enqueued>, QueueError> {
-        todo!()
-    }
-    /// Takes up to `limit` due jobs of `kinds`, best priority first.
-    pub async fn claim(
-        &self,
-        _kinds: &[String],
-        _limit: i64,
-        _worker: &str,
-    ) -> Result<Vec<ClaimedJob>, QueueError> {
-        todo!()
-    }
-    /// Extends the leases; returns the claims that are lost.
-    pub async fn heartbeat(&self, _claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
-        todo!()
-    }
-    /// Completes inside the caller's transaction; `Stale` means: roll back.
-    pub async fn complete(&self, _conn: &mut PgConnection, _claim: Claim) -> Result<(), QueueError> {
-        todo!()
-    }
-    /// Fails an attempt: retryable with backoff (or at `retry_at`), or discarded when attempts are spent or `permanent`.
-    pub async fn fail(
-        &self,
-        _conn: &mut PgConnection,
-        _claim: Claim,
-        _error: &str,
-        _permanent: bool,
-        _retry_at: Option<OffsetDateTime>,
-    ) -> Result<JobState, QueueError> {
-        todo!()
-    }
-    /// Puts the job back for `until`; burns no attempt.
-    pub async fn snooze(&self, _claim: Claim, _until: OffsetDateTime) -> Result<(), QueueError> {
-        todo!()
-    }
-    /// Puts jobs back as they were; burns no attempt (shutdown).
-    pub async fn release(&self, _claims: &[Claim]) -> Result<u64, QueueError> {
-        todo!()
-    }
-    /// Returns expired leases to the queue (or discards them when attempts are spent); the number rescued.
-    pub async fn rescue(&self) -> Result<u64, QueueError> {
-        todo!()
-    }
-    /// Holds a group: none of its jobs is claimed until `release_group`.
-    pub async fn hold_group(&self, _conn: &mut PgConnection, _group: Uuid) -> Result<(), QueueError> {
-        todo!()
-    }
-    /// Lets a held group run again.
-    pub async fn release_group(&self, _conn: &mut PgConnection, _group: Uuid) -> Result<(), QueueError> {
-        todo!()
-    }
-    /// Cancels a group's jobs that are not running yet, and bumps the fence of those that are; the number cancelled.
-    pub async fn cancel_group(&self, _conn: &mut PgConnection, _group: Uuid) -> Result<u64, QueueError> {
-        todo!()
-    }
-    /// Live (available, running, retryable) jobs of a group.
-    pub async fn live_in_group(&self, _conn: &mut PgConnection, _group: Uuid) -> Result<i64, QueueError> {
-        todo!()
-    }
-    /// Jobs by state, newest first, before the cursor `before`.
-    pub async fn list(
-        &self,
-        _state: Option<JobState>,
-        _kind: Option<&str>,
-        _group: Option<Uuid>,
-        _before: Option<Uuid>,
-        _limit: i64,
-    ) -> Result<Vec<JobRow>, QueueError> {
-        todo!()
-    }
-    /// Gives a discarded or cancelled job a new life with fresh attempts.
-    pub async fn retry(&self, _id: Uuid) -> Result<JobRow, QueueError> {
-        todo!()
-    }
-    /// Counts and age.
-    pub async fn stats(&self) -> Result<QueueStats, QueueError> {
-        todo!()
-    }
+
     /// The pool, for callers that open the transaction.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
+
     /// The times in force.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Adds jobs inside the caller's transaction; the answer is in the order of the input. Jobs for a held group are
+    /// held. Waiting workers are woken when the transaction commits.
+    ///
+    /// # Errors
+    /// `Invalid` names the first job that cannot be stored; then none is added.
+    pub async fn enqueue(
+        &self,
+        conn: &mut PgConnection,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueued>, QueueError> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        for (index, job) in jobs.iter().enumerate() {
+            check(job).map_err(|reason| QueueError::Invalid(format!("job {index}: {reason}")))?;
+        }
+        // The lock and the insert are two statements on purpose: the second one's snapshot is taken after the lock is
+        // had, so that it sees whether the group was held in the meantime.
+        let groups: Vec<Uuid> =
+            jobs.iter().filter_map(|job| job.group_id).collect::<BTreeSet<_>>().into_iter().collect();
+        if !groups.is_empty() {
+            lock_groups_shared(conn, &groups).await?;
+        }
+
+        let ids: Vec<Uuid> = jobs.iter().map(|_| Uuid::now_v7()).collect();
+        let keys: Vec<Option<String>> =
+            jobs.iter().map(|job| job.unique_key.as_deref().map(stored_key)).collect();
+        // Unique keys are inserted in one order by everybody, so that two enqueuers never wait for each other in a ring.
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_by(|&a, &b| (&jobs[a].kind, &keys[a]).cmp(&(&jobs[b].kind, &keys[b])));
+        fn column<'a, T>(order: &'a [usize], value: impl Fn(usize) -> T + 'a) -> Vec<T> {
+            order.iter().map(|&index| value(index)).collect()
+        }
+        let added: Vec<(Uuid, bool)> = sqlx::query_as(ENQUEUE)
+            .bind(column(&order, |i| ids[i]))
+            .bind(column(&order, |i| jobs[i].kind.as_str()))
+            .bind(column(&order, |i| &jobs[i].payload))
+            .bind(column(&order, |i| jobs[i].priority))
+            .bind(column(&order, |i| jobs[i].max_attempts))
+            .bind(column(&order, |i| jobs[i].scheduled_at))
+            .bind(column(&order, |i| keys[i].as_deref()))
+            .bind(column(&order, |i| jobs[i].group_id))
+            .fetch_all(&mut *conn)
+            .await?;
+        if added.iter().any(|&(_, due)| due) {
+            wake(conn).await?;
+        }
+        let added: BTreeSet<Uuid> = added.into_iter().map(|(id, _)| id).collect();
+        Ok(ids
+            .into_iter()
+            .map(|id| if added.contains(&id) { Enqueued::New(id) } else { Enqueued::Duplicate })
+            .collect())
+    }
+}
+
+const ENQUEUE: &str = "
+insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, created_at, held)
+select n.id, n.kind, n.payload, n.priority, n.max_attempts, coalesce(n.scheduled_at, statement_timestamp()),
+       n.unique_key, n.group_id, statement_timestamp(), n.group_id is not null and n.group_id in (select id from job_groups)
+from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::smallint[], $5::smallint[], $6::timestamptz[], $7::text[],
+            $8::uuid[])
+     as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id)
+on conflict (kind, unique_key) where unique_key is not null do nothing
+returning id, not held and scheduled_at <= clock_timestamp()";
+
+/// Waits until none of the groups is being held, released or cancelled, and keeps that from starting until the
+/// transaction ends. Sorted, so that two transactions never wait for each other.
+pub(crate) async fn lock_groups_shared(conn: &mut PgConnection, groups: &[Uuid]) -> Result<(), QueueError> {
+    sqlx::query("select pg_advisory_xact_lock_shared(job_group_lock(g)) from unnest($1::uuid[]) as g")
+        .bind(groups)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Wakes waiting workers when the transaction commits. Postgres sends equal notifications of one transaction once.
+pub(crate) async fn wake(conn: &mut PgConnection) -> Result<(), QueueError> {
+    sqlx::query("select pg_notify($1, '')").bind(CHANNEL).execute(conn).await?;
+    Ok(())
+}
+
+/// What Postgres would refuse, said in words before it is sent.
+fn check(job: &NewJob) -> Result<(), String> {
+    if job.kind.is_empty() || job.kind.contains('\0') {
+        return Err(format!("the kind is {:?}, it must be a non-empty text without NUL", job.kind));
+    }
+    if job.max_attempts < 1 {
+        return Err(format!("max_attempts is {}, it must be at least 1", job.max_attempts));
+    }
+    if has_nul(&job.payload) {
+        return Err(format!(
+            "the payload of kind {:?} has a NUL character, which jsonb cannot hold",
+            job.kind
+        ));
+    }
+    Ok(())
+}
+
+fn has_nul(value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(has_nul),
+        Value::Object(fields) => fields.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// The key as it is, or its digest where it would not fit an index entry or a text column.
+pub(crate) fn stored_key(key: &str) -> String {
+    if key.len() <= LONGEST_PLAIN_KEY && !key.contains('\0') {
+        key.to_owned()
+    } else {
+        format!("sha256:{}", hex::encode(Sha256::digest(key)))
     }
 }

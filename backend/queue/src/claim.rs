@@ -1,0 +1,174 @@
+//! Taking jobs and keeping them.
+//!
+//! No statement here waits for a row while it has locked another: rows that somebody else has locked are skipped, so
+//! these statements cannot be part of a deadlock, whatever else runs.
+use crate::{Claim, ClaimedJob, Queue, QueueError};
+use sqlx::postgres::types::PgInterval;
+use std::time::Duration;
+use uuid::Uuid;
+
+impl Queue {
+    /// Takes up to `limit` due jobs of `kinds`, best priority first, then the earliest time, then the oldest.
+    ///
+    /// Jobs that another worker is taking at this moment are passed over, so that under contention the answer can be short.
+    pub async fn claim(
+        &self,
+        kinds: &[String],
+        limit: i64,
+        worker: &str,
+    ) -> Result<Vec<ClaimedJob>, QueueError> {
+        let slots: Vec<(&str, i64)> = kinds.iter().map(|kind| (kind.as_str(), limit)).collect();
+        self.claim_slots(&slots, limit, worker).await
+    }
+
+    /// Like [`claim`](Self::claim), with a limit for each kind (`slots`) beside the one for all.
+    pub async fn claim_slots(
+        &self,
+        slots: &[(&str, i64)],
+        limit: i64,
+        worker: &str,
+    ) -> Result<Vec<ClaimedJob>, QueueError> {
+        let (kinds, counts): (Vec<&str>, Vec<i64>) =
+            slots.iter().filter(|(_, count)| *count > 0).copied().unzip();
+        if kinds.is_empty() || limit < 1 {
+            return Ok(Vec::new());
+        }
+        Ok(sqlx::query_as(CLAIM)
+            .bind(kinds)
+            .bind(counts)
+            .bind(limit)
+            .bind(interval(self.config.lease))
+            .bind(worker)
+            .fetch_all(&self.pool)
+            .await?)
+    }
+
+    /// Extends the leases; returns the claims that are lost.
+    ///
+    /// A claim whose row another transaction has locked (it is being completed or held right now) is neither extended
+    /// nor lost: nobody can rescue a locked row.
+    pub async fn heartbeat(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
+        if claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (ids, fences) = columns(claims);
+        Ok(sqlx::query_as(HEARTBEAT)
+            .bind(ids)
+            .bind(fences)
+            .bind(interval(self.config.lease))
+            .fetch_all(&self.pool)
+            .await?)
+    }
+
+    /// How long until a job of `kinds` is due: zero when one is already, `None` when none is scheduled.
+    pub async fn next_due(&self, kinds: &[String]) -> Result<Option<Duration>, QueueError> {
+        let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE).bind(kinds).fetch_one(&self.pool).await?;
+        // The year 9999 overflows nothing here, and nobody sleeps that long.
+        Ok(seconds.map(|s| Duration::from_secs_f64(s.clamp(0.0, 1e9))))
+    }
+}
+
+/// Ids and fences side by side, as `unnest` wants them.
+pub(crate) fn columns(claims: &[Claim]) -> (Vec<Uuid>, Vec<i64>) {
+    claims.iter().map(|claim| (claim.id, claim.fence)).unzip()
+}
+
+/// A duration as Postgres has it, at most a century: more would run over the end of its calendar.
+pub(crate) fn interval(duration: Duration) -> PgInterval {
+    const CENTURY: u128 = 100 * 365 * 86_400 * 1_000_000;
+    let microseconds = duration.as_micros().min(CENTURY) as i64;
+    PgInterval { months: 0, days: 0, microseconds }
+}
+
+/// The distinct (kind, priority) pairs that have jobs, found by hopping along `jobs_ready`: their number, not the
+/// number of jobs, is the cost. Within one such band the due jobs are a contiguous range of the index. `kinds` and `slots`
+/// come from the `wanted` that stands before it.
+macro_rules! bands {
+    () => {
+        "bands as (
+    select w.kind, w.slots,
+           (select j.priority from jobs j
+            where j.kind = w.kind and j.state <> 'running' and not j.held
+            order by j.kind, j.priority limit 1) as priority
+    from wanted w
+    union all
+    select b.kind, b.slots,
+           (select j.priority from jobs j
+            where j.kind = b.kind and j.priority > b.priority and j.state <> 'running' and not j.held
+            order by j.kind, j.priority limit 1)
+    from bands b where b.priority is not null
+)"
+    };
+}
+pub(crate) use bands;
+
+/// Two looks at the index: the first, without locks, finds how many jobs each band gives to the best `limit` over all
+/// kinds; the second locks that many of each band, passing over what others have locked. One look with locks could not
+/// both merge several bands in order and lock no more than it takes.
+///
+/// `id = any(array(...))` here and in the other batches instead of a join: the planner cannot know how few rows a batch
+/// has and might otherwise read the whole table for it; an array it always takes through the primary key.
+const CLAIM: &str = concat!(
+    "with recursive wanted as (
+    select kind, slots from unnest($1::text[], $2::bigint[]) as w(kind, slots)
+), ",
+    bands!(),
+    ", due as (
+    select b.kind, b.slots, b.priority, d.scheduled_at, d.id
+    from bands b cross join lateral (
+        select j.scheduled_at, j.id from jobs j
+        where j.kind = b.kind and j.priority = b.priority and j.scheduled_at <= now()
+          and j.state <> 'running' and not j.held
+        order by j.kind, j.priority, j.scheduled_at, j.id limit b.slots
+    ) d
+    where b.priority is not null
+), placed as (
+    select d.*, row_number() over (partition by kind order by priority, scheduled_at, id) as place from due d
+), best as (
+    select kind, priority from placed where place <= slots order by priority, scheduled_at, id limit $3
+), shares as (
+    select kind, priority, count(*) as share from best group by kind, priority
+), picked as materialized (
+    select p.id from shares s cross join lateral (
+        select j.id from jobs j
+        where j.kind = s.kind and j.priority = s.priority and j.scheduled_at <= now()
+          and j.state <> 'running' and not j.held
+        order by j.kind, j.priority, j.scheduled_at, j.id limit s.share
+        for update skip locked
+    ) p
+), claimed as (
+    update jobs
+    set state = 'running', fence = fence + 1, attempt = attempt + 1,
+        lease_until = clock_timestamp() + $4, locked_by = $5
+    where id = any(array(select id from picked))
+    returning id, fence, kind, payload, attempt, max_attempts, group_id, priority, scheduled_at
+)
+select id, fence, kind, payload, attempt, max_attempts, group_id from claimed order by priority, scheduled_at, id"
+);
+
+const HEARTBEAT: &str = "
+with mine as (
+    select id, fence from unnest($1::uuid[], $2::bigint[]) as m(id, fence)
+), picked as materialized (
+    select j.id from jobs j join mine m on m.id = j.id and m.fence = j.fence
+    where j.id = any($1) and j.state = 'running' for update of j skip locked
+), kept as (
+    update jobs set lease_until = clock_timestamp() + $3 where id = any(array(select id from picked))
+)
+select m.id, m.fence from mine m
+where (m.id, m.fence) not in (select id, fence from jobs where id = any($1) and state = 'running')";
+
+const NEXT_DUE: &str = concat!(
+    "with recursive wanted as (
+    select kind, 1::bigint as slots from unnest($1::text[]) as w(kind)
+), ",
+    bands!(),
+    "
+select extract(epoch from min(d.scheduled_at) - clock_timestamp())::float8
+from bands b cross join lateral (
+    select j.scheduled_at from jobs j
+    where j.kind = b.kind and j.priority = b.priority and j.state <> 'running' and not j.held
+    order by j.kind, j.priority, j.scheduled_at limit 1
+) d
+where b.priority is not null"
+);

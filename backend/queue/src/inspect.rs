@@ -1,0 +1,221 @@
+//! What an operator sees and does: list, retry, stats, purge.
+use crate::claim::{bands, interval};
+use crate::queue::{lock_groups_shared, wake};
+use crate::{JobRow, JobState, Queue, QueueError};
+use sqlx::{Postgres, QueryBuilder};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// Rows per statement of a purge.
+const PURGE_BATCH: i64 = 5000;
+/// Most rows of one answer of `list`.
+const LONGEST_LIST: i64 = 1000;
+
+/// Numbers for `/metrics` and the system page.
+#[derive(Clone, Debug, Default)]
+pub struct QueueStats {
+    /// Jobs per kind and state.
+    pub counts: Vec<(String, JobState, i64)>,
+    /// Age in seconds of the oldest due job.
+    pub oldest_due_seconds: f64,
+}
+
+impl Queue {
+    /// Jobs by state, newest first, before the cursor `before` (the id of the last row of the page before). At most
+    /// 1,000 rows.
+    pub async fn list(
+        &self,
+        state: Option<JobState>,
+        kind: Option<&str>,
+        group: Option<Uuid>,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<JobRow>, QueueError> {
+        let limit = limit.clamp(0, LONGEST_LIST);
+        // Only the conditions that are asked for are in the statement, so that each one meets its index.
+        let mut query = QueryBuilder::<Postgres>::new("select * from (");
+        let tables: &[Table] = match state {
+            Some(state) if state.is_live() => &[Table::Live],
+            Some(_) => &[Table::Finished],
+            None => &[Table::Live, Table::Finished],
+        };
+        for (index, table) in tables.iter().enumerate() {
+            query.push(if index > 0 { " union all (" } else { "(" });
+            query.push(table.select());
+            query.push(" where true");
+            if let Some(state) = state {
+                // A constant and not a parameter: the partial indexes are found by their constant.
+                query.push(" and state = '").push(state.as_str()).push("'");
+            }
+            if let Some(kind) = kind {
+                query.push(" and kind = ").push_bind(kind);
+            }
+            if let Some(group) = group {
+                query.push(" and group_id = ").push_bind(group);
+            }
+            if let Some(before) = before {
+                query.push(" and id < ").push_bind(before);
+            }
+            query.push(" order by id desc limit ").push_bind(limit).push(")");
+        }
+        query.push(") as listed order by id desc limit ").push_bind(limit);
+        Ok(query.build_query_as().persistent(false).fetch_all(&self.pool).await?)
+    }
+
+    /// One job, wherever it is.
+    pub async fn get(&self, id: Uuid) -> Result<JobRow, QueueError> {
+        let mut query = QueryBuilder::<Postgres>::new(Table::Live.select());
+        query.push(" where id = ").push_bind(id).push(" union all ");
+        query.push(Table::Finished.select()).push(" where id = ").push_bind(id);
+        query.build_query_as().fetch_optional(&self.pool).await?.ok_or(QueueError::NotFound(id))
+    }
+
+    /// Gives a discarded or cancelled job a new life with fresh attempts, due now (held, if its group is).
+    ///
+    /// # Errors
+    /// `NotFound` when it is neither discarded nor cancelled; `Duplicate` when a live job has its kind and unique key.
+    pub async fn retry(&self, id: Uuid) -> Result<JobRow, QueueError> {
+        let mut tx = self.pool.begin().await?;
+        let group: Option<Option<Uuid>> = sqlx::query_scalar(
+            "select group_id from finished_jobs where id = $1 and state in ('discarded', 'cancelled') for update",
+        )
+        .bind(id)
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let Some(group) = group.ok_or(QueueError::NotFound(id))? {
+            lock_groups_shared(&mut tx, &[group]).await?;
+        }
+        let row: Option<JobRow> = sqlx::query_as(RETRY).bind(id).fetch_optional(&mut *tx).await?;
+        let row = row.ok_or(QueueError::Duplicate(id))?;
+        wake(&mut tx).await?;
+        tx.commit().await?;
+        Ok(row)
+    }
+
+    /// Counts of all jobs, ended ones included, and the age of the oldest due job. Reads every row's index entry: for a
+    /// page that somebody looks at, not for every scrape.
+    pub async fn stats(&self) -> Result<QueueStats, QueueError> {
+        self.count(concat!(
+            live_counts!(),
+            " union all select kind, state::text, count(*) from finished_jobs group by 1, 2"
+        ))
+        .await
+    }
+
+    /// [`stats`](Self::stats) without completed and cancelled jobs, which can be many and tell no depth.
+    pub async fn depth(&self) -> Result<QueueStats, QueueError> {
+        self.count(concat!(
+            live_counts!(),
+            " union all select kind, 'discarded', count(*) from finished_jobs where state = 'discarded' group by 1"
+        ))
+        .await
+    }
+
+    async fn count(&self, counts: &'static str) -> Result<QueueStats, QueueError> {
+        let rows: Vec<(String, String, i64)> = sqlx::query_as(counts).fetch_all(&self.pool).await?;
+        let counts = rows
+            .into_iter()
+            .map(|(kind, state, count)| Ok((kind, state.parse()?, count)))
+            .collect::<Result<_, QueueError>>()?;
+        let oldest: Option<f64> = sqlx::query_scalar(OLDEST_DUE).fetch_one(&self.pool).await?;
+        Ok(QueueStats { counts, oldest_due_seconds: oldest.unwrap_or(0.0).max(0.0) })
+    }
+
+    /// Deletes completed and cancelled jobs older than `keep_finished`; the number deleted. Small statements, so that
+    /// it never holds much.
+    pub async fn purge(&self) -> Result<u64, QueueError> {
+        let mut purged = 0;
+        loop {
+            let done = sqlx::query(PURGE)
+                .bind(interval(self.config.keep_finished))
+                .bind(PURGE_BATCH)
+                .execute(&self.pool)
+                .await?
+                .rows_affected();
+            purged += done;
+            if done < PURGE_BATCH.unsigned_abs() {
+                return Ok(purged);
+            }
+        }
+    }
+
+    /// Deletes discarded jobs that ended before a time; the number deleted. Nothing else ever deletes them.
+    pub async fn purge_discarded(&self, ended_before: OffsetDateTime) -> Result<u64, QueueError> {
+        Ok(sqlx::query("delete from finished_jobs where state = 'discarded' and finished_at < $1")
+            .bind(ended_before)
+            .execute(&self.pool)
+            .await?
+            .rows_affected())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Table {
+    Live,
+    Finished,
+}
+
+impl Table {
+    fn select(self) -> &'static str {
+        match self {
+            Self::Live => {
+                "select id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at,
+                    created_at, null::timestamptz as finished_at, last_error, group_id, held, locked_by from jobs"
+            }
+            Self::Finished => {
+                "select id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at,
+                    created_at, finished_at, last_error, group_id, false as held, locked_by from finished_jobs"
+            }
+        }
+    }
+}
+
+/// Each part is counted from the smallest index that has it.
+macro_rules! live_counts {
+    () => {
+        "select kind, state::text, count(*) from jobs group by 1, 2"
+    };
+}
+use live_counts;
+
+/// The delete only happens when the insert did: it reads the ids that the insert returned.
+const RETRY: &str = "
+with back as (
+    insert into jobs (id, group_id, fence, scheduled_at, created_at, priority, max_attempts, held, kind, unique_key,
+                      locked_by, last_error, payload)
+    select id, group_id, fence + 1, clock_timestamp(), created_at, priority, max_attempts,
+           group_id is not null and group_id in (select id from job_groups), kind, unique_key, locked_by, last_error, payload
+    from finished_jobs where id = $1
+    on conflict (kind, unique_key) where unique_key is not null do nothing
+    returning *
+), gone as (
+    delete from finished_jobs where id in (select id from back)
+)
+select id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at, created_at,
+       null::timestamptz as finished_at, last_error, group_id, held, locked_by from back";
+
+const PURGE: &str = "
+delete from finished_jobs where id = any(array(
+    select id from finished_jobs where state <> 'discarded' and finished_at < now() - $1
+    order by finished_at limit $2 for update skip locked
+))";
+
+const OLDEST_DUE: &str = concat!(
+    "with recursive kinds as (
+    select (select j.kind from jobs j where j.state <> 'running' and not j.held order by j.kind limit 1) as kind
+    union all
+    select (select j.kind from jobs j where j.kind > k.kind and j.state <> 'running' and not j.held order by j.kind limit 1)
+    from kinds k where k.kind is not null
+), wanted as (
+    select kind, 1::bigint as slots from kinds where kind is not null
+), ",
+    bands!(),
+    "
+select extract(epoch from clock_timestamp() - min(d.scheduled_at))::float8
+from bands b cross join lateral (
+    select j.scheduled_at from jobs j
+    where j.kind = b.kind and j.priority = b.priority and j.state <> 'running' and not j.held
+    order by j.kind, j.priority, j.scheduled_at limit 1
+) d
+where b.priority is not null"
+);

@@ -1,0 +1,211 @@
+//! Running one job and telling the queue how it ended.
+use super::backoff::{Backoff, within};
+use super::{Outcome, Shared, telemetry};
+use crate::settle::Batch;
+use crate::{Claim, ClaimedJob, JobState, QueueError};
+use futures::FutureExt;
+use std::any::Any;
+use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Most completions in one statement.
+const BATCH: usize = 500;
+/// Shortest time from one batch of completions to the next: under load it fills the batches, and idle it costs nothing.
+const GAP: Duration = Duration::from_millis(2);
+/// Before completions are tried again whose rows another transaction had locked.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// A job whose handler said `Done`.
+pub(super) struct Done {
+    claim: Claim,
+    kind: String,
+}
+
+/// Runs one job to its end, panics included, and settles it.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    job: ClaimedJob,
+    cancel: CancellationToken,
+    done: mpsc::Sender<Done>,
+) {
+    let (claim, kind) = (job.claim, job.kind.clone());
+    let start = Instant::now();
+    let outcome = match shared.handlers.get(&kind).cloned() {
+        // The call is inside the block, so that a handler that panics before its first await is caught too.
+        Some(handler) => AssertUnwindSafe(async move { handler.run(job, cancel).await })
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|panic| {
+                telemetry::panicked(&kind);
+                Outcome::Retry(format!("panicked: {}", panic_text(panic.as_ref())), None)
+            }),
+        None => Outcome::Retry(format!("no handler for kind {kind:?}"), None),
+    };
+    telemetry::ran(&kind, start.elapsed());
+    shared.slots.give_back(&kind);
+    settle(&shared, claim, kind, outcome, &done).await;
+}
+
+async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, done: &mpsc::Sender<Done>) {
+    let forced = shared.forced.is_cancelled();
+    let ended = match outcome {
+        Outcome::Done => {
+            // The claim stays in the holdings, and so under heartbeat, until its batch is through.
+            if done.send(Done { claim, kind }).await.is_err() {
+                tracing::error!(job = %claim.id, "the completions have ended before the runs");
+            }
+            return;
+        }
+        Outcome::Settled => Ok("completed"),
+        Outcome::Stale => Err(QueueError::Stale(claim.id)),
+        // Told to stop by the shutdown, it could not help but fail: as if it had never been claimed.
+        Outcome::Retry(..) | Outcome::Snooze(_) if forced => {
+            insist(shared, claim, || release(shared, claim)).await.map(|()| "released")
+        }
+        Outcome::Retry(error, at) => {
+            tracing::warn!(job = %claim.id, kind, error, "the job failed");
+            let state = insist(shared, claim, || fail(shared, claim, &error, false, at)).await;
+            state.map(JobState::as_str)
+        }
+        Outcome::Discard(error) => {
+            tracing::warn!(job = %claim.id, kind, error, "the job failed for good");
+            insist(shared, claim, || fail(shared, claim, &error, true, None)).await.map(JobState::as_str)
+        }
+        Outcome::Snooze(until) => {
+            insist(shared, claim, || shared.queue.snooze(claim, until)).await.map(|()| "snoozed")
+        }
+    };
+    match ended {
+        Ok(outcome) => {
+            telemetry::ended(&kind, outcome);
+            if matches!(outcome, "snoozed" | "retryable") {
+                // It has a time now, which the claim loop must learn.
+                shared.slots.wake_kind(&kind);
+            }
+        }
+        Err(QueueError::Stale(_)) => {
+            tracing::info!(job = %claim.id, kind, "the claim was lost; the result is discarded");
+            telemetry::ended(&kind, "stale");
+        }
+        Err(error) => give_up(claim, &kind, &error),
+    }
+    shared.holdings.remove(claim);
+}
+
+async fn fail(
+    shared: &Shared,
+    claim: Claim,
+    error: &str,
+    permanent: bool,
+    at: Option<time::OffsetDateTime>,
+) -> Result<JobState, QueueError> {
+    let mut tx = shared.queue.pool.begin().await?;
+    let state = shared.queue.fail(&mut tx, claim, error, permanent, at).await?;
+    tx.commit().await?;
+    Ok(state)
+}
+
+async fn release(shared: &Shared, claim: Claim) -> Result<(), QueueError> {
+    match shared.queue.release(&[claim]).await? {
+        0 => Err(QueueError::Stale(claim.id)),
+        _ => Ok(()),
+    }
+}
+
+/// Tries until the queue has answered or the lease is gone.
+async fn insist<T, F: Future<Output = Result<T, QueueError>>>(
+    shared: &Shared,
+    claim: Claim,
+    mut call: impl FnMut() -> F,
+) -> Result<T, QueueError> {
+    let mut backoff = Backoff::default();
+    loop {
+        match within(shared.queue.config().lease, call()).await {
+            Err(error @ QueueError::Database(_)) => {
+                telemetry::failed("settle");
+                if !shared.holdings.may_hold(claim) {
+                    return Err(error);
+                }
+                tracing::warn!(job = %claim.id, %error, "settling failed; trying again while the lease lasts");
+                tokio::time::sleep(backoff.next()).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn give_up(claim: Claim, kind: &str, error: &QueueError) {
+    tracing::error!(job = %claim.id, kind, %error, "could not settle the job before its lease ran out; it will run again");
+    telemetry::ended(kind, "unsettled");
+}
+
+/// Completes what handlers left to the runner, in batches of what is waiting. Ends when all senders are gone and
+/// nothing is left.
+pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Done>) {
+    let mut waiting: Vec<Done> = Vec::new();
+    let mut backoff = Backoff::default();
+    let mut last = Instant::now();
+    loop {
+        if waiting.is_empty() && inbox.recv_many(&mut waiting, BATCH).await == 0 {
+            return;
+        }
+        tokio::time::sleep(GAP.saturating_sub(last.elapsed())).await;
+        while waiting.len() < BATCH
+            && let Ok(done) = inbox.try_recv()
+        {
+            waiting.push(done);
+        }
+        last = Instant::now();
+        let claims: Vec<Claim> = waiting.iter().map(|done| done.claim).collect();
+        match within(shared.queue.config().lease, shared.queue.try_complete_many(&claims)).await {
+            Ok(batch) => {
+                backoff.reset();
+                waiting = account(&shared, waiting, &batch);
+                if !waiting.is_empty() {
+                    tokio::time::sleep(BUSY_PAUSE).await;
+                }
+            }
+            Err(error) => {
+                telemetry::failed("settle");
+                tracing::warn!(%error, jobs = waiting.len(), "completing failed; trying again while the leases last");
+                waiting.retain(|done| {
+                    let keep = shared.holdings.may_hold(done.claim);
+                    if !keep {
+                        give_up(done.claim, &done.kind, &error);
+                        shared.holdings.remove(done.claim);
+                    }
+                    keep
+                });
+                tokio::time::sleep(backoff.next()).await;
+            }
+        }
+    }
+}
+
+/// Counts what a batch settled; the answer is what it could not get at.
+fn account(shared: &Shared, waiting: Vec<Done>, batch: &Batch) -> Vec<Done> {
+    let stale: HashSet<&Claim> = batch.stale.iter().collect();
+    let busy: HashSet<&Claim> = batch.busy.iter().collect();
+    let mut left = Vec::new();
+    for done in waiting {
+        if busy.contains(&done.claim) {
+            left.push(done);
+            continue;
+        }
+        telemetry::ended(&done.kind, if stale.contains(&done.claim) { "stale" } else { "completed" });
+        shared.holdings.remove(done.claim);
+    }
+    left
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("with a value that is not text")
+}

@@ -1,0 +1,270 @@
+//! Ending a run: complete, fail, snooze, release, and the rescue of what nobody ends.
+//!
+//! Each statement matches id, fence and `running`; what does not match is stale and changes nothing. The two that run in
+//! a caller's transaction take the shared lock of the job's group before the row (the gate below), because the caller
+//! may enqueue into that group afterwards: whoever holds, releases or cancels the group then waits for the whole
+//! transaction at one place, with no row locked. The others never wait for a row, like those of `claim`.
+use crate::claim::columns;
+use crate::queue::wake;
+use crate::{Claim, JobState, Queue, QueueError};
+use sqlx::PgConnection;
+use std::collections::HashSet;
+use std::time::Duration;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// Rows per statement of a rescue.
+const RESCUE_BATCH: i64 = 1000;
+/// Between two looks at rows that another transaction has locked.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// What became of the claims of one batch.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Batch {
+    /// Claims that are no longer held.
+    pub(crate) stale: Vec<Claim>,
+    /// Claims whose rows another transaction has locked; say it again.
+    pub(crate) busy: Vec<Claim>,
+}
+
+impl Queue {
+    /// Completes inside the caller's transaction; `Stale` means: roll back.
+    pub async fn complete(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
+        let done = sqlx::query(COMPLETE).bind(claim.id).bind(claim.fence).execute(conn).await?;
+        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+    }
+
+    /// Completes many jobs at once, in a transaction of its own; returns the claims that were stale.
+    pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
+        let mut batch = self.try_complete_many(claims).await?;
+        let mut stale = std::mem::take(&mut batch.stale);
+        while !batch.busy.is_empty() {
+            tokio::time::sleep(BUSY_PAUSE).await;
+            batch = self.try_complete_many(&batch.busy).await?;
+            stale.append(&mut batch.stale);
+        }
+        Ok(stale)
+    }
+
+    /// One round of [`complete_many`](Self::complete_many).
+    pub(crate) async fn try_complete_many(&self, claims: &[Claim]) -> Result<Batch, QueueError> {
+        if claims.is_empty() {
+            return Ok(Batch::default());
+        }
+        let (ids, fences) = columns(claims);
+        let done = sqlx::query_scalar(COMPLETE_MANY).bind(ids).bind(fences).fetch_all(&self.pool).await?;
+        self.sort_out(claims, done).await
+    }
+
+    /// Fails an attempt: retryable with backoff (or at `retry_at`), or discarded when attempts are spent or `permanent`.
+    ///
+    /// The backoff of attempt n is `min(retry_max, retry_base * 2^(n-1))`, times a random factor from 0.5 to 1 so that
+    /// jobs that failed together do not return together.
+    pub async fn fail(
+        &self,
+        conn: &mut PgConnection,
+        claim: Claim,
+        error: &str,
+        permanent: bool,
+        retry_at: Option<OffsetDateTime>,
+    ) -> Result<JobState, QueueError> {
+        let state: Option<String> = sqlx::query_scalar(FAIL)
+            .bind(claim.id)
+            .bind(claim.fence)
+            .bind(storable(error))
+            .bind(permanent)
+            .bind(retry_at)
+            .bind(self.config.retry_base.as_secs_f64())
+            .bind(self.config.retry_max.as_secs_f64())
+            .fetch_optional(conn)
+            .await?;
+        state.ok_or(QueueError::Stale(claim.id))?.parse()
+    }
+
+    /// Puts the job back for `until`; burns no attempt.
+    pub async fn snooze(&self, claim: Claim, until: OffsetDateTime) -> Result<(), QueueError> {
+        let done =
+            sqlx::query(SNOOZE).bind(claim.id).bind(claim.fence).bind(until).execute(&self.pool).await?;
+        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+    }
+
+    /// Puts jobs back as they were; burns no attempt (shutdown). The number put back; the others were no longer held.
+    pub async fn release(&self, claims: &[Claim]) -> Result<u64, QueueError> {
+        let mut left = claims.to_vec();
+        let mut released = 0;
+        loop {
+            let batch = self.try_release(&left).await?;
+            released += (left.len() - batch.stale.len() - batch.busy.len()) as u64;
+            if batch.busy.is_empty() {
+                return Ok(released);
+            }
+            left = batch.busy;
+            tokio::time::sleep(BUSY_PAUSE).await;
+        }
+    }
+
+    /// One round of [`release`](Self::release).
+    pub(crate) async fn try_release(&self, claims: &[Claim]) -> Result<Batch, QueueError> {
+        if claims.is_empty() {
+            return Ok(Batch::default());
+        }
+        let (ids, fences) = columns(claims);
+        let mut tx = self.pool.begin().await?;
+        let done: Vec<Uuid> = sqlx::query_scalar(RELEASE).bind(ids).bind(fences).fetch_all(&mut *tx).await?;
+        if !done.is_empty() {
+            wake(&mut tx).await?;
+        }
+        tx.commit().await?;
+        self.sort_out(claims, done).await
+    }
+
+    /// Returns expired leases to the queue, due at once (or discards them when attempts are spent); the number rescued.
+    pub async fn rescue(&self) -> Result<u64, QueueError> {
+        let mut rescued = 0;
+        loop {
+            let mut tx = self.pool.begin().await?;
+            let (returned, discarded): (i64, i64) =
+                sqlx::query_as(RESCUE).bind(RESCUE_BATCH).fetch_one(&mut *tx).await?;
+            if returned > 0 {
+                wake(&mut tx).await?;
+            }
+            tx.commit().await?;
+            rescued += (returned + discarded).unsigned_abs();
+            if returned + discarded < RESCUE_BATCH {
+                return Ok(rescued);
+            }
+        }
+    }
+
+    /// Of the claims that a batch statement did not take: which are stale, and which are merely locked by another.
+    async fn sort_out(&self, claims: &[Claim], done: Vec<Uuid>) -> Result<Batch, QueueError> {
+        if done.len() == claims.len() {
+            return Ok(Batch::default());
+        }
+        let done: HashSet<Uuid> = done.into_iter().collect();
+        let left: Vec<Claim> = claims.iter().filter(|claim| !done.contains(&claim.id)).copied().collect();
+        let (ids, fences) = columns(&left);
+        let held: Vec<Claim> =
+            sqlx::query_as(STILL_HELD).bind(ids).bind(fences).fetch_all(&self.pool).await?;
+        let held: HashSet<Claim> = held.into_iter().collect();
+        let (busy, stale) = left.into_iter().partition(|claim| held.contains(claim));
+        Ok(Batch { stale, busy })
+    }
+}
+
+/// Text that a `text` column takes, at most 8 KiB of it.
+fn storable(error: &str) -> String {
+    let end = error.floor_char_boundary(8192);
+    error[..end].replace('\0', "\u{fffd}")
+}
+
+/// Takes the shared lock of the group of job `$1`, once, before anything that refers to it runs.
+macro_rules! gate {
+    () => {
+        "gate as materialized (
+    select pg_advisory_xact_lock_shared(job_group_lock(group_id)) from jobs
+    where id = $1 and group_id is not null
+)"
+    };
+}
+
+/// Files the rows of a CTE under a terminal state: source, state, and what to put in `last_error`.
+macro_rules! file {
+    ($source:literal, $state:literal, $error:literal) => {
+        concat!(
+            "insert into finished_jobs (id, group_id, fence, scheduled_at, created_at, finished_at, priority, attempt,
+                           max_attempts, state, kind, unique_key, locked_by, last_error, payload)
+    select id, group_id, fence, scheduled_at, created_at, clock_timestamp(), priority, attempt,
+           max_attempts, '",
+            $state,
+            "', kind, unique_key, locked_by, ",
+            $error,
+            ", payload from ",
+            $source
+        )
+    };
+}
+pub(crate) use file;
+
+const COMPLETE: &str = concat!(
+    "with ",
+    gate!(),
+    ", gone as (
+    delete from jobs where id = $1 and fence = $2 and state = 'running' and (select count(*) from gate) >= 0
+    returning *
+) ",
+    file!("gone", "completed", "last_error")
+);
+
+const COMPLETE_MANY: &str = concat!(
+    "with picked as materialized (
+    select j.id from jobs j join unnest($1::uuid[], $2::bigint[]) as m(id, fence) on m.id = j.id and m.fence = j.fence
+    where j.id = any($1) and j.state = 'running' for update of j skip locked
+), gone as (
+    delete from jobs where id = any(array(select id from picked)) returning *
+) ",
+    file!("gone", "completed", "last_error"),
+    " returning id"
+);
+
+const FAIL: &str = concat!(
+    "with ",
+    gate!(),
+    ", gone as (
+    delete from jobs
+    where id = $1 and fence = $2 and state = 'running' and (select count(*) from gate) >= 0
+      and ($4 or attempt >= max_attempts)
+    returning *
+), filed as (",
+    file!("gone", "discarded", "$3"),
+    " returning state
+), back as (
+    update jobs
+    set state = 'retryable', lease_until = null, last_error = $3,
+        scheduled_at = coalesce($5, clock_timestamp() + make_interval(secs =>
+            least($7, $6 * power(2, least(attempt - 1, 60))) * (0.5 + random() / 2)))
+    where id = $1 and fence = $2 and state = 'running' and (select count(*) from gate) >= 0
+      and not ($4 or attempt >= max_attempts)
+    returning state
+)
+select state::text from filed union all select state::text from back"
+);
+
+/// A job in its first attempt goes back to `available`, a later one to `retryable`, as it was before the claim.
+const SNOOZE: &str = "
+update jobs
+set state = case when attempt > 1 then 'retryable' else 'available' end::job_state, lease_until = null,
+    attempt = attempt - 1, scheduled_at = $3
+where id = $1 and fence = $2 and state = 'running'";
+
+const RELEASE: &str = "
+with picked as materialized (
+    select j.id from jobs j join unnest($1::uuid[], $2::bigint[]) as m(id, fence) on m.id = j.id and m.fence = j.fence
+    where j.id = any($1) and j.state = 'running' for update of j skip locked
+)
+update jobs
+set state = case when attempt > 1 then 'retryable' else 'available' end::job_state, lease_until = null,
+    attempt = attempt - 1
+where id = any(array(select id from picked))
+returning id";
+
+const RESCUE: &str = concat!(
+    "with expired as materialized (
+    select id from jobs where state = 'running' and lease_until < clock_timestamp()
+    order by lease_until limit $1 for update skip locked
+), gone as (
+    delete from jobs where id = any(array(select id from expired)) and attempt >= max_attempts returning *
+), filed as (",
+    file!("gone", "discarded", "'lease expired'"),
+    " returning 1
+), back as (
+    update jobs
+    set state = 'retryable', lease_until = null, scheduled_at = clock_timestamp(), last_error = 'lease expired'
+    where id = any(array(select id from expired)) and attempt < max_attempts returning 1
+)
+select (select count(*) from back), (select count(*) from filed)"
+);
+
+const STILL_HELD: &str = "
+select j.id, j.fence from jobs j join unnest($1::uuid[], $2::bigint[]) as m(id, fence) on m.id = j.id and m.fence = j.fence
+where j.id = any($1) and j.state = 'running'";

@@ -1,0 +1,206 @@
+//! Getting jobs in, and the order in which they come out.
+use crate::support::{Bench, image, page};
+use queue::{Enqueued, JobState, NewJob, QueueError};
+use serde_json::json;
+use sqlx::postgres::PgListener;
+use std::time::Duration;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+#[tokio::test]
+async fn a_job_comes_out_as_it_went_in() {
+    let bench = Bench::new().await;
+    let group = Uuid::now_v7();
+    let job = NewJob {
+        group_id: Some(group),
+        max_attempts: 3,
+        ..NewJob::new("page", json!({"a": [1, "ü", null]}))
+    };
+    let id = bench.add_one(job).await;
+    assert_eq!(id.get_version_num(), 7);
+
+    let row = bench.get(id).await;
+    assert_eq!((row.state, row.attempt, row.finished_at), (JobState::Available, 0, None));
+    assert!((OffsetDateTime::now_utc() - row.created_at).abs() < Duration::from_secs(60));
+
+    let job = bench.claim_one().await;
+    assert_eq!(job.claim.id, id);
+    assert_eq!((job.kind.as_str(), job.attempt, job.max_attempts), ("page", 1, 3));
+    assert_eq!((job.payload, job.group_id), (json!({"a": [1, "ü", null]}), Some(group)));
+    let row = bench.get(id).await;
+    assert_eq!((row.state, row.locked_by.as_deref()), (JobState::Running, Some("tester")));
+    assert!(bench.claim(10).await.is_empty(), "a running job is not claimed again");
+}
+
+#[tokio::test]
+async fn answers_come_in_the_order_of_the_input() {
+    let bench = Bench::new().await;
+    let key = |key: &str| NewJob { unique_key: Some(key.to_owned()), ..page() };
+    bench.add(&[key("m")]).await;
+    let added = bench.add(&[key("z"), page(), key("m"), key("a"), key("z"), page()]).await;
+    let new: Vec<bool> = added.iter().map(|one| matches!(one, Enqueued::New(_))).collect();
+    assert_eq!(new, [true, true, false, true, false, true]);
+    let ids: Vec<Uuid> =
+        added.iter().filter_map(|one| if let Enqueued::New(id) = one { Some(*id) } else { None }).collect();
+    assert!(ids.is_sorted(), "ids order as the input does");
+    for id in ids {
+        bench.get(id).await;
+    }
+    assert!(bench.add(&[]).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_unique_key_is_taken_while_its_job_lives() {
+    let bench = Bench::new().await;
+    // Longer than an index entry can be.
+    let key = format!("http://127.0.0.1/{}", "x".repeat(10_000));
+    let job = || NewJob { unique_key: Some(key.clone()), ..page() };
+    bench.add_one(job()).await;
+    let dup = [Enqueued::Duplicate];
+    assert_eq!(bench.add(&[job()]).await, dup, "available");
+    let claim = bench.claim_one().await.claim;
+    assert_eq!(bench.add(&[job()]).await, dup, "running");
+    bench.fail(claim, false).await.unwrap();
+    assert_eq!(bench.add(&[job()]).await, dup, "retryable");
+    bench.make_due(claim.id).await;
+    let claim = bench.claim_one().await.claim;
+    bench.complete(claim).await.unwrap();
+    bench.add_one(job()).await;
+
+    let other_kind = NewJob { unique_key: Some(key.clone()), ..image() };
+    bench.add_one(other_kind).await;
+    let mut conn = bench.db.pool().acquire().await.unwrap();
+    let live = bench.queue.live_keys(&mut conn, "page", &["other".to_owned(), key.clone()]).await.unwrap();
+    assert_eq!(live, [key]);
+}
+
+#[tokio::test]
+async fn of_racing_enqueuers_of_one_key_one_wins() {
+    let bench = Bench::new().await;
+    let rounds = (0..8).map(|offset| {
+        let bench = &bench;
+        async move {
+            let mut jobs: Vec<NewJob> =
+                (0..200).map(|key| NewJob { unique_key: Some(format!("{key}")), ..page() }).collect();
+            // Everybody in another order: a ring of waiting transactions would be a deadlock.
+            jobs.rotate_left(offset * 25);
+            bench.add(&jobs).await.iter().filter(|one| matches!(one, Enqueued::New(_))).count()
+        }
+    });
+    let won: usize = futures::future::join_all(rounds).await.into_iter().sum();
+    assert_eq!(won, 200);
+    assert_eq!(bench.count("select count(*) from jobs").await, 200);
+}
+
+#[tokio::test]
+async fn the_order_is_priority_then_time_then_age_over_all_kinds() {
+    let bench = Bench::new().await;
+    let past = |seconds| Some(OffsetDateTime::now_utc() - Duration::from_secs(seconds));
+    let jobs = [
+        NewJob { priority: 5, scheduled_at: past(500), ..page() },
+        NewJob { priority: 0, scheduled_at: past(10), ..page() },
+        NewJob { priority: 0, scheduled_at: past(100), ..image() },
+        NewJob { priority: -3, ..image() },
+        NewJob { priority: 0, scheduled_at: past(50), ..page() },
+        NewJob { priority: 5, scheduled_at: past(400), ..image() },
+    ];
+    let ids: Vec<Uuid> = bench
+        .add(&jobs)
+        .await
+        .into_iter()
+        .map(|one| if let Enqueued::New(id) = one { id } else { panic!("a duplicate") })
+        .collect();
+    let mut order = Vec::new();
+    for limit in [1, 3, 10] {
+        order.extend(bench.claim(limit).await.into_iter().map(|job| job.claim.id));
+    }
+    assert_eq!(order, [3, 2, 4, 1, 0, 5].map(|index: usize| ids[index]));
+
+    let same = bench.add(&vec![page(); 50]).await;
+    let claimed: Vec<Enqueued> =
+        bench.claim(50).await.into_iter().map(|job| Enqueued::New(job.claim.id)).collect();
+    assert_eq!(claimed, same, "of one time, the oldest first");
+}
+
+#[tokio::test]
+async fn a_claim_keeps_to_its_kinds_and_slots() {
+    let bench = Bench::new().await;
+    bench.add(&[page(), page(), page(), image(), image(), image()]).await;
+    bench.add(&vec![NewJob { priority: -1, ..page() }; 3]).await;
+    let claimed = bench.queue.claim_slots(&[("page", 2), ("image", 1), ("other", 9)], 10, "w").await.unwrap();
+    let kinds: Vec<&str> = claimed.iter().map(|job| job.kind.as_str()).collect();
+    assert_eq!(kinds, ["page", "page", "image"]);
+    let claimed = bench.queue.claim(&["image".to_owned()], 10, "w").await.unwrap();
+    assert_eq!(claimed.len(), 2);
+    assert!(bench.queue.claim(&["image".to_owned()], 10, "w").await.unwrap().is_empty());
+    assert!(bench.queue.claim(&[], 10, "w").await.unwrap().is_empty());
+    assert!(bench.queue.claim(&["page".to_owned()], 0, "w").await.unwrap().is_empty());
+    assert_eq!(bench.claim(100).await.len(), 4);
+}
+
+#[tokio::test]
+async fn a_scheduled_job_waits_for_its_time() {
+    let bench = Bench::new().await;
+    let kinds = crate::support::kinds();
+    assert_eq!(bench.queue.next_due(&kinds).await.unwrap(), None);
+    let later = OffsetDateTime::now_utc() + Duration::from_secs(3600);
+    let id = bench.add_one(NewJob { scheduled_at: Some(later), priority: -1, ..page() }).await;
+    assert!(bench.claim(10).await.is_empty());
+    let due = bench.queue.next_due(&kinds).await.unwrap().unwrap();
+    assert!(due > Duration::from_secs(3000) && due <= Duration::from_secs(3600), "{due:?}");
+
+    // What waits at a better priority is not in the way of what is due at a worse one.
+    let worse = bench.add_one(NewJob { priority: 7, ..page() }).await;
+    assert_eq!(bench.queue.next_due(&kinds).await.unwrap(), Some(Duration::ZERO));
+    assert_eq!(bench.claim_one().await.claim.id, worse);
+    bench.make_due(id).await;
+    assert_eq!(bench.claim_one().await.claim.id, id);
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_is_refused_in_words() {
+    let bench = Bench::new().await;
+    let mut conn = bench.db.pool().acquire().await.unwrap();
+    let bad = [
+        (NewJob::new("", json!({})), "kind"),
+        (NewJob { max_attempts: 0, ..page() }, "max_attempts"),
+        (NewJob::new("page", json!({"url": ["a\0b"]})), "NUL"),
+        (NewJob::new("page", json!({"a\0b": 1})), "NUL"),
+    ];
+    for (job, word) in bad {
+        let error = bench.queue.enqueue(&mut conn, &[page(), job]).await.unwrap_err();
+        assert!(matches!(error, QueueError::Invalid(_)), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("job 1") && text.contains(word), "{text}");
+    }
+    assert_eq!(bench.count("select count(*) from jobs").await, 0);
+    // A key is no text for people: anything will do.
+    bench.add_one(NewJob { unique_key: Some("a\0b".to_owned()), ..page() }).await;
+}
+
+#[tokio::test]
+async fn a_commit_wakes_listeners_once_and_a_rollback_does_not() {
+    let bench = Bench::new().await;
+    let mut listener = PgListener::connect_with(bench.db.pool()).await.unwrap();
+    listener.listen(queue::CHANNEL).await.unwrap();
+
+    let mut tx = bench.db.pool().begin().await.unwrap();
+    bench.queue.enqueue(&mut tx, &[page()]).await.unwrap();
+    tx.rollback().await.unwrap();
+    let later = OffsetDateTime::now_utc() + Duration::from_secs(3600);
+    bench.add(&[NewJob { scheduled_at: Some(later), ..page() }]).await;
+
+    let mut tx = bench.db.pool().begin().await.unwrap();
+    for _ in 0..20 {
+        bench.queue.enqueue(&mut tx, &[page(), image()]).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    // The mark that follows everything that was sent before it.
+    sqlx::query("select pg_notify($1, 'mark')").bind(queue::CHANNEL).execute(bench.db.pool()).await.unwrap();
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|payload| payload != "mark") {
+        let note = crate::support::soon("the notification comes", listener.recv()).await.unwrap();
+        heard.push(note.payload().to_owned());
+    }
+    assert_eq!(heard, ["", "mark"]);
+}

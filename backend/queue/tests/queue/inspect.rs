@@ -1,0 +1,180 @@
+//! List, retry, stats, purge.
+use crate::support::{Bench, image, page};
+use queue::{Config, Enqueued, JobState, NewJob, QueueError};
+use std::time::Duration;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+#[tokio::test]
+async fn lists_page_through_both_tables_newest_first() {
+    let bench = Bench::new().await;
+    let group = Uuid::now_v7();
+    let mut ids: Vec<Uuid> = Vec::new();
+    for index in 0..12 {
+        let job = if index % 2 == 0 { page() } else { image() };
+        let group_id = (index % 3 == 0).then_some(group);
+        ids.push(bench.add_one(NewJob { group_id, priority: index, ..job }).await);
+    }
+    // One of each: completed, discarded, retryable, running; the rest is available.
+    let jobs = bench.claim(4).await;
+    bench.complete(jobs[0].claim).await.unwrap();
+    bench.fail(jobs[1].claim, true).await.unwrap();
+    bench.fail(jobs[2].claim, false).await.unwrap();
+
+    let list = async |state, kind, group, before, limit| -> Vec<Uuid> {
+        let rows = bench.queue.list(state, kind, group, before, limit).await.unwrap();
+        rows.into_iter().map(|row| row.id).collect()
+    };
+    let newest: Vec<Uuid> = ids.iter().rev().copied().collect();
+    let mut paged = Vec::new();
+    while let rows = list(None, None, None, paged.last().copied(), 5).await
+        && !rows.is_empty()
+    {
+        paged.extend(rows);
+    }
+    assert_eq!(paged, newest);
+    for (state, expected) in [
+        (JobState::Completed, vec![ids[0]]),
+        (JobState::Discarded, vec![ids[1]]),
+        (JobState::Retryable, vec![ids[2]]),
+        (JobState::Running, vec![ids[3]]),
+        (JobState::Cancelled, vec![]),
+        (JobState::Available, newest[..8].to_vec()),
+    ] {
+        assert_eq!(list(Some(state), None, None, None, 100).await, expected, "{state}");
+    }
+    let images: Vec<Uuid> = newest.iter().copied().step_by(2).collect();
+    assert_eq!(list(None, Some("image"), None, None, 100).await, images);
+    assert_eq!(list(None, None, Some(group), None, 100).await, [9, 6, 3, 0].map(|index: usize| ids[index]));
+    assert_eq!(list(Some(JobState::Available), Some("image"), Some(group), Some(ids[11]), 1).await, [ids[9]]);
+    assert!(list(None, None, None, None, 0).await.is_empty());
+    assert!(list(None, None, None, None, -1).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_retried_job_starts_anew() {
+    let bench = Bench::new().await;
+    let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
+    assert!(matches!(bench.queue.retry(id).await, Err(QueueError::NotFound(_))), "it lives");
+    let first = bench.claim_one().await.claim;
+    assert_eq!(bench.fail(first, false).await.unwrap(), JobState::Discarded);
+
+    let row = bench.queue.retry(id).await.unwrap();
+    assert_eq!((row.id, row.state, row.attempt, row.finished_at), (id, JobState::Available, 0, None));
+    assert!(matches!(bench.queue.retry(id).await, Err(QueueError::NotFound(_))), "only once");
+    let second = bench.claim_one().await;
+    assert_eq!((second.claim.id, second.attempt), (id, 1));
+    assert!(second.claim.fence > first.fence);
+    assert!(matches!(bench.complete(first).await, Err(QueueError::Stale(_))));
+    bench.complete(second.claim).await.unwrap();
+    assert!(matches!(bench.queue.retry(id).await, Err(QueueError::NotFound(_))), "completed");
+    assert!(matches!(bench.queue.retry(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
+    assert!(matches!(bench.queue.get(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
+}
+
+#[tokio::test]
+async fn a_retry_gives_way_to_a_live_job_of_its_key() {
+    let bench = Bench::new().await;
+    let keyed = || NewJob { unique_key: Some("k".to_owned()), ..page() };
+    let id = bench.add_one(keyed()).await;
+    bench.fail(bench.claim_one().await.claim, true).await.unwrap();
+    let other = bench.add_one(keyed()).await;
+    assert!(matches!(bench.queue.retry(id).await, Err(QueueError::Duplicate(_))));
+    assert_eq!(bench.state(id).await, JobState::Discarded, "kept");
+    let claim = bench.claim_one().await.claim;
+    assert_eq!(claim.id, other);
+    bench.complete(claim).await.unwrap();
+    bench.queue.retry(id).await.unwrap();
+    assert_eq!(bench.add(&[keyed()]).await, [Enqueued::Duplicate], "its key is taken again");
+}
+
+#[tokio::test]
+async fn a_job_retried_into_a_held_group_is_held() {
+    let bench = Bench::new().await;
+    let group = Uuid::now_v7();
+    let id = bench.add_one(NewJob { group_id: Some(group), ..page() }).await;
+    bench.fail(bench.claim_one().await.claim, true).await.unwrap();
+    let mut conn = bench.db.pool().acquire().await.unwrap();
+    bench.queue.hold_group(&mut conn, group).await.unwrap();
+    assert!(bench.queue.retry(id).await.unwrap().held);
+    assert!(bench.claim(10).await.is_empty());
+    bench.queue.release_group(&mut conn, group).await.unwrap();
+    assert_eq!(bench.claim_one().await.claim.id, id);
+}
+
+#[tokio::test]
+async fn stats_count_every_kind_and_state() {
+    let bench = Bench::new().await;
+    let stats = bench.queue.stats().await.unwrap();
+    assert!(stats.counts.is_empty() && stats.oldest_due_seconds == 0.0);
+
+    let old = OffsetDateTime::now_utc() - Duration::from_secs(1000);
+    let later = OffsetDateTime::now_utc() + Duration::from_secs(1000);
+    bench.add(&[image(), page(), page(), page()]).await;
+    let jobs = bench.queue.claim(&["page".to_owned()], 3, "w").await.unwrap();
+    bench.complete(jobs[0].claim).await.unwrap();
+    bench.fail(jobs[1].claim, true).await.unwrap();
+    bench.add(&[NewJob { scheduled_at: Some(old), priority: 9, ..image() }]).await;
+    bench.add(&[NewJob { scheduled_at: Some(later), ..page() }]).await;
+
+    let sorted = |mut counts: Vec<(String, JobState, i64)>| {
+        counts.sort_by_key(|(kind, state, _)| (kind.clone(), state.as_str()));
+        counts
+    };
+    let row = |kind: &str, state, count| (kind.to_owned(), state, count);
+    let stats = bench.queue.stats().await.unwrap();
+    let mut expected = vec![
+        row("image", JobState::Available, 2),
+        row("page", JobState::Available, 1),
+        row("page", JobState::Completed, 1),
+        row("page", JobState::Discarded, 1),
+        row("page", JobState::Running, 1),
+    ];
+    assert_eq!(sorted(stats.counts), expected);
+    assert!((990.0..1100.0).contains(&stats.oldest_due_seconds), "{}", stats.oldest_due_seconds);
+    expected.remove(2);
+    assert_eq!(sorted(bench.queue.depth().await.unwrap().counts), expected);
+}
+
+#[tokio::test]
+async fn a_purge_takes_old_ended_jobs_but_never_discarded_ones() {
+    let keep = Duration::from_secs(3600);
+    let bench = Bench::with(Config { keep_finished: keep, ..Config::default() }).await;
+    bench.add(&vec![page(); 5]).await;
+    let group = Uuid::now_v7();
+    bench.add(&[NewJob { group_id: Some(group), ..page() }]).await;
+    let jobs = bench.claim(6).await;
+    for job in &jobs[..3] {
+        bench.complete(job.claim).await.unwrap();
+    }
+    for job in &jobs[3..5] {
+        bench.fail(job.claim, true).await.unwrap();
+    }
+    let mut conn = bench.db.pool().acquire().await.unwrap();
+    bench.queue.cancel_group(&mut conn, group).await.unwrap();
+    assert_eq!(bench.queue.purge().await.unwrap(), 0, "nothing is old");
+
+    // Everything but one completed job is older than it may get.
+    sqlx::query("update finished_jobs set finished_at = now() - interval '2 hours' where id <> $1")
+        .bind(jobs[0].claim.id)
+        .execute(bench.db.pool())
+        .await
+        .unwrap();
+    assert_eq!(bench.queue.purge().await.unwrap(), 3);
+    assert_eq!(bench.state(jobs[0].claim.id).await, JobState::Completed);
+    assert_eq!(bench.state(jobs[3].claim.id).await, JobState::Discarded);
+
+    let hour_ago = OffsetDateTime::now_utc() - keep;
+    assert_eq!(bench.queue.purge_discarded(hour_ago - keep * 2).await.unwrap(), 0);
+    assert_eq!(bench.queue.purge_discarded(hour_ago).await.unwrap(), 2);
+}
+
+#[test]
+fn a_state_reads_back_and_a_wrong_one_names_the_right_ones() {
+    for state in JobState::ALL {
+        assert_eq!(state.to_string().parse::<JobState>().unwrap(), state);
+        assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+    }
+    let error = "done".parse::<JobState>().unwrap_err().to_string();
+    assert!(error.contains("\"done\"") && error.contains("completed"), "{error}");
+}

@@ -1,0 +1,11 @@
+//! The queue against a real Postgres.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod contention;
+mod enqueue;
+mod groups;
+mod inspect;
+mod runner;
+mod settling;
+mod support;
+mod trouble;

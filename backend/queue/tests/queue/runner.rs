@@ -1,0 +1,418 @@
+//! The worker: running, settling, waking, stopping.
+use crate::support::{Bench, SOON, image, page, soon, until};
+use queue::{ClaimedJob, Config, Handler, JobState, NewJob, Outcome, Queue, Runner, RunnerConfig};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio::sync::{Barrier, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+/// A handler from a function.
+pub(crate) struct Body<F>(F);
+
+#[async_trait::async_trait]
+impl<F, O> Handler for Body<F>
+where
+    F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
+    O: Future<Output = Outcome> + Send,
+{
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        (self.0)(job, cancel).await
+    }
+}
+
+pub(crate) fn body<F, O>(run: F) -> Arc<dyn Handler>
+where
+    F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
+    O: Future<Output = Outcome> + Send + 'static,
+{
+    Arc::new(Body(run))
+}
+
+/// A runner and its off switch.
+pub(crate) struct Worker {
+    runner: Runner,
+    pub(crate) shutdown: CancellationToken,
+}
+
+impl Worker {
+    /// Polls practically never: what happens, happens by notification.
+    pub(crate) fn start(
+        queue: &Queue,
+        handlers: &[(&str, usize, Arc<dyn Handler>)],
+        drain: Duration,
+    ) -> Self {
+        let config = RunnerConfig {
+            concurrency: handlers.iter().map(|(kind, limit, _)| ((*kind).to_owned(), *limit)).collect(),
+            poll: Duration::from_secs(3600),
+            drain,
+            worker: "runner".to_owned(),
+        };
+        let handlers: HashMap<_, _> =
+            handlers.iter().map(|(kind, _, handler)| ((*kind).to_owned(), Arc::clone(handler))).collect();
+        let shutdown = CancellationToken::new();
+        let runner = Runner::start(queue.clone(), handlers, config, shutdown.clone());
+        Self { runner, shutdown }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.shutdown.cancel();
+        soon("the runner stops", self.runner.stopped()).await;
+    }
+}
+
+fn quick() -> Config {
+    Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(5), ..Config::default() }
+}
+
+async fn ended(bench: &Bench, count: i64) {
+    until("all jobs have ended", || async {
+        bench.count("select count(*) from finished_jobs").await == count
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_all_kinds_run_once_each_and_are_completed() {
+    let bench = Bench::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    // Pages leave their completion to the runner, images complete in a transaction of their own.
+    let pages = body({
+        let runs = Arc::clone(&runs);
+        move |_, _| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            async { Outcome::Done }
+        }
+    });
+    let images = body({
+        let (runs, queue) = (Arc::clone(&runs), bench.queue.clone());
+        move |job, _| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            let queue = queue.clone();
+            async move {
+                let mut tx = queue.pool().begin().await.unwrap();
+                queue.complete(&mut tx, job.claim).await.unwrap();
+                tx.commit().await.unwrap();
+                Outcome::Settled
+            }
+        }
+    });
+    // Half of them before the runner is there, half of them after.
+    bench.add(&vec![page(); 1000]).await;
+    bench.add(&vec![image(); 100]).await;
+    let worker = Worker::start(&bench.queue, &[("page", 50, pages), ("image", 4, images)], SOON);
+    bench.add(&vec![page(); 1000]).await;
+    bench.add(&vec![image(); 100]).await;
+    ended(&bench, 2200).await;
+    assert_eq!(runs.load(Ordering::Relaxed), 2200);
+    assert_eq!(
+        bench.count("select count(*) from finished_jobs where state = 'completed' and attempt = 1").await,
+        2200
+    );
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn each_kind_keeps_to_its_own_number_and_uses_it() {
+    let bench = Bench::new().await;
+    let together = Arc::new(Barrier::new(3));
+    let in_flight = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let pages = body({
+        let (in_flight, most) = (Arc::clone(&in_flight), Arc::clone(&most));
+        move |_, _| {
+            let (together, in_flight, most) =
+                (Arc::clone(&together), Arc::clone(&in_flight), Arc::clone(&most));
+            async move {
+                most.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                // Only three at once come through here.
+                together.wait().await;
+                in_flight.fetch_sub(1, Ordering::SeqCst);
+                Outcome::Done
+            }
+        }
+    });
+    let gate = Arc::new(Semaphore::new(0));
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let images = body({
+        let gate = Arc::clone(&gate);
+        move |_, _| {
+            started.send(()).unwrap();
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.unwrap().forget();
+                Outcome::Done
+            }
+        }
+    });
+    bench.add(&vec![page(); 30]).await;
+    bench.add(&vec![image(); 3]).await;
+    let worker = Worker::start(&bench.queue, &[("page", 3, pages), ("image", 1, images)], SOON);
+    // A kind that is stuck is not in the way of another.
+    ended(&bench, 30).await;
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+    soon("one image starts", starts.recv()).await.unwrap();
+    assert!(starts.try_recv().is_err(), "one image at a time");
+
+    worker.runner.set_concurrency("image", 3);
+    for _ in 0..2 {
+        soon("the others start beside it", starts.recv()).await.unwrap();
+    }
+    gate.add_permits(3);
+    ended(&bench, 33).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_waiting_runner_wakes_for_new_jobs_and_for_the_hour_of_old_ones() {
+    let bench = Bench::new().await;
+    let (ran, mut runs) = mpsc::unbounded_channel();
+    let pages = body(move |job, _| {
+        ran.send(job.claim.id).unwrap();
+        async { Outcome::Done }
+    });
+    let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
+    for _ in 0..3 {
+        let id = bench.add_one(page()).await;
+        assert_eq!(soon("the job runs", runs.recv()).await, Some(id));
+    }
+    // Nobody is told when its time has come; the runner must know by itself. It learns of it with the next wake-up.
+    let at = Some(OffsetDateTime::now_utc() + Duration::from_millis(300));
+    let later = bench.add_one(NewJob { scheduled_at: at, ..page() }).await;
+    let now = bench.add_one(page()).await;
+    assert_eq!(soon("the due job runs", runs.recv()).await, Some(now));
+    assert_eq!(soon("the scheduled job runs", runs.recv()).await, Some(later));
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn every_outcome_ends_where_it_should() {
+    let bench = Bench::with(quick()).await;
+    let (ran, mut runs) = mpsc::unbounded_channel();
+    let pages = body(move |job, _| {
+        ran.send((job.payload["do"].as_str().unwrap().to_owned(), job.attempt)).unwrap();
+        async move {
+            match (job.payload["do"].as_str().unwrap(), job.attempt) {
+                ("retry once", 2) | ("panic once", 2) => Outcome::Done,
+                ("retry once" | "retry", _) => Outcome::Retry("no luck".to_owned(), None),
+                ("panic once" | "panic", _) => panic!("boom {}", job.attempt),
+                ("discard", _) => Outcome::Discard("hopeless".to_owned()),
+                other => unreachable!("{other:?}"),
+            }
+        }
+    });
+    let job = |what: &str| NewJob { max_attempts: 2, ..NewJob::new("page", serde_json::json!({"do": what})) };
+    let mut ids = HashMap::new();
+    for what in ["retry once", "retry", "panic once", "panic", "discard"] {
+        ids.insert(what, bench.add_one(job(what)).await);
+    }
+    let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
+    ended(&bench, 5).await;
+    for (what, state, attempt, error) in [
+        ("retry once", JobState::Completed, 2, "no luck"),
+        ("retry", JobState::Discarded, 2, "no luck"),
+        ("panic once", JobState::Completed, 2, "panicked: boom 1"),
+        ("panic", JobState::Discarded, 2, "panicked: boom 2"),
+        ("discard", JobState::Discarded, 1, "hopeless"),
+    ] {
+        let row = bench.get(ids[what]).await;
+        assert_eq!(
+            (row.state, row.attempt, row.last_error.as_deref()),
+            (state, attempt, Some(error)),
+            "{what}"
+        );
+    }
+    worker.stop().await;
+    let mut counts: HashMap<String, i16> = HashMap::new();
+    while let Ok((what, attempt)) = runs.try_recv() {
+        let before = counts.insert(what, attempt).unwrap_or(0);
+        assert_eq!(attempt, before + 1);
+    }
+    assert_eq!(counts.values().map(|count| i32::from(*count)).sum::<i32>(), 9);
+}
+
+#[tokio::test]
+async fn a_snoozed_job_comes_back_without_a_burned_attempt() {
+    let bench = Bench::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let pages = body({
+        let runs = Arc::clone(&runs);
+        move |job, _| {
+            let run = runs.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(job.attempt, 1);
+            async move {
+                let until = OffsetDateTime::now_utc() + Duration::from_millis(20);
+                if run < 5 { Outcome::Snooze(until) } else { Outcome::Done }
+            }
+        }
+    });
+    bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
+    let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
+    ended(&bench, 1).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 6);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_claim_fires_the_token_and_its_result_is_discarded() {
+    let config = Config { lease: Duration::from_millis(900), ..Config::default() };
+    let bench = Bench::with(config).await;
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let (late, mut lates) = mpsc::unbounded_channel();
+    let pages = body(move |job, cancel| {
+        started.send(job.claim).unwrap();
+        let late = late.clone();
+        async move {
+            if job.attempt == 1 {
+                cancel.cancelled().await;
+                late.send(()).unwrap();
+                return Outcome::Discard("too late to say so".to_owned());
+            }
+            Outcome::Done
+        }
+    });
+    let id = bench.add_one(page()).await;
+    let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
+    let first = soon("the job starts", starts.recv()).await.unwrap();
+    // Between the two, a heartbeat may save the lease; then once more.
+    until("the claim is lost", || async {
+        sqlx::query("update jobs set lease_until = now() - interval '1 s' where id = $1 and fence = $2")
+            .bind(id)
+            .bind(first.fence)
+            .execute(bench.db.pool())
+            .await
+            .unwrap();
+        bench.queue.rescue().await.unwrap();
+        bench.get(id).await.attempt != 1 || bench.state(id).await != JobState::Running
+    })
+    .await;
+    soon("the token fires", lates.recv()).await.unwrap();
+    let second = soon("the job starts again", starts.recv()).await.unwrap();
+    assert!(second.id == first.id && second.fence > first.fence);
+    ended(&bench, 1).await;
+    worker.stop().await;
+    let row = bench.get(id).await;
+    assert_eq!((row.state, row.attempt), (JobState::Completed, 2));
+}
+
+#[tokio::test]
+async fn leases_are_kept_although_handlers_take_every_connection() {
+    let config = Config { lease: Duration::from_millis(600), ..Config::default() };
+    let bench = Bench::with(config.clone()).await;
+    let small = sqlx::postgres::PgPoolOptions::new()
+        .max_connections(2)
+        .connect_with(bench.db.pool().connect_options().as_ref().clone())
+        .await
+        .unwrap();
+    let pages = body({
+        let small = small.clone();
+        move |job, _| {
+            let small = small.clone();
+            async move {
+                let mut conn = small.acquire().await.unwrap();
+                let mut leases = std::collections::HashSet::new();
+                // Until its lease was extended three times, which takes at least as long as the lease.
+                while leases.len() < 4 {
+                    let lease: OffsetDateTime =
+                        sqlx::query_scalar("select lease_until from jobs where id = $1")
+                            .bind(job.claim.id)
+                            .fetch_one(&mut *conn)
+                            .await
+                            .unwrap();
+                    leases.insert(lease);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Outcome::Done
+            }
+        }
+    });
+    bench.add(&[page(), page()]).await;
+    let queue = Queue::new(small, config);
+    let worker = Worker::start(&queue, &[("page", 2, pages)], SOON);
+    ended(&bench, 2).await;
+    assert_eq!(
+        bench.count("select count(*) from finished_jobs where attempt = 1 and state = 'completed'").await,
+        2
+    );
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_what_runs_and_claims_no_more() {
+    let bench = Bench::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let pages = body({
+        let gate = Arc::clone(&gate);
+        move |_, _| {
+            started.send(()).unwrap();
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.unwrap().forget();
+                Outcome::Done
+            }
+        }
+    });
+    bench.add(&vec![page(); 4]).await;
+    let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
+    for _ in 0..2 {
+        soon("the job starts", starts.recv()).await.unwrap();
+    }
+    worker.shutdown.cancel();
+    bench.add(&vec![page(); 4]).await;
+    gate.add_permits(10);
+    worker.stop().await;
+    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, 2);
+    assert_eq!(bench.count("select count(*) from jobs where state = 'available' and attempt = 0").await, 6);
+}
+
+#[tokio::test]
+async fn a_shutdown_releases_what_does_not_end_in_time() {
+    let bench = Bench::new().await;
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let pages = body({
+        let queue = bench.queue.clone();
+        move |job, cancel| {
+            started.send(()).unwrap();
+            let queue = queue.clone();
+            async move {
+                match job.payload["on cancel"].as_str().unwrap() {
+                    // Deaf, and with its row locked in an open transaction.
+                    "nothing" => {
+                        let mut tx = queue.pool().begin().await.unwrap();
+                        queue.complete(&mut tx, job.claim).await.unwrap();
+                        std::future::pending().await
+                    }
+                    "fail" => {
+                        cancel.cancelled().await;
+                        Outcome::Retry("interrupted".to_owned(), None)
+                    }
+                    _ => {
+                        cancel.cancelled().await;
+                        Outcome::Done
+                    }
+                }
+            }
+        }
+    });
+    let job = |what: &str| NewJob {
+        max_attempts: 1,
+        ..NewJob::new("page", serde_json::json!({"on cancel": what}))
+    };
+    let deaf = bench.add_one(job("nothing")).await;
+    let fails = bench.add_one(job("fail")).await;
+    let finishes = bench.add_one(job("finish")).await;
+    let worker = Worker::start(&bench.queue, &[("page", 3, pages)], Duration::ZERO);
+    for _ in 0..3 {
+        soon("the job starts", starts.recv()).await.unwrap();
+    }
+    worker.stop().await;
+    for id in [deaf, fails] {
+        let row = bench.get(id).await;
+        assert_eq!((row.state, row.attempt, row.last_error), (JobState::Available, 0, None));
+    }
+    assert_eq!(bench.state(finishes).await, JobState::Completed);
+    assert_eq!(bench.claim(10).await.len(), 2, "others can take them at once");
+}

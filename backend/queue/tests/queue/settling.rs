@@ -1,0 +1,276 @@
+//! Every transition out of `running`, and the fence in front of each.
+use crate::support::{Bench, image, page};
+use queue::{Claim, Config, JobState, NewJob, QueueError};
+use serde_json::json;
+use std::time::Duration;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+#[tokio::test]
+async fn completion_moves_the_job_out_of_the_hot_table() {
+    let bench = Bench::new().await;
+    let job =
+        NewJob { unique_key: Some("k".to_owned()), group_id: Some(Uuid::now_v7()), priority: 4, ..page() };
+    let id = bench.add_one(job.clone()).await;
+    let claim = bench.claim_one().await.claim;
+    bench.complete(claim).await.unwrap();
+
+    assert_eq!(bench.count("select count(*) from jobs").await, 0);
+    let row = bench.get(id).await;
+    assert_eq!((row.state, row.attempt, row.priority), (JobState::Completed, 1, 4));
+    assert_eq!((row.kind, row.payload, row.group_id), (job.kind, job.payload, job.group_id));
+    assert!(row.finished_at.unwrap() >= row.created_at);
+    assert!(matches!(bench.complete(claim).await, Err(QueueError::Stale(stale)) if stale == id), "only once");
+}
+
+#[tokio::test]
+async fn a_batch_completes_what_is_held_and_names_what_is_not() {
+    let bench = Bench::new().await;
+    bench.add(&vec![page(); 30]).await;
+    let claims: Vec<Claim> = bench.claim(30).await.into_iter().map(|job| job.claim).collect();
+    bench.complete(claims[3]).await.unwrap();
+    let older = Claim { fence: claims[5].fence - 1, ..claims[5] };
+    let unknown = Claim { id: Uuid::now_v7(), fence: 1 };
+    let mut batch = claims.clone();
+    batch[5] = older;
+    batch.push(unknown);
+    let mut stale = bench.queue.complete_many(&batch).await.unwrap();
+    stale.sort();
+    assert_eq!(stale, [claims[3], older, unknown]);
+    assert_eq!(bench.state(claims[5].id).await, JobState::Running);
+    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, 29);
+    assert!(bench.queue.complete_many(&[]).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_batch_waits_for_a_row_that_another_transaction_has_locked() {
+    let bench = Bench::new().await;
+    bench.add(&[page(), page()]).await;
+    let claims: Vec<Claim> = bench.claim(2).await.into_iter().map(|job| job.claim).collect();
+    let mut tx = bench.db.pool().begin().await.unwrap();
+    sqlx::query("select from jobs where id = $1 for update")
+        .bind(claims[0].id)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+    let queue = bench.queue.clone();
+    let batch = tokio::spawn({
+        let claims = claims.clone();
+        async move { queue.complete_many(&claims).await }
+    });
+    // The free one goes through, and the locked one is no lost claim.
+    crate::support::until("the free job is completed", || async {
+        bench.state(claims[1].id).await == JobState::Completed
+    })
+    .await;
+    assert!(bench.queue.heartbeat(&claims[..1]).await.unwrap().is_empty());
+    tx.rollback().await.unwrap();
+    assert!(crate::support::soon("the batch ends", batch).await.unwrap().unwrap().is_empty());
+    assert_eq!(bench.state(claims[0].id).await, JobState::Completed);
+}
+
+#[tokio::test]
+async fn completion_and_what_the_caller_writes_happen_together_or_not_at_all() {
+    let bench = Bench::new().await;
+    sqlx::raw_sql("create table results (job uuid)").execute(bench.db.pool()).await.unwrap();
+    bench.add(&[page(), page()]).await;
+    let jobs = bench.claim(2).await;
+
+    for (job, commit) in jobs.iter().zip([false, true]) {
+        let mut tx = bench.db.pool().begin().await.unwrap();
+        sqlx::query("insert into results values ($1)").bind(job.claim.id).execute(&mut *tx).await.unwrap();
+        bench.queue.enqueue(&mut tx, &[image()]).await.unwrap();
+        bench.queue.complete(&mut tx, job.claim).await.unwrap();
+        if commit {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+        }
+    }
+    assert_eq!(bench.state(jobs[0].claim.id).await, JobState::Running, "rolled back: still claimed");
+    assert_eq!(bench.state(jobs[1].claim.id).await, JobState::Completed);
+    assert_eq!(bench.count("select count(*) from results").await, 1);
+    assert_eq!(bench.count("select count(*) from jobs where kind = 'image'").await, 1);
+    bench.complete(jobs[0].claim).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failure_comes_back_later_and_later_until_attempts_are_spent() {
+    let config = Config {
+        retry_base: Duration::from_secs(100),
+        retry_max: Duration::from_secs(250),
+        ..Config::default()
+    };
+    let bench = Bench::with(config).await;
+    let id = bench.add_one(NewJob { max_attempts: 4, ..page() }).await;
+    for (attempt, longest) in [(1, 100.0), (2, 200.0), (3, 250.0)] {
+        let job = bench.claim_one().await;
+        assert_eq!(job.attempt, attempt);
+        let before = OffsetDateTime::now_utc();
+        assert_eq!(bench.fail(job.claim, false).await.unwrap(), JobState::Retryable);
+        let row = bench.get(id).await;
+        assert_eq!((row.state, row.attempt), (JobState::Retryable, attempt));
+        assert_eq!(row.last_error.as_deref(), Some("it broke"));
+        let delay = (row.scheduled_at - before).as_seconds_f64();
+        // The upper bound allows for the time between the two clocks' readings.
+        assert!(delay > longest * 0.49 && delay < longest + 20.0, "attempt {attempt}: {delay} of {longest}");
+        assert!(bench.claim(10).await.is_empty(), "not before its time");
+        bench.make_due(id).await;
+    }
+    let job = bench.claim_one().await;
+    assert_eq!(bench.fail(job.claim, false).await.unwrap(), JobState::Discarded);
+    let row = bench.get(id).await;
+    assert_eq!(
+        (row.state, row.attempt, row.last_error.as_deref()),
+        (JobState::Discarded, 4, Some("it broke"))
+    );
+    assert!(row.finished_at.is_some());
+}
+
+#[tokio::test]
+async fn a_failure_can_be_final_or_name_its_time() {
+    let bench = Bench::new().await;
+    bench.add(&[page(), page()]).await;
+    let jobs = bench.claim(2).await;
+    assert_eq!(bench.fail(jobs[0].claim, true).await.unwrap(), JobState::Discarded);
+    let at = OffsetDateTime::now_utc().replace_nanosecond(0).unwrap() + Duration::from_secs(777);
+    let mut conn = bench.db.pool().acquire().await.unwrap();
+    let text = format!("NUL \0 and {}", "ü".repeat(10_000));
+    let state = bench.queue.fail(&mut conn, jobs[1].claim, &text, false, Some(at)).await.unwrap();
+    assert_eq!(state, JobState::Retryable);
+    let row = bench.get(jobs[1].claim.id).await;
+    assert_eq!(row.scheduled_at, at);
+    let error = row.last_error.unwrap();
+    assert!(error.starts_with("NUL \u{fffd} and ü") && error.len() <= 8192 + 2, "{}", error.len());
+}
+
+#[tokio::test]
+async fn snooze_and_release_burn_no_attempt() {
+    let bench = Bench::new().await;
+    let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
+    let at = OffsetDateTime::now_utc().replace_nanosecond(0).unwrap() + Duration::from_secs(3600);
+    for _ in 0..3 {
+        let job = bench.claim_one().await;
+        assert_eq!(job.attempt, 1);
+        bench.queue.snooze(job.claim, at).await.unwrap();
+        let row = bench.get(id).await;
+        assert_eq!((row.state, row.attempt, row.scheduled_at), (JobState::Available, 0, at));
+        assert!(bench.claim(10).await.is_empty());
+        bench.make_due(id).await;
+    }
+    let before = bench.get(id).await;
+    let claim = bench.claim_one().await.claim;
+    let unknown = Claim { id: Uuid::now_v7(), fence: 1 };
+    assert_eq!(bench.queue.release(&[claim, unknown]).await.unwrap(), 1);
+    let row = bench.get(id).await;
+    assert_eq!((row.state, row.attempt, row.scheduled_at), (JobState::Available, 0, before.scheduled_at));
+    assert_eq!(bench.queue.release(&[claim]).await.unwrap(), 0, "only once");
+
+    // A job that has failed before goes back to where it was.
+    let other = bench.add_one(image()).await;
+    let claim = bench.queue.claim(&["image".to_owned()], 1, "w").await.unwrap()[0].claim;
+    bench.fail(claim, false).await.unwrap();
+    bench.make_due(other).await;
+    let claim = bench.queue.claim(&["image".to_owned()], 1, "w").await.unwrap()[0].claim;
+    bench.queue.release(&[claim]).await.unwrap();
+    let row = bench.get(other).await;
+    assert_eq!((row.state, row.attempt), (JobState::Retryable, 1));
+}
+
+#[tokio::test]
+async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
+    let bench = Bench::new().await;
+    let id = bench.add_one(NewJob { max_attempts: 2, ..page() }).await;
+    let healthy = bench.add_one(image()).await;
+    let first = bench.claim(2).await.into_iter().find(|job| job.claim.id == id).unwrap().claim;
+    assert_eq!(bench.queue.rescue().await.unwrap(), 0, "nothing has run out");
+
+    bench.expire(id).await;
+    assert_eq!(bench.queue.rescue().await.unwrap(), 1);
+    let row = bench.get(id).await;
+    assert_eq!(
+        (row.state, row.attempt),
+        (JobState::Retryable, 1),
+        "the attempt counts: it may have killed its worker"
+    );
+    assert_eq!(row.last_error.as_deref(), Some("lease expired"));
+    let second = bench.claim_one().await;
+    assert_eq!((second.claim.id, second.attempt), (id, 2));
+    assert!(second.claim.fence > first.fence);
+
+    bench.expire(id).await;
+    assert_eq!(bench.queue.rescue().await.unwrap(), 1);
+    let row = bench.get(id).await;
+    assert_eq!((row.state, row.last_error.as_deref()), (JobState::Discarded, Some("lease expired")));
+    assert_eq!(bench.state(healthy).await, JobState::Running);
+}
+
+#[tokio::test]
+async fn a_rescue_takes_any_number() {
+    let bench = Bench::new().await;
+    bench.add(&vec![page(); 2500]).await;
+    assert_eq!(bench.claim(2500).await.len(), 2500);
+    sqlx::query("update jobs set lease_until = now() - interval '1 s'")
+        .execute(bench.db.pool())
+        .await
+        .unwrap();
+    assert_eq!(bench.queue.rescue().await.unwrap(), 2500);
+    assert_eq!(bench.count("select count(*) from jobs where state = 'retryable'").await, 2500);
+}
+
+#[tokio::test]
+async fn a_heartbeat_keeps_the_lease_and_names_the_lost() {
+    let bench = Bench::new().await;
+    bench.add(&[page(), page()]).await;
+    let claims: Vec<Claim> = bench.claim(2).await.into_iter().map(|job| job.claim).collect();
+    for claim in &claims {
+        bench.expire(claim.id).await;
+    }
+    // Late, but nobody has taken it yet: it is kept.
+    assert!(bench.queue.heartbeat(&claims[..1]).await.unwrap().is_empty());
+    assert_eq!(bench.queue.rescue().await.unwrap(), 1);
+    assert_eq!(bench.state(claims[0].id).await, JobState::Running);
+    assert_eq!(bench.state(claims[1].id).await, JobState::Retryable);
+    let unknown = Claim { id: Uuid::now_v7(), fence: 1 };
+    let mut lost = bench.queue.heartbeat(&[claims[0], claims[1], unknown]).await.unwrap();
+    lost.sort();
+    assert_eq!(lost, [claims[1], unknown]);
+}
+
+#[tokio::test]
+async fn the_word_of_a_worker_whose_lease_ran_out_does_not_count() {
+    let bench = Bench::new().await;
+    sqlx::raw_sql("create table results (worker text)").execute(bench.db.pool()).await.unwrap();
+    let id = bench.add_one(NewJob::new("page", json!({}))).await;
+    let slow = bench.claim_one().await.claim;
+    bench.expire(id).await;
+    bench.queue.rescue().await.unwrap();
+
+    // Once while nobody holds the job, once while another worker does.
+    for holder in [None, Some(())] {
+        let fresh = if holder.is_some() { Some(bench.claim_one().await.claim) } else { None };
+        let before = bench.get(id).await;
+        let mut tx = bench.db.pool().begin().await.unwrap();
+        sqlx::query("insert into results values ('slow')").execute(&mut *tx).await.unwrap();
+        let late = bench.queue.complete(&mut tx, slow).await;
+        assert!(matches!(late, Err(QueueError::Stale(stale)) if stale == id));
+        drop(tx);
+        assert!(matches!(bench.fail(slow, true).await, Err(QueueError::Stale(_))));
+        let until = OffsetDateTime::now_utc();
+        assert!(matches!(bench.queue.snooze(slow, until).await, Err(QueueError::Stale(_))));
+        assert_eq!(bench.queue.release(&[slow]).await.unwrap(), 0);
+        assert_eq!(bench.queue.heartbeat(&[slow]).await.unwrap(), [slow]);
+        assert_eq!(bench.queue.complete_many(&[slow]).await.unwrap(), [slow]);
+        let after = bench.get(id).await;
+        assert_eq!(
+            (after.state, after.attempt, after.scheduled_at),
+            (before.state, before.attempt, before.scheduled_at)
+        );
+        if let Some(fresh) = fresh {
+            assert!(fresh.fence > slow.fence);
+            bench.complete(fresh).await.unwrap();
+        }
+    }
+    assert_eq!(bench.state(id).await, JobState::Completed);
+    assert_eq!(bench.count("select count(*) from results").await, 0, "its result is discarded");
+}

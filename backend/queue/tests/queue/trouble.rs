@@ -1,0 +1,265 @@
+//! Killed connections, a database that is away, a process that is gone; and the numbers that tell of it.
+use crate::runner::{Worker, body};
+use crate::support::{Bench, SOON, page, soon, until};
+use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use queue::{Config, JobState, NewJob, Outcome, QueueError};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// A connection to the server that is not on the test's database.
+struct Admin {
+    conn: PgConnection,
+    database: String,
+}
+
+impl Admin {
+    async fn of(bench: &Bench) -> Self {
+        let conn = PgConnection::connect(&std::env::var("TEST_DATABASE_URL").unwrap()).await.unwrap();
+        let database = bench.db.pool().connect_options().get_database().unwrap().to_owned();
+        Self { conn, database }
+    }
+
+    /// Kills every connection to the database; their number.
+    async fn kill_all(&mut self) -> i64 {
+        sqlx::query_scalar("select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = $1")
+            .bind(&self.database)
+            .fetch_one(&mut self.conn)
+            .await
+            .unwrap()
+    }
+
+    async fn allow_connections(&mut self, allow: bool) {
+        let sql = format!("alter database {} allow_connections {allow}", self.database);
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut self.conn).await.unwrap();
+    }
+}
+
+/// Handlers write beside their completion, in one transaction, while all connections are killed again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_connections_lose_nothing_and_do_nothing_twice() {
+    const JOBS: i64 = 300;
+    let config = Config {
+        lease: Duration::from_secs(3),
+        retry_base: Duration::from_millis(1),
+        retry_max: Duration::from_millis(5),
+        ..Config::default()
+    };
+    let bench = Bench::with(config).await;
+    sqlx::raw_sql("create table results (job uuid)").execute(bench.db.pool()).await.unwrap();
+    bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
+    let (ran, mut runs) = mpsc::unbounded_channel();
+    let pages = body({
+        let queue = bench.queue.clone();
+        move |job, _| {
+            let (queue, ran) = (queue.clone(), ran.clone());
+            async move {
+                let work = async {
+                    let mut tx = queue.pool().begin().await?;
+                    sqlx::query("insert into results values ($1)")
+                        .bind(job.claim.id)
+                        .execute(&mut *tx)
+                        .await?;
+                    queue.complete(&mut tx, job.claim).await?;
+                    tx.commit().await?;
+                    Ok(())
+                };
+                let outcome = work.await;
+                ran.send(()).ok();
+                match outcome {
+                    Ok(()) => Outcome::Settled,
+                    Err(QueueError::Stale(_)) => Outcome::Stale,
+                    Err(error) => Outcome::Retry(error.to_string(), None),
+                }
+            }
+        }
+    });
+    let worker = Worker::start(&bench.queue, &[("page", 4, pages)], SOON);
+    let mut admin = Admin::of(&bench).await;
+    let mut killed = 0;
+    for _ in 0..5 {
+        for _ in 0..20 {
+            soon("jobs go on running", runs.recv()).await.unwrap();
+        }
+        killed += admin.kill_all().await;
+    }
+    assert!(killed > 5, "{killed}");
+    // This test's own pool is among the killed: it asks over the connection that is left.
+    let url = bench.db.url();
+    until("all jobs have ended", || async {
+        let Ok(mut conn) = PgConnection::connect(&url).await else { return false };
+        let done: Result<i64, _> =
+            sqlx::query_scalar("select count(*) from finished_jobs").fetch_one(&mut conn).await;
+        done.is_ok_and(|done| done == JOBS)
+    })
+    .await;
+    worker.stop().await;
+    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, JOBS);
+    assert_eq!(bench.count("select count(*) from results").await, JOBS);
+    assert_eq!(bench.count("select count(distinct job) from results").await, JOBS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_outlives_a_database_that_is_away() {
+    let bench = Bench::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let (ran, mut runs) = mpsc::unbounded_channel();
+    let pages = body({
+        let gate = Arc::clone(&gate);
+        move |job, _| {
+            let (gate, ran) = (Arc::clone(&gate), ran.clone());
+            async move {
+                ran.send(()).unwrap();
+                gate.acquire().await.unwrap().forget();
+                match job.payload["end"].as_str().unwrap() {
+                    "done" => Outcome::Done,
+                    _ => Outcome::Discard("hopeless".to_owned()),
+                }
+            }
+        }
+    });
+    let job = |end: &str| NewJob::new("page", serde_json::json!({"end": end}));
+    let done = bench.add_one(job("done")).await;
+    let discarded = bench.add_one(job("discard")).await;
+    let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
+    for _ in 0..2 {
+        soon("the job starts", runs.recv()).await.unwrap();
+    }
+    let mut admin = Admin::of(&bench).await;
+    admin.allow_connections(false).await;
+    admin.kill_all().await;
+    let failures = count(&["facecrawl_queue_errors_total", "settle"]);
+    gate.add_permits(2);
+    until("settling has failed", || async {
+        count(&["facecrawl_queue_errors_total", "settle"]) > failures + 1
+    })
+    .await;
+    admin.allow_connections(true).await;
+    until("both are settled", || async {
+        bench.queue.get(done).await.is_ok_and(|row| row.state == JobState::Completed)
+            && bench.queue.get(discarded).await.is_ok_and(|row| row.state == JobState::Discarded)
+    })
+    .await;
+    assert_eq!(bench.get(done).await.attempt, 1);
+
+    // And it goes on claiming, and is woken again.
+    gate.add_permits(1);
+    let next = bench.add_one(job("done")).await;
+    soon("the next job starts", runs.recv()).await.unwrap();
+    until("it is completed", || async { bench.state(next).await == JobState::Completed }).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_dead_process_held_is_run_by_another() {
+    let config = Config { lease: Duration::from_secs(3), ..Config::default() };
+    let bench = Bench::with(config).await;
+    let id = bench.add_one(page()).await;
+    let (started, mut starts) = mpsc::unbounded_channel();
+    // A runtime that is dropped with everything in it: nobody says goodbye.
+    let doomed = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    doomed.spawn({
+        let (url, config) = (bench.db.url(), bench.queue.config().clone());
+        async move {
+            let pool = sqlx::PgPool::connect(&url).await.unwrap();
+            let pages = body(move |_, _| {
+                started.send(()).unwrap();
+                std::future::pending()
+            });
+            let _worker = Worker::start(&queue::Queue::new(pool, config), &[("page", 1, pages)], SOON);
+            std::future::pending::<()>().await
+        }
+    });
+    soon("the job starts", starts.recv()).await.unwrap();
+    doomed.shutdown_background();
+    // Its last heartbeat may still be on its way.
+    until("the process is gone", || async {
+        bench.count("select count(*) from pg_stat_activity where datname = current_database() and application_name <> ''").await == 0
+            && bench.count("select count(*) from pg_stat_activity where datname = current_database() and state = 'active'").await == 1
+    })
+    .await;
+    assert_eq!(bench.state(id).await, JobState::Running);
+    bench.expire(id).await;
+    let worker = Worker::start(&bench.queue, &[("page", 1, body(|_, _| async { Outcome::Done }))], SOON);
+    until("it is completed", || async { bench.state(id).await == JobState::Completed }).await;
+    assert_eq!(bench.get(id).await.attempt, 2);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn the_numbers_tell_what_happened() {
+    recorder();
+    let bench = Bench::new().await;
+    let kind = "metered";
+    let job = |what: &str| NewJob { max_attempts: 1, ..NewJob::new(kind, serde_json::json!(what)) };
+    bench.add(&[job("done"), job("done"), job("fail"), job("panic"), job("stale")]).await;
+    let handler = body(|job, _| async move {
+        match job.payload.as_str().unwrap() {
+            "done" => Outcome::Done,
+            "panic" => panic!("boom"),
+            "stale" => Outcome::Stale,
+            _ => Outcome::Retry("no".to_owned(), None),
+        }
+    });
+    let worker = Worker::start(&bench.queue, &[(kind, 2, handler)], SOON);
+    until("all have run", || async { count(&["facecrawl_jobs_total", kind]) == 5 }).await;
+    worker.stop().await;
+    for (outcome, expected) in [("completed", 2), ("discarded", 2), ("stale", 1)] {
+        assert_eq!(count(&["facecrawl_jobs_total", kind, outcome]), expected, "{outcome}");
+    }
+    assert_eq!(count(&["facecrawl_job_panics_total", kind]), 1);
+    assert_eq!(count(&["facecrawl_queue_stale_total", kind]), 1);
+}
+
+/// Counters of this test process, by name and labels.
+#[derive(Default)]
+struct Counters(Mutex<HashMap<Key, Arc<Cell>>>);
+
+#[derive(Default)]
+struct Cell(AtomicU64);
+
+impl CounterFn for Cell {
+    fn increment(&self, value: u64) {
+        self.0.fetch_add(value, Ordering::SeqCst);
+    }
+    fn absolute(&self, value: u64) {
+        self.0.store(value, Ordering::SeqCst);
+    }
+}
+
+impl Recorder for &'static Counters {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Arc::clone(self.0.lock().unwrap().entry(key.clone()).or_default()))
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+fn recorder() -> &'static Counters {
+    static COUNTERS: OnceLock<&'static Counters> = OnceLock::new();
+    COUNTERS.get_or_init(|| {
+        let counters: &'static Counters = Box::leak(Box::default());
+        metrics::set_global_recorder(counters).ok().unwrap();
+        counters
+    })
+}
+
+/// The sum of the counters with this name and all these label values.
+fn count(words: &[&str]) -> u64 {
+    let counters = recorder().0.lock().unwrap();
+    let (name, labels) = words.split_first().unwrap();
+    let matching = counters.iter().filter(|(key, _)| {
+        key.name() == *name && labels.iter().all(|word| key.labels().any(|label| label.value() == *word))
+    });
+    matching.map(|(_, cell)| cell.0.load(Ordering::SeqCst)).sum()
+}
