@@ -99,12 +99,13 @@ create table images (
     unique (collection_id, id)
 );
 
--- Near-duplicate lookup: the 64 bits of phash as four bands of 16. Two hashes at most 7 bits apart have, by the pigeonhole principle, at
--- least one band that differs in at most one bit (four bands with two or more would make 8), so 4 x 17 exact probes find every one of them.
-create index images_phash_band_0 on images (collection_id, ((phash >> 48) & 65535));
-create index images_phash_band_1 on images (collection_id, ((phash >> 32) & 65535));
-create index images_phash_band_2 on images (collection_id, ((phash >> 16) & 65535));
-create index images_phash_band_3 on images (collection_id, (phash & 65535));
+-- Near-duplicate lookup: the 64 bits of phash as four bands of 16. Two hashes at most 11 bits apart have, by the pigeonhole principle, at
+-- least one band that differs in at most two bits (four bands with three or more would make 12), so probing the 137 values of each
+-- band finds every one of them. The whole hash is in the index too: the distance is judged there, and only near rows are read.
+create index images_phash_band_0 on images (collection_id, ((phash >> 48) & 65535)) include (phash, id);
+create index images_phash_band_1 on images (collection_id, ((phash >> 32) & 65535)) include (phash, id);
+create index images_phash_band_2 on images (collection_id, ((phash >> 16) & 65535)) include (phash, id);
+create index images_phash_band_3 on images (collection_id, (phash & 65535)) include (phash, id);
 -- "Does another row still use this blob?"
 create index images_thumbnail_key on images (thumbnail_key) where thumbnail_key is not null;
 
@@ -264,10 +265,10 @@ create index suppressions_sha256 on suppressions (collection_id, sha256) where s
 create index suppressions_url on suppressions (collection_id, url_hash) where url_hash is not null;
 create index suppressions_sketch on suppressions (collection_id, model_id) where sketch is not null;
 -- The same four bands as for images.
-create index suppressions_phash_band_0 on suppressions (collection_id, ((phash >> 48) & 65535)) where phash is not null;
-create index suppressions_phash_band_1 on suppressions (collection_id, ((phash >> 32) & 65535)) where phash is not null;
-create index suppressions_phash_band_2 on suppressions (collection_id, ((phash >> 16) & 65535)) where phash is not null;
-create index suppressions_phash_band_3 on suppressions (collection_id, (phash & 65535)) where phash is not null;
+create index suppressions_phash_band_0 on suppressions (collection_id, ((phash >> 48) & 65535)) include (phash, id) where phash is not null;
+create index suppressions_phash_band_1 on suppressions (collection_id, ((phash >> 32) & 65535)) include (phash, id) where phash is not null;
+create index suppressions_phash_band_2 on suppressions (collection_id, ((phash >> 16) & 65535)) include (phash, id) where phash is not null;
+create index suppressions_phash_band_3 on suppressions (collection_id, (phash & 65535)) include (phash, id) where phash is not null;
 
 -- Keys are shown once and stored as their SHA-256; the prefix lets a person tell them apart.
 create table api_keys (

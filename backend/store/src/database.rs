@@ -1,10 +1,12 @@
 //! Connection, transaction, migration.
 use crate::StoreError;
+use crate::search::LargeScopes;
 use sha2::{Digest, Sha256};
 use sqlx::migrate::{Migrate, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
@@ -48,6 +50,7 @@ pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
 pub struct Store {
     pub(crate) pool: PgPool,
     pub(crate) exact_limit: i64,
+    pub(crate) large_scopes: Arc<LargeScopes>,
 }
 
 /// A transaction; rolls back when dropped.
@@ -82,12 +85,12 @@ impl Store {
             })
             .connect_with(options)
             .await?;
-        Ok(Self { pool, exact_limit: config.exact_limit })
+        Ok(Self::from_pool(pool).with_exact_limit(config.exact_limit))
     }
 
     /// Wraps a pool (tests).
     pub fn from_pool(pool: PgPool) -> Self {
-        Self { pool, exact_limit: DEFAULT_EXACT_LIMIT }
+        Self { pool, exact_limit: DEFAULT_EXACT_LIMIT, large_scopes: Arc::default() }
     }
 
     /// The same store with another bound for exact search (see [`Config::exact_limit`]).

@@ -7,6 +7,8 @@ use crate::models::EmbeddingModel;
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder};
 use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// What to look for, and where.
@@ -81,12 +83,20 @@ impl Store {
         Ok((hits, exact))
     }
 
-    /// Whether more than `bound` faces are in scope; counts no further than that.
+    /// Whether more than `bound` faces are in scope; counts no further than that. Counting takes longer than the search itself, so for a
+    /// whole collection the answer "yes" is remembered for a minute: were it wrong by then, the index would come up short.
     async fn scope_exceeds(&self, query: &SearchQuery, bound: i64) -> Result<bool, StoreError> {
+        let whole = query.crawl_id.is_none() && query.min_quality.is_none();
+        if whole && self.large_scopes.contains(query.model_id, query.collection_id, bound) {
+            return Ok(true);
+        }
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
         push_filters(&mut sql, query);
         sql.push(" limit ").push_bind(bound.saturating_add(1)).push(") scope");
         let count: i64 = sql.build_query_scalar().fetch_one(&self.pool).await?;
+        if whole && count > bound {
+            self.large_scopes.insert(query.model_id, query.collection_id, bound);
+        }
         Ok(count > bound)
     }
 
@@ -133,6 +143,27 @@ impl Store {
         let rows = sql.build_query_as().fetch_all(tx.conn()).await?;
         tx.commit().await?;
         Ok(rows)
+    }
+}
+
+/// Collections known to hold more faces of a model than a bound, and since when.
+#[derive(Default)]
+pub(crate) struct LargeScopes(Mutex<HashMap<(i32, Uuid), (i64, Instant)>>);
+
+impl LargeScopes {
+    const KEPT: Duration = Duration::from_secs(60);
+
+    fn contains(&self, model: i32, collection: Uuid, bound: i64) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known
+            .get(&(model, collection))
+            .is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::KEPT)
+    }
+
+    fn insert(&self, model: i32, collection: Uuid, bound: i64) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (_, since)| since.elapsed() < Self::KEPT);
+        known.insert((model, collection), (bound, Instant::now()));
     }
 }
 

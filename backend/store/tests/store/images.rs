@@ -3,7 +3,7 @@ use crate::fixture::{self, admit_images, image_url, settle};
 use rand::RngExt;
 use std::collections::HashSet;
 use store::StoreError;
-use store::images::{ImageFilter, MOST_SOURCES, NEAR_GUARANTEED_BITS};
+use store::images::{ImageFilter, MOST_SOURCES, NEAR_BITS};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -95,7 +95,7 @@ async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
 }
 
 #[tokio::test]
-async fn every_image_within_the_guaranteed_distance_is_a_candidate() {
+async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
     let db = TestDatabase::create().await;
     let store = db.store();
     let (default, other) =
@@ -109,7 +109,7 @@ async fn every_image_within_the_guaranteed_distance_is_a_candidate() {
         image.phash = probe;
         let mut flipped = HashSet::new();
         // The worst case first: differing bits spread evenly over the four bands.
-        let bits = number % u64::from(NEAR_GUARANTEED_BITS + 1);
+        let bits = number % u64::from(NEAR_BITS + 1);
         while flipped.len() < bits as usize {
             let bit = if number < 30 { (flipped.len() * 17) % 64 } else { rng.random_range(0..64) };
             if flipped.insert(bit) {
@@ -119,9 +119,12 @@ async fn every_image_within_the_guaranteed_distance_is_a_candidate() {
         near.insert(image.id);
         add.push(image);
     }
-    // Two bits in every band: too far for the guarantee, and for the lookup.
+    // Three bits in every band: too far. Twelve in one: shares three bands, and is too far as well.
+    let mut beside = fixture::image(999);
+    beside.phash = probe ^ 0x0FFF;
+    add.push(beside);
     let mut far = fixture::image(1_000);
-    far.phash = probe ^ 0x0003_0003_0003_0003;
+    far.phash = probe ^ 0x0007_0007_0007_0007;
     add.push(far.clone());
     for image in &add {
         fixture::store_image(&store, default, image, &[]).await.unwrap();

@@ -194,6 +194,25 @@ async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
 }
 
 #[tokio::test]
+async fn a_collection_that_was_large_a_moment_ago_is_still_searched_completely() {
+    let db = TestDatabase::create().await;
+    let store = db.store().with_exact_limit(50);
+    let default = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let gallery = gallery(&store, default, &model, 100, 8).await;
+    let probe = gallery[0].1.clone();
+    assert!(!store.search(&query(default, model.id, probe.clone())).await.unwrap().1);
+    let mut tx = store.begin().await.unwrap();
+    for (id, _) in &gallery[7..] {
+        store.delete_face(tx.conn(), *id).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let (hits, exact) = store.search(&query(default, model.id, probe.clone())).await.unwrap();
+    assert!(exact);
+    assert_same(&hits, &brute_force(&gallery[..7], &probe, -1.0, 10));
+}
+
+#[tokio::test]
 async fn models_collections_and_crawls_are_never_mixed() {
     let db = TestDatabase::create().await;
     for limit in [50_000, 5] {
