@@ -24,13 +24,101 @@ pub struct Similarity {
 }
 
 impl Similarity {
-    /// Least-squares fit of `from` onto `to` (Umeyama 1991); `None` when all `from` points coincide.
-    pub fn estimate(_from: &Landmarks, _to: &Landmarks) -> Option<Self> {
-        todo!()
+    /// Least-squares fit of `from` onto `to` (Umeyama 1991, "Least-squares estimation of transformation parameters
+    /// between two point patterns"); `None` when all `from` points coincide or a coordinate is not finite.
+    ///
+    /// In the plane the best proper rotation and scale have a closed form, the regression of complex numbers, which is
+    /// the solution of Umeyama's singular value decomposition with its sign matrix. A mirrored face therefore gives
+    /// the best turn without a reflection, never a reflected chip.
+    pub fn estimate(from: &Landmarks, to: &Landmarks) -> Option<Self> {
+        let [a, b, tx, ty] = fit(from, to)?.map(|v| v as f32);
+        Some(Self { a, b, tx, ty })
+    }
+
+    /// Where the transform takes a point.
+    pub fn apply(&self, point: Point) -> Point {
+        Point {
+            x: self.a * point.x - self.b * point.y + self.tx,
+            y: self.b * point.x + self.a * point.y + self.ty,
+        }
     }
 }
 
-/// The aligned `size`x`size` chip of the face (bilinear, black outside the image).
-pub fn norm_crop(_frame: &Frame, _landmarks: &Landmarks, _size: u32) -> Option<Frame> {
-    todo!()
+/// `[a, b, tx, ty]` of the least-squares similarity.
+fn fit(from: &Landmarks, to: &Landmarks) -> Option<[f64; 4]> {
+    let mean = |points: &Landmarks| {
+        let sum = points.iter().fold((0.0, 0.0), |(x, y), p| (x + f64::from(p.x), y + f64::from(p.y)));
+        (sum.0 / 5.0, sum.1 / 5.0)
+    };
+    let ((fx, fy), (gx, gy)) = (mean(from), mean(to));
+    let (mut along, mut across, mut spread) = (0.0, 0.0, 0.0);
+    for (f, t) in from.iter().zip(to) {
+        let (ux, uy) = (f64::from(f.x) - fx, f64::from(f.y) - fy);
+        let (vx, vy) = (f64::from(t.x) - gx, f64::from(t.y) - gy);
+        along += ux * vx + uy * vy;
+        across += ux * vy - uy * vx;
+        spread += ux * ux + uy * uy;
+    }
+    let (a, b) = (along / spread, across / spread);
+    let fitted = [a, b, gx - a * fx + b * fy, gy - b * fx - a * fy];
+    (spread > 0.0 && fitted.iter().all(|v| v.is_finite())).then_some(fitted)
+}
+
+/// The aligned `size`x`size` chip of the face: the similarity that takes `landmarks` to [`ARCFACE_TEMPLATE`] (scaled by
+/// `size / 112`), sampled bilinearly, black outside the image, as OpenCV's `warpAffine` does it. `None` when the
+/// landmarks determine no such transform (they coincide, are not finite, or are a pure reflection) or `size` is zero.
+pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Frame> {
+    let ratio = size as f32 / 112.0;
+    let template = ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio });
+    let [a, b, tx, ty] = fit(landmarks, &template)?;
+    let square = a * a + b * b;
+    if size == 0 || square < 1e-12 {
+        return None;
+    }
+    // Chip to image: the inverse of [a -b tx; b a ty].
+    let (ia, ib) = (a / square, b / square);
+    let mut chip = vec![0; size as usize * size as usize * 3];
+    for (v, row) in (0u32..).zip(chip.chunks_exact_mut(size as usize * 3)) {
+        let dy = f64::from(v) - ty;
+        for (u, pixel) in (0u32..).zip(row.as_chunks_mut::<3>().0) {
+            let dx = f64::from(u) - tx;
+            *pixel = sample(frame, ia * dx + ib * dy, ia * dy - ib * dx);
+        }
+    }
+    Frame::new(size, size, chip)
+}
+
+/// Bilinear sample with integer coordinates on pixel centres; weights in 1/2048, black outside.
+fn sample(frame: &Frame, x: f64, y: f64) -> [u8; 3] {
+    let (width, height) = (i64::from(frame.width()), i64::from(frame.height()));
+    let (left, top) = (x.floor(), y.floor());
+    let (wx, wy) = (((x - left) * 2048.0) as i32, ((y - top) * 2048.0) as i32);
+    // A float-to-integer cast saturates, so that far-away coordinates stay outside.
+    let (left, top) = (left as i64, top as i64);
+    if left < -1 || top < -1 || left >= width || top >= height {
+        return [0; 3];
+    }
+    let weights = [(2048 - wx) * (2048 - wy), wx * (2048 - wy), (2048 - wx) * wy, wx * wy];
+    let stride = width as usize * 3;
+    let inside = left >= 0 && top >= 0 && left + 1 < width && top + 1 < height;
+    let corners: [[u8; 3]; 4] = if inside {
+        let at = top as usize * stride + left as usize * 3;
+        let (upper, lower) = (&frame.data()[at..at + 6], &frame.data()[at + stride..at + stride + 6]);
+        [
+            [upper[0], upper[1], upper[2]],
+            [upper[3], upper[4], upper[5]],
+            [lower[0], lower[1], lower[2]],
+            [lower[3], lower[4], lower[5]],
+        ]
+    } else {
+        let pixel = |x: i64, y: i64| {
+            let there = (0..width).contains(&x) && (0..height).contains(&y);
+            if there { frame.pixel(x as u32, y as u32) } else { [0; 3] }
+        };
+        [pixel(left, top), pixel(left + 1, top), pixel(left, top + 1), pixel(left + 1, top + 1)]
+    };
+    std::array::from_fn(|channel| {
+        let sum: i32 = corners.iter().zip(weights).map(|(corner, w)| i32::from(corner[channel]) * w).sum();
+        ((sum + (1 << 21)) >> 22) as u8
+    })
 }

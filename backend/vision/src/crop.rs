@@ -1,17 +1,84 @@
-//! Crops and thumbnails.
+//! Crops, thumbnails and turns.
+
+use crate::resize::{self, Filter};
 use crate::{Frame, Rect};
 
-/// The face with `margin` (fraction of the larger box side) on each side, clamped to the image.
-pub fn face_crop(_frame: &Frame, _bbox: &Rect, _margin: f32) -> Frame {
-    todo!()
+/// The face with `margin` (fraction of the larger box side) on each side, clamped to the image. A box that does not
+/// meet the image gives the nearest edge pixels: a crop always has at least one pixel.
+pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
+    let border = margin.max(0.0) * bbox.width.max(bbox.height);
+    // A float-to-integer cast saturates and takes NaN to zero, so that any box gives a valid span.
+    let span = |start: f32, length: f32, limit: u32| {
+        let first = ((start - border).floor() as u32).min(limit - 1);
+        let last = ((start + length + border).ceil() as u32).min(limit);
+        (first, last.max(first + 1))
+    };
+    let (left, right) = span(bbox.x, bbox.width, frame.width());
+    let (top, bottom) = span(bbox.y, bbox.height, frame.height());
+    let (width, height) = (right - left, bottom - top);
+    let mut data = Vec::with_capacity(width as usize * height as usize * 3);
+    let rows = frame.data().chunks_exact(frame.width() as usize * 3);
+    for row in rows.skip(top as usize).take(height as usize) {
+        data.extend_from_slice(&row[left as usize * 3..right as usize * 3]);
+    }
+    Frame::new(width, height, data).expect("the span lies inside the frame and is not empty")
 }
 
-/// The image scaled down so that its longer side is at most `max_side`; never scaled up.
-pub fn thumbnail(_frame: &Frame, _max_side: u32) -> Frame {
-    todo!()
+/// The image scaled down (Lanczos) so that its longer side is at most `max_side`; never scaled up.
+pub fn thumbnail(frame: &Frame, max_side: u32) -> Frame {
+    let longer = frame.width().max(frame.height());
+    if longer <= max_side {
+        return frame.clone();
+    }
+    let scale = f64::from(max_side.max(1)) / f64::from(longer);
+    let side = |v: u32| ((f64::from(v) * scale).round() as u32).clamp(1, max_side.max(1));
+    resize::frame(frame, (side(frame.width()), side(frame.height())), Filter::Lanczos)
 }
 
-/// The frame turned clockwise by `degrees` (0, 90, 180 or 270).
-pub fn rotate(_frame: &Frame, _degrees: u32) -> Frame {
-    todo!()
+/// The frame turned clockwise by `degrees` (0, 90, 180 or 270; other values turn by the quarter below, modulo 360).
+pub fn rotate(frame: &Frame, degrees: u32) -> Frame {
+    match degrees / 90 % 4 {
+        0 => frame.clone(),
+        1 => quarter(frame, |x, y, height| (height - 1 - y, x)),
+        2 => {
+            let mut turned = frame.clone();
+            turned.data_mut().as_chunks_mut::<3>().0.reverse();
+            turned
+        }
+        _ => {
+            let width = frame.width() as usize;
+            quarter(frame, move |x, y, _| (y, width - 1 - x))
+        }
+    }
+}
+
+/// The frame with left and right exchanged.
+pub fn mirror(frame: &Frame) -> Frame {
+    let mut mirrored = frame.clone();
+    for row in mirrored.data_mut().chunks_exact_mut(frame.width() as usize * 3) {
+        row.as_chunks_mut::<3>().0.reverse();
+    }
+    mirrored
+}
+
+/// A quarter turn; `place` gives the target column and row of a source pixel from `(x, y, source height)`.
+fn quarter(frame: &Frame, place: impl Fn(usize, usize, usize) -> (usize, usize)) -> Frame {
+    /// Side of the blocks that are turned one by one, so that both ends of the copy stay in the first-level cache.
+    const BLOCK: usize = 32;
+    let (width, height) = (frame.width() as usize, frame.height() as usize);
+    let mut turned = Frame::filled(frame.height(), frame.width(), [0; 3]);
+    let (source, _) = frame.data().as_chunks::<3>();
+    let (target, _) = turned.data_mut().as_chunks_mut::<3>();
+    for top in (0..height).step_by(BLOCK) {
+        for left in (0..width).step_by(BLOCK) {
+            for y in top..(top + BLOCK).min(height) {
+                let right = (left + BLOCK).min(width);
+                for (x, pixel) in (left..right).zip(&source[y * width + left..y * width + right]) {
+                    let (column, row) = place(x, y, height);
+                    target[row * height + column] = *pixel;
+                }
+            }
+        }
+    }
+    turned
 }

@@ -1,5 +1,16 @@
 //! Bytes to pixels.
+//!
+//! The format is told by the content, never by a name or a header of the transport. The size is read and refused
+//! before anything is allocated for it. What comes out is 8-bit RGB, upright (EXIF orientation applied), with alpha
+//! composed on white, as a browser would show the picture on a blank page. Colour profiles are not applied.
+
+mod jpeg;
+mod raster;
+mod sniff;
+
 use crate::Frame;
+use image::metadata::Orientation;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What is refused before anything is allocated for it.
 #[derive(Clone, Copy, Debug)]
@@ -34,21 +45,6 @@ pub enum Format {
     Bmp,
     /// AVIF, where built.
     Avif,
-}
-
-impl Format {
-    /// Tells the format from the content alone.
-    pub fn sniff(_bytes: &[u8]) -> Option<Self> {
-        todo!()
-    }
-    /// `image/…`.
-    pub fn mime(self) -> &'static str {
-        todo!()
-    }
-    /// Lower-case name, as the API shows it.
-    pub fn name(self) -> &'static str {
-        todo!()
-    }
 }
 
 /// A decoded, upright image.
@@ -115,6 +111,55 @@ impl DecodeError {
 }
 
 /// Decodes `bytes` into an upright RGB frame.
-pub fn decode(_bytes: &[u8], _limits: &Limits) -> Result<Decoded, DecodeError> {
-    todo!()
+///
+/// A JPEG whose end is missing gives the part that is there, the rest in mid grey, as long as at least a tenth of its
+/// rows could be decoded. Every other damage is [`DecodeError::Corrupt`]. Never panics: a panic inside a decoder is
+/// caught and reported as `Corrupt`.
+pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
+    if bytes.len() > limits.max_bytes {
+        return Err(DecodeError::TooManyBytes { bytes: bytes.len(), limit: limits.max_bytes });
+    }
+    let Some(format) = Format::sniff(bytes) else {
+        return Err(
+            sniff::known_but_not_built(bytes).map_or(DecodeError::NotAnImage, DecodeError::Unsupported)
+        );
+    };
+    let decoded = catch_unwind(AssertUnwindSafe(|| match format {
+        Format::Jpeg => jpeg::decode(bytes, limits),
+        Format::Avif => Err(DecodeError::Unsupported("avif")),
+        Format::Png | Format::Webp | Format::Gif | Format::Bmp => raster::decode(format, bytes, limits),
+    }));
+    let (frame, orientation) = decoded.unwrap_or_else(|_| Err(corrupt(format, "the decoder gave up")))?;
+    Ok(Decoded { frame: upright(frame, orientation), format })
+}
+
+impl Limits {
+    /// `Err` when a picture of this size is over the limits.
+    fn check(&self, width: u32, height: u32) -> Result<(), DecodeError> {
+        let pixels = u64::from(width) * u64::from(height);
+        if pixels > self.max_pixels || width > self.max_side || height > self.max_side {
+            let Self { max_pixels, max_side, .. } = *self;
+            return Err(DecodeError::TooLarge { width, height, max_pixels, max_side });
+        }
+        Ok(())
+    }
+}
+
+fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {
+    DecodeError::Corrupt { format: format.name(), reason: reason.to_string() }
+}
+
+/// Undoes the turn that the camera noted.
+fn upright(frame: Frame, orientation: Orientation) -> Frame {
+    use crate::crop::{mirror, rotate};
+    match orientation {
+        Orientation::NoTransforms => frame,
+        Orientation::Rotate90 => rotate(&frame, 90),
+        Orientation::Rotate180 => rotate(&frame, 180),
+        Orientation::Rotate270 => rotate(&frame, 270),
+        Orientation::FlipHorizontal => mirror(&frame),
+        Orientation::FlipVertical => mirror(&rotate(&frame, 180)),
+        Orientation::Rotate90FlipH => mirror(&rotate(&frame, 90)),
+        Orientation::Rotate270FlipH => mirror(&rotate(&frame, 270)),
+    }
 }

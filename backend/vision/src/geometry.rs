@@ -24,6 +24,39 @@ pub struct Rect {
     pub height: f32,
 }
 
+impl Rect {
+    /// Area in square pixels.
+    pub fn area(&self) -> f32 {
+        self.width.max(0.0) * self.height.max(0.0)
+    }
+
+    /// The part of it that lies in both; zero-sized where they do not meet.
+    pub fn intersection(&self, other: &Self) -> Self {
+        let (x, y) = (self.x.max(other.x), self.y.max(other.y));
+        let width = ((self.x + self.width).min(other.x + other.width) - x).max(0.0);
+        let height = ((self.y + self.height).min(other.y + other.height) - y).max(0.0);
+        Self { x, y, width, height }
+    }
+
+    /// Intersection over union, 0..1; 0 when both are empty.
+    pub fn iou(&self, other: &Self) -> f32 {
+        let shared = self.intersection(other).area();
+        let union = self.area() + other.area() - shared;
+        if union > 0.0 { shared / union } else { 0.0 }
+    }
+
+    fn is_finite(&self) -> bool {
+        [self.x, self.y, self.width, self.height].iter().all(|v| v.is_finite())
+    }
+}
+
+impl Point {
+    /// Distance in pixels.
+    pub fn distance(self, other: Self) -> f32 {
+        (self.x - other.x).hypot(self.y - other.y)
+    }
+}
+
 /// Right eye, left eye, nose tip, right and left mouth corner; the subject's right comes first.
 pub type Landmarks = [Point; 5];
 
@@ -36,4 +69,12 @@ pub struct Detection {
     pub det_score: f32,
     /// Five landmarks.
     pub landmarks: Landmarks,
+}
+
+impl Detection {
+    /// Whether every coordinate and the score are finite numbers.
+    pub fn is_finite(&self) -> bool {
+        let landmarks = self.landmarks.iter().all(|point| point.x.is_finite() && point.y.is_finite());
+        self.det_score.is_finite() && self.bbox.is_finite() && landmarks
+    }
 }

@@ -10,10 +10,12 @@ pub mod decode;
 pub mod encode;
 pub mod frame;
 pub mod geometry;
+mod grey;
 pub mod letterbox;
 pub mod nms;
 pub mod phash;
 pub mod quality;
+mod resize;
 
 pub use align::{ARCFACE_TEMPLATE, Similarity, norm_crop};
 pub use decode::{DecodeError, Decoded, Format, Limits, decode};

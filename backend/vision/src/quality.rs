@@ -1,5 +1,31 @@
 //! How usable a face is.
-use crate::{Detection, Frame};
+//!
+//! Every measure has a raw value in its own unit and a score 0..1 that is monotone in it. Image measures are taken on
+//! the aligned 112x112 chip, the pixels that the embedder sees, so that they mean the same at every face size.
+//!
+//! | measure | raw | score |
+//! |---|---|---|
+//! | `blur` | variance of the Laplacian (Pech-Pacheco 2000) | `hill(raw, 100)` |
+//! | `sharpness` | Tenengrad: mean squared 3x3 Sobel gradient (Krotkov 1988) | `hill(raw, 5000)` |
+//! | `brightness` | mean grey, 0..255 | 1 in 90..=165, falling linearly to 0 at 0 and at 255 |
+//! | `contrast` | standard deviation of grey | `hill(raw, 20)` |
+//! | `exposure` | share of pixels at most 5 or at least 250, 0..1 | `1 - raw` |
+//! | `size` | distance of the eyes in image pixels | `hill(raw, 20)` |
+//! | `pose` | yaw, pitch, roll in degrees ([`pose`]) | 1 - (angle between face and camera axis) / 90 |
+//! | `truncation` | share of the box inside the image, 0..1 | raw |
+//! | `det_score` | the detector's score | raw |
+//!
+//! `hill(x, k) = x² / (x² + k²)` is Hill's saturation curve of order two: 0 at 0, one half at `k`, strictly rising.
+//! `overall` is the weighted geometric mean of the scores ([`profile`] has the weights and the demands), so that one
+//! measure that is bad cannot be hidden by the others.
+
+pub mod pose;
+pub mod profile;
+mod statistics;
+
+pub use statistics::{GreyStatistics, grey_statistics};
+
+use crate::{Detection, Frame, Rect};
 use serde::{Deserialize, Serialize};
 
 /// One measure: a score 0..1, higher is better, and the raw value that it came from.
@@ -66,27 +92,49 @@ pub struct QualityReport {
     pub det_score: Measure,
 }
 
-/// Grey-level statistics of a frame, equal to OpenCV's (BT.601 grey rounded to 8 bits; Laplacian and 3x3 Sobel with reflect-101 borders).
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GreyStatistics {
-    /// Variance of the Laplacian.
-    pub laplacian_variance: f64,
-    /// Mean squared Sobel gradient.
-    pub tenengrad: f64,
-    /// Mean grey level.
-    pub mean: f64,
-    /// Standard deviation of the grey level.
-    pub std: f64,
-    /// Share of pixels at most 5 or at least 250.
-    pub clipped: f64,
+/// Judges one face: `chip` is its aligned 112x112 chip, `image` the size (width, height) of the picture that it was
+/// found in. Values that are not finite count as the worst.
+pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: Profile) -> QualityReport {
+    let grey = grey_statistics(chip);
+    let [right_eye, left_eye, ..] = detection.landmarks;
+    let measure = |raw: f64, value: f64| Measure {
+        value: unit(value),
+        raw: if raw.is_finite() { raw as f32 } else { 0.0 },
+    };
+    let eyes = f64::from(right_eye.distance(left_eye));
+    let inside = inside(&detection.bbox, image);
+    let score = f64::from(detection.det_score);
+    let mut report = QualityReport {
+        blur: measure(grey.laplacian_variance, hill(grey.laplacian_variance, 100.0)),
+        sharpness: measure(grey.tenengrad, hill(grey.tenengrad, 5000.0)),
+        brightness: measure(grey.mean, (grey.mean / 90.0).min((255.0 - grey.mean) / 90.0)),
+        contrast: measure(grey.std, hill(grey.std, 20.0)),
+        exposure: measure(grey.clipped, 1.0 - grey.clipped),
+        size: measure(eyes, hill(eyes, 20.0)),
+        pose: pose::estimate(&detection.landmarks),
+        truncation: measure(inside, inside),
+        det_score: measure(score, score),
+        ..QualityReport::default()
+    };
+    report.overall = profile::overall(&report);
+    report.reasons = profile::unmet(&report, profile);
+    report.passed = report.reasons.is_empty();
+    report
 }
 
-/// Measures a frame.
-pub fn grey_statistics(_frame: &Frame) -> GreyStatistics {
-    todo!()
+/// Hill's curve of order two.
+fn hill(x: f64, half: f64) -> f64 {
+    x * x / (x * x + half * half)
 }
 
-/// Judges one face: `chip` is its aligned 112x112 chip, `image` the size of the picture it was found in.
-pub fn assess(_chip: &Frame, _detection: &Detection, _image: (u32, u32), _profile: Profile) -> QualityReport {
-    todo!()
+/// Brought into 0..=1; what is not a number becomes 0.
+fn unit(value: f64) -> f32 {
+    if value > 0.0 { value.min(1.0) as f32 } else { 0.0 }
+}
+
+/// Share of the box that lies inside the image; 0 for an empty box.
+fn inside(bbox: &Rect, image: (u32, u32)) -> f64 {
+    let whole = Rect { x: 0.0, y: 0.0, width: image.0 as f32, height: image.1 as f32 };
+    let area = f64::from(bbox.area());
+    if area > 0.0 { f64::from(bbox.intersection(&whole).area()) / area } else { 0.0 }
 }

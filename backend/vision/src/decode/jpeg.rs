@@ -1,0 +1,71 @@
+//! JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK.
+//!
+//! Four-channel files are taken as inverted, as Photoshop writes them and as browsers and OpenCV read them.
+
+use super::{DecodeError, Format, Limits, corrupt};
+use crate::Frame;
+use image::metadata::Orientation;
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+/// A file without an end must have given at least this share of its rows.
+const LEAST_USABLE: f64 = 0.1;
+
+pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientation), DecodeError> {
+    // The size is judged by `Limits::check`, which says which size it was; hence no limit here.
+    let options = DecoderOptions::default()
+        .set_strict_mode(false)
+        .set_max_width(usize::MAX)
+        .set_max_height(usize::MAX)
+        .jpeg_set_out_colorspace(ColorSpace::RGB);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers().map_err(|error| corrupt(Format::Jpeg, error))?;
+    let (width, height) = decoder.dimensions().ok_or_else(|| corrupt(Format::Jpeg, "it has no size"))?;
+    let (width, height) = (width as u32, height as u32);
+    limits.check(width, height)?;
+    let orientation = decoder
+        .exif()
+        .and_then(|exif| Orientation::from_exif_chunk(exif))
+        .unwrap_or(Orientation::NoTransforms);
+
+    let mut data = vec![0; width as usize * height as usize * 3];
+    decoder.decode_into(&mut data).map_err(|error| corrupt(Format::Jpeg, error))?;
+    if !has_end(bytes)
+        && usable_rows(&data, width as usize * 3) < (f64::from(height) * LEAST_USABLE).ceil() as usize
+    {
+        return Err(corrupt(Format::Jpeg, "the end is missing and too little of the picture is there"));
+    }
+    let frame = Frame::new(width, height, data).ok_or_else(|| corrupt(Format::Jpeg, "it has no pixels"))?;
+    Ok((frame, orientation))
+}
+
+/// Whether an end-of-image marker follows the first scan. One in an embedded thumbnail does not count, and padding or
+/// trailers after it do no harm; entropy-coded data never holds the two bytes.
+fn has_end(bytes: &[u8]) -> bool {
+    let scan = first_scan(bytes).unwrap_or(bytes.len());
+    bytes[scan..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9])
+}
+
+/// Where the first start-of-scan marker stands, found by stepping over the segments before it.
+fn first_scan(bytes: &[u8]) -> Option<usize> {
+    let mut at = 2;
+    loop {
+        match *bytes.get(at..at + 4)? {
+            [0xFF, 0xDA, ..] => return Some(at),
+            // Fill bytes may stand before any marker.
+            [0xFF, 0xFF, ..] => at += 1,
+            [0xFF, _, high, low] => at += 2 + usize::from(u16::from_be_bytes([high, low])),
+            _ => return None,
+        }
+    }
+}
+
+/// Rows above the single-coloured area at the bottom, which is what a decoder leaves where there was no data.
+fn usable_rows(data: &[u8], row: usize) -> usize {
+    let Some(fill) = data.last_chunk::<3>() else { return 0 };
+    let empty =
+        data.rchunks_exact(row).take_while(|row| row.as_chunks::<3>().0.iter().all(|pixel| pixel == fill));
+    data.len() / row - empty.count()
+}

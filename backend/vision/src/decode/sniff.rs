@@ -1,0 +1,83 @@
+//! Formats by their first bytes.
+
+use super::Format;
+
+/// Sizes of the Windows and OS/2 bitmap headers that exist; they keep a text that starts with "BM" from being a bitmap.
+const BMP_HEADER_SIZES: [u32; 8] = [12, 16, 40, 52, 56, 64, 108, 124];
+
+impl Format {
+    /// Tells the format from the content alone; `None` for anything that [`super::decode`] has no name for.
+    pub fn sniff(bytes: &[u8]) -> Option<Self> {
+        if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
+            Some(Self::Jpeg)
+        } else if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
+            Some(Self::Png)
+        } else if bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a") {
+            Some(Self::Gif)
+        } else if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
+            Some(Self::Webp)
+        } else if is_bmp(bytes) {
+            Some(Self::Bmp)
+        } else if brands(bytes).any(|brand| brand == b"avif" || brand == b"avis") {
+            Some(Self::Avif)
+        } else {
+            None
+        }
+    }
+
+    /// `image/…`.
+    pub fn mime(self) -> &'static str {
+        match self {
+            Self::Jpeg => "image/jpeg",
+            Self::Png => "image/png",
+            Self::Webp => "image/webp",
+            Self::Gif => "image/gif",
+            Self::Bmp => "image/bmp",
+            Self::Avif => "image/avif",
+        }
+    }
+
+    /// Lower-case name, as the API shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jpeg => "jpeg",
+            Self::Png => "png",
+            Self::Webp => "webp",
+            Self::Gif => "gif",
+            Self::Bmp => "bmp",
+            Self::Avif => "avif",
+        }
+    }
+}
+
+/// The name of a picture format that we recognise only to say that we cannot read it.
+pub(super) fn known_but_not_built(bytes: &[u8]) -> Option<&'static str> {
+    const HEIC: [&[u8]; 8] = [b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"];
+    if brands(bytes).any(|brand| HEIC.contains(&brand)) {
+        Some("heic")
+    } else if bytes.starts_with(b"II*\0") || bytes.starts_with(b"MM\0*") {
+        Some("tiff")
+    } else if bytes.starts_with(&[0xFF, 0x0A]) || bytes.starts_with(b"\0\0\0\x0cJXL \r\n\x87\n") {
+        Some("jpeg xl")
+    } else if bytes.starts_with(b"\0\0\0\x0cjP  \r\n\x87\n") {
+        Some("jpeg 2000")
+    } else {
+        None
+    }
+}
+
+fn is_bmp(bytes: &[u8]) -> bool {
+    let header = bytes.get(14..18).and_then(|size| size.try_into().ok()).map(u32::from_le_bytes);
+    bytes.starts_with(b"BM") && header.is_some_and(|size| BMP_HEADER_SIZES.contains(&size))
+}
+
+/// Major and compatible brands of an ISO base media file (`ftyp` box, ISO/IEC 14496-12); empty for anything else.
+fn brands(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let length = match bytes {
+        [a, b, c, d, b'f', b't', b'y', b'p', ..] => u32::from_be_bytes([*a, *b, *c, *d]) as usize,
+        _ => 0,
+    };
+    let body = bytes.get(8..length.min(bytes.len())).unwrap_or_default();
+    // The second word is the minor version, not a brand.
+    body.chunks_exact(4).enumerate().filter(|(at, _)| *at != 1).map(|(_, brand)| brand)
+}

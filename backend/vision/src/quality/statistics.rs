@@ -1,0 +1,115 @@
+//! Grey-level statistics, in integers and equal to OpenCV's.
+
+use crate::Frame;
+use crate::grey::grey;
+
+/// Grey-level statistics of a frame, equal to OpenCV's (BT.601 grey rounded to 8 bits; Laplacian and 3x3 Sobel with reflect-101 borders).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GreyStatistics {
+    /// Variance of the Laplacian.
+    pub laplacian_variance: f64,
+    /// Mean squared Sobel gradient.
+    pub tenengrad: f64,
+    /// Mean grey level.
+    pub mean: f64,
+    /// Standard deviation of the grey level.
+    pub std: f64,
+    /// Share of pixels at most 5 or at least 250.
+    pub clipped: f64,
+}
+
+/// Measures a frame.
+pub fn grey_statistics(frame: &Frame) -> GreyStatistics {
+    let (width, height) = (frame.width() as usize, frame.height() as usize);
+    let grey = grey(frame);
+    let mut histogram = [0u64; 256];
+    for value in &grey {
+        histogram[usize::from(*value)] += 1;
+    }
+    let edges = edges(&grey, width, height);
+    let count = grey.len() as f64;
+    let (mut sum, mut squares) = (0, 0);
+    for (level, times) in (0u64..).zip(histogram) {
+        sum += level * times;
+        squares += level * level * times;
+    }
+    let clipped: u64 = histogram[..=5].iter().chain(&histogram[250..]).sum();
+    GreyStatistics {
+        laplacian_variance: variance(edges.laplacian as f64, edges.laplacian_squares as f64, count),
+        tenengrad: edges.gradient_squares as f64 / count,
+        mean: sum as f64 / count,
+        std: variance(sum as f64, squares as f64, count).sqrt(),
+        clipped: clipped as f64 / count,
+    }
+}
+
+fn variance(sum: f64, squares: f64, count: f64) -> f64 {
+    let mean = sum / count;
+    (squares / count - mean * mean).max(0.0)
+}
+
+#[derive(Default)]
+struct Edges {
+    laplacian: i64,
+    laplacian_squares: u64,
+    gradient_squares: u64,
+}
+
+/// Longest run of pixels whose squared gradients (at most 2 * 1020²) are sure to fit 32 bits.
+const RUN: usize = 1024;
+
+/// Sums of the Laplacian [0 1 0; 1 -4 1; 0 1 0], its square, and the squared Sobel gradient over all pixels.
+fn edges(grey: &[u8], width: usize, height: usize) -> Edges {
+    let mut total = Edges::default();
+    // Three rows with one reflected pixel on each side; they rotate, so that every row is widened once.
+    let mut rows: [Vec<i16>; 3] = std::array::from_fn(|_| vec![0; width + 2]);
+    let widen = |row: usize, into: &mut [i16]| {
+        let source = &grey[row * width..(row + 1) * width];
+        for (wide, value) in into[1..=width].iter_mut().zip(source) {
+            *wide = i16::from(*value);
+        }
+        into[0] = into[2.min(width)];
+        into[width + 1] = into[width.saturating_sub(1).max(1)];
+    };
+    widen(reflect(-1, height), &mut rows[0]);
+    widen(0, &mut rows[1]);
+    for y in 0..height {
+        widen(reflect(y as isize + 1, height), &mut rows[2]);
+        let [above, here, below] = &rows;
+        for start in (0..width).step_by(RUN) {
+            let end = (start + RUN).min(width) + 2;
+            run(&above[start..end], &here[start..end], &below[start..end], &mut total);
+        }
+        rows.rotate_left(1);
+    }
+    total
+}
+
+/// Sums over one run; the slices are two longer than the run.
+fn run(above: &[i16], here: &[i16], below: &[i16], total: &mut Edges) {
+    let length = above.len() - 2;
+    let (a0, a1, a2) = (&above[..length], &above[1..=length], &above[2..]);
+    let (h0, h1, h2) = (&here[..length], &here[1..=length], &here[2..]);
+    let (b0, b1, b2) = (&below[..length], &below[1..=length], &below[2..]);
+    let (mut laplacian, mut laplacian_squares, mut gradient_squares) = (0i32, 0u32, 0u32);
+    for x in 0..length {
+        let l = i32::from(a1[x] + b1[x] + h0[x] + h2[x] - 4 * h1[x]);
+        let gx = i32::from((a2[x] + 2 * h2[x] + b2[x]) - (a0[x] + 2 * h0[x] + b0[x]));
+        let gy = i32::from((b0[x] + 2 * b1[x] + b2[x]) - (a0[x] + 2 * a1[x] + a2[x]));
+        laplacian += l;
+        laplacian_squares += (l * l) as u32;
+        gradient_squares += (gx * gx + gy * gy) as u32;
+    }
+    total.laplacian += i64::from(laplacian);
+    total.laplacian_squares += u64::from(laplacian_squares);
+    total.gradient_squares += u64::from(gradient_squares);
+}
+
+/// Reflect-101: -1 is 1, `length` is `length - 2`; a single row or column is its own neighbour.
+fn reflect(at: isize, length: usize) -> usize {
+    if length == 1 {
+        return 0;
+    }
+    let last = length as isize - 1;
+    (if at < 0 { -at } else { at.min(2 * last - at) }) as usize
+}
