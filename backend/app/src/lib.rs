@@ -1,1 +1,8 @@
-//! The facecrawl binary: command line, configuration, telemetry and shutdown.
+//! The parts of the `facecrawl` binary: configuration, model store, command line, telemetry and shutdown.
+
+pub mod cli;
+pub mod config;
+pub mod models;
+pub mod progress;
+pub mod service;
+pub mod telemetry;

@@ -1,0 +1,43 @@
+//! `config check` and `config example`.
+use super::{Exit, output};
+use crate::config::{Loaded, env_example};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+/// Check the configuration
+#[derive(Args, Debug)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print every value and where it came from; secrets are masked
+    Check {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print .env.example: every variable with its meaning and default
+    Example,
+}
+
+pub(super) fn run(loaded: &Loaded, args: ConfigArgs) -> anyhow::Result<Exit> {
+    let ConfigCommand::Check { json } = args.command else {
+        output::line(env_example().trim_end())?;
+        return Ok(Exit::Success);
+    };
+    // The rule of the commands that listen: an operator wants to hear of it here, and not when the service starts.
+    loaded.settings.check_listen().map_err(crate::config::ConfigErrors::from)?;
+    if json {
+        output::json(&json!({ "variables": loaded.resolved }))?;
+    } else {
+        let mut table = output::table(["variable", "value", "from"]);
+        for resolved in &loaded.resolved {
+            table.add_row([resolved.name, resolved.value.as_deref().unwrap_or("(unset)"), &resolved.source]);
+        }
+        output::line(table)?;
+    }
+    Ok(Exit::Success)
+}

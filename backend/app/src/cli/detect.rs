@@ -1,0 +1,160 @@
+//! `detect`: the faces of files, with models and without a database.
+use super::{Exit, UsageError, draw, output};
+use crate::config::{Settings, cores};
+use crate::service::start_engine;
+use anyhow::Context;
+use clap::Args;
+use futures::{StreamExt, stream};
+use inference::{Engine, Lane};
+use pipeline::{Analysis, AnalyzeOptions, Analyzer, Rotate};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use vision::Detection;
+
+/// Print the faces of files; needs no database
+#[derive(Args, Debug)]
+pub struct DetectArgs {
+    /// Image files
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print one JSON document: per file the answer of POST /faces/detect, or an error
+    #[arg(long)]
+    json: bool,
+    /// Leave embeddings out of the JSON
+    #[arg(long)]
+    no_embeddings: bool,
+    /// Lowest det_score, 0 to 1 [default: the detector's own]
+    #[arg(long, value_name = "SCORE", value_parser = fraction)]
+    min_score: Option<f32>,
+    /// Keep only the best so many faces of a file
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_faces: Option<u32>,
+    /// When nothing is found upright, look for turned faces
+    #[arg(long)]
+    rotate: bool,
+    /// Draw boxes and landmarks of a single file into a PNG
+    #[arg(long, value_name = "OUT.png")]
+    draw: Option<PathBuf>,
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|score| (0.0..=1.0).contains(score));
+    number.ok_or_else(|| "it must be a number from 0 to 1".into())
+}
+
+impl DetectArgs {
+    fn options(&self) -> AnalyzeOptions {
+        AnalyzeOptions {
+            min_score: self.min_score,
+            max_faces: self.max_faces.map(|n| n as usize),
+            embeddings: self.json && !self.no_embeddings,
+            rotate: if self.rotate { Rotate::Auto } else { Rotate::Off },
+            ..AnalyzeOptions::default()
+        }
+    }
+}
+
+/// Why a file has no answer: a stable code and a sentence.
+struct Refusal {
+    code: &'static str,
+    detail: String,
+}
+
+pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result<Exit> {
+    if args.draw.is_some() && args.files.len() > 1 {
+        return Err(UsageError("--draw takes a single file".into()).into());
+    }
+    let options = args.options();
+    let engine = start_engine(settings).await?;
+    let analyzer = Analyzer::new(engine.clone(), settings.pipeline());
+    let answers: Vec<(PathBuf, Result<Analysis, Refusal>)> = stream::iter(args.files.clone())
+        .map(|file| {
+            let (analyzer, options) = (analyzer.clone(), options.clone());
+            async move {
+                let answer = one(&analyzer, &file, &options).await;
+                (file, answer)
+            }
+        })
+        // In the order of the command line.
+        .buffered(cores() + 1)
+        .collect()
+        .await;
+
+    if let (Some(out), [(_, Ok(analysis))]) = (&args.draw, answers.as_slice()) {
+        draw_to(out, analysis).await?;
+    }
+    let failed = answers.iter().filter(|(_, answer)| answer.is_err()).count();
+    if args.json {
+        let results: Vec<Value> =
+            answers.iter().map(|(file, answer)| document(file, answer, &engine)).collect();
+        output::json(&json!({ "results": results }))?;
+    } else {
+        print(&answers)?;
+    }
+    Ok(Exit::of(answers.len() - failed, failed))
+}
+
+async fn one(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Result<Analysis, Refusal> {
+    let bytes = tokio::fs::read(file)
+        .await
+        .map_err(|error| Refusal { code: "unreadable", detail: error.to_string() })?;
+    analyzer
+        .analyze(bytes.into(), options, Lane::Background)
+        .await
+        .map_err(|error| Refusal { code: error.code(), detail: error.to_string() })
+}
+
+/// The API's answer with the file's name in front, or its error.
+fn document(file: &Path, answer: &Result<Analysis, Refusal>, engine: &Engine) -> Value {
+    let mut document = match answer {
+        Ok(analysis) => server::detect_answer(analysis, engine),
+        Err(refusal) => json!({ "error": { "code": refusal.code, "detail": refusal.detail } }),
+    };
+    document["file"] = json!(file);
+    document
+}
+
+fn print(answers: &[(PathBuf, Result<Analysis, Refusal>)]) -> anyhow::Result<()> {
+    let mut table =
+        output::table(["file", "face", "x", "y", "width", "height", "score", "quality", "reasons"]);
+    for (file, answer) in answers {
+        let name = file.display().to_string();
+        match answer {
+            Ok(analysis) if analysis.faces.is_empty() => {
+                table.add_row([name.as_str(), "none"]);
+            }
+            Ok(analysis) => {
+                for (index, face) in analysis.faces.iter().enumerate() {
+                    let bbox = face.detection.bbox;
+                    let quality = face.quality.as_ref();
+                    table.add_row([
+                        if index == 0 { name.clone() } else { String::new() },
+                        (index + 1).to_string(),
+                        format!("{:.0}", bbox.x),
+                        format!("{:.0}", bbox.y),
+                        format!("{:.0}", bbox.width),
+                        format!("{:.0}", bbox.height),
+                        format!("{:.3}", face.detection.det_score),
+                        quality.map(|quality| format!("{:.2}", quality.overall)).unwrap_or_default(),
+                        quality.map(|quality| quality.reasons.join(", ")).unwrap_or_default(),
+                    ]);
+                }
+            }
+            Err(refusal) => eprintln!("error: {name}: {}", refusal.detail),
+        }
+    }
+    output::line(table)
+}
+
+async fn draw_to(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {
+    let faces: Vec<Detection> = analysis.faces.iter().map(|face| face.detection).collect();
+    let mut frame = analysis.frame.as_ref().clone();
+    let png = tokio::task::spawn_blocking(move || {
+        draw::faces(&mut frame, &faces);
+        vision::encode::png(&frame)
+    })
+    .await?;
+    tokio::fs::write(out, png).await.with_context(|| format!("cannot write {}", out.display()))?;
+    tracing::info!(file = %out.display(), "faces drawn");
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! `health`: for the healthcheck of a container that has no other client.
+use super::{Exit, output};
+use crate::config::Settings;
+use anyhow::Context;
+use clap::Args;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+/// Ask a running service whether it is ready
+#[derive(Args, Debug)]
+pub struct HealthArgs {
+    /// Base URL of the service instead of the one that HOST and PORT name
+    #[arg(long, value_name = "URL")]
+    url: Option<url::Url>,
+    /// Seconds to wait for the answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 3)]
+    timeout: u64,
+}
+
+pub(super) async fn run(settings: &Settings, args: HealthArgs) -> anyhow::Result<Exit> {
+    let base = args.url.map_or_else(|| local(settings), |url| url.to_string());
+    let url = format!("{}/health/ready", base.trim_end_matches('/'));
+    // A healthcheck asks this machine; a proxy of the environment would answer for another.
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(args.timeout)).build()?;
+    let response = client.get(&url).send().await.with_context(|| format!("no answer from {url}"))?;
+    let status = response.status();
+    let body = response.text().await?;
+    output::line(body.trim_end())?;
+    if status.is_success() {
+        return Ok(Exit::Success);
+    }
+    eprintln!("error: {url} answered {status}");
+    Ok(Exit::Failure)
+}
+
+/// The address of a service with these settings, as this machine reaches it.
+fn local(settings: &Settings) -> String {
+    let host = match settings.service.host {
+        IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        address => address,
+    };
+    format!("http://{}", SocketAddr::new(host, settings.service.port))
+}

@@ -1,0 +1,102 @@
+//! The command line. Results go to stdout; logs and progress go to stderr.
+
+mod args;
+mod config;
+mod detect;
+mod draw;
+mod gpu;
+mod health;
+mod migrate;
+mod models;
+mod openapi;
+mod output;
+mod scan;
+mod up;
+
+pub use args::{Cli, Command};
+
+use crate::config::{ConfigErrors, Loaded, Settings, load};
+use crate::models::ModelError;
+use crate::telemetry;
+
+/// How a command ended, as its exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// 0: everything was done.
+    Success,
+    /// 1: nothing, or not what was asked for, was done.
+    Failure,
+    /// 2: the command line or the configuration is wrong.
+    Usage,
+    /// 3: some of the input failed.
+    Partial,
+}
+
+impl Exit {
+    /// The exit status.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::Partial => 3,
+        }
+    }
+
+    /// Of many inputs, so many went well and so many failed.
+    pub fn of(succeeded: usize, failed: usize) -> Self {
+        match (succeeded, failed) {
+            (_, 0) => Self::Success,
+            (0, _) => Self::Failure,
+            _ => Self::Partial,
+        }
+    }
+}
+
+/// The command line asks for something that cannot be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Runs a command to its end.
+pub async fn run(cli: Cli) -> Exit {
+    // reqwest, the crawler and the database use rustls; the first to ask must find the provider in place.
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let result = match load(&cli.global.sources()) {
+        Ok(loaded) => match telemetry::init_logs(&loaded.settings.log) {
+            Ok(()) => dispatch(cli, loaded).await,
+            Err(error) => Err(error.into()),
+        },
+        Err(errors) => Err(errors.into()),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        exit_of(&error)
+    })
+}
+
+async fn dispatch(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
+    let settings: &Settings = &loaded.settings;
+    match cli.command.unwrap_or(Command::Up) {
+        Command::Up => up::run(settings, up::Roles { api: true, worker: true }).await,
+        Command::Serve => up::run(settings, up::Roles { api: true, worker: false }).await,
+        Command::Worker => up::run(settings, up::Roles { api: false, worker: true }).await,
+        Command::Scan(args) => scan::run(settings, args).await,
+        Command::Detect(args) => detect::run(settings, args).await,
+        Command::Models(args) => models::run(settings, args).await,
+        Command::Gpu(args) => gpu::run(settings, args).await,
+        Command::Config(args) => config::run(&loaded, args),
+        Command::Migrate(args) => migrate::run(settings, args).await,
+        Command::Openapi => openapi::run(),
+        Command::Health(args) => health::run(settings, args).await,
+    }
+}
+
+fn exit_of(error: &anyhow::Error) -> Exit {
+    let usage = error.chain().any(|cause| {
+        cause.is::<ConfigErrors>()
+            || cause.is::<UsageError>()
+            || matches!(cause.downcast_ref::<ModelError>(), Some(ModelError::Licence { .. }))
+    });
+    if usage { Exit::Usage } else { Exit::Failure }
+}

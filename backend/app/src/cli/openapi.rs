@@ -1,0 +1,7 @@
+//! `openapi`.
+use super::{Exit, output};
+
+pub(super) fn run() -> anyhow::Result<Exit> {
+    output::json(&server::openapi())?;
+    Ok(Exit::Success)
+}

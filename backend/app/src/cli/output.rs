@@ -1,0 +1,31 @@
+//! Tables and JSON on stdout.
+use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use std::io::{self, Write};
+
+/// An empty table in the house style.
+pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header);
+    table
+}
+
+/// Prints a line. A reader that went away (`| head`) is no error.
+pub(super) fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Prints one JSON document.
+pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    line(serde_json::to_string_pretty(value)?)
+}
+
+/// Bytes for people: `4.2 MB`.
+pub(super) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}

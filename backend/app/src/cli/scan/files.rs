@@ -1,0 +1,130 @@
+//! Which files are images: everything that is named like one or starts like one, hidden files aside.
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use vision::Format;
+use walkdir::{DirEntry, WalkDir};
+
+/// Names that promise an image. What is behind them is told by content; a broken promise is reported.
+const EXTENSIONS: [&str; 13] =
+    ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "tif", "tiff"];
+
+/// Enough to tell every format.
+const HEAD: u64 = 64;
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The folders and files that were asked for, absolute.
+    pub(super) inputs: Vec<PathBuf>,
+    /// Images, absolute, in the order of their names.
+    pub(super) images: Vec<PathBuf>,
+    /// What could not be read, with the reason.
+    pub(super) unreadable: Vec<(PathBuf, String)>,
+    /// Files that are no images.
+    pub(super) ignored: usize,
+}
+
+/// Walks folders; files that are named themselves count as images whatever they are.
+pub(super) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
+    let mut found = Found::default();
+    for input in inputs {
+        let input = std::path::absolute(input)?;
+        if input.is_dir() {
+            walk(&input, &mut found);
+        } else {
+            found.images.push(input.clone());
+        }
+        found.inputs.push(input);
+    }
+    Ok(found)
+}
+
+fn walk(folder: &Path, found: &mut Found) {
+    // Links are followed; the walk itself recognises a loop and says so instead of entering it.
+    let entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
+    for entry in entries.filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry)) {
+        match entry {
+            Ok(entry) if entry.file_type().is_file() => match is_image(entry.path()) {
+                Ok(true) => found.images.push(entry.into_path()),
+                Ok(false) => found.ignored += 1,
+                Err(error) => found.unreadable.push((entry.into_path(), error.to_string())),
+            },
+            Ok(_) => {}
+            Err(error) if error.loop_ancestor().is_some() => {
+                tracing::debug!(%error, "a link leads back to a folder above it");
+            }
+            Err(error) => {
+                let path = error.path().unwrap_or(folder).to_path_buf();
+                let reason = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
+                found.unreadable.push((path, reason));
+            }
+        }
+    }
+}
+
+fn is_hidden(entry: &DirEntry) -> bool {
+    entry.file_name().as_encoded_bytes().starts_with(b".")
+}
+
+fn is_image(path: &Path) -> io::Result<bool> {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) {
+        return Ok(true);
+    }
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    Ok(Format::sniff(&head).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::fs;
+
+    const GIF: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff";
+
+    #[test]
+    fn images_are_told_by_name_or_content_and_hidden_files_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(folder.path()).unwrap();
+        fs::create_dir_all(root.join("inner/.cache")).unwrap();
+        for (name, content) in [
+            ("b.JPG", b"named like one".as_slice()),
+            ("inner/no_extension", GIF),
+            ("inner/notes.txt", b"text"),
+            ("inner/.hidden.jpg", GIF),
+            ("inner/.cache/c.gif", GIF),
+        ] {
+            fs::write(root.join(name), content).unwrap();
+        }
+        let found = find(std::slice::from_ref(&root)).unwrap();
+        assert_eq!(found.images, [root.join("b.JPG"), root.join("inner/no_extension")]);
+        assert_eq!(found.ignored, 1);
+        assert!(found.unreadable.is_empty());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_loop_of_links_ends_and_a_dead_link_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(folder.path()).unwrap();
+        fs::create_dir(root.join("inner")).unwrap();
+        fs::write(root.join("inner/a.gif"), GIF).unwrap();
+        std::os::unix::fs::symlink(&root, root.join("inner/back")).unwrap();
+        std::os::unix::fs::symlink(root.join("gone.jpg"), root.join("dead.jpg")).unwrap();
+        let found = find(std::slice::from_ref(&root)).unwrap();
+        assert_eq!(found.images, [root.join("inner/a.gif")]);
+        assert_eq!(found.unreadable.len(), 1);
+        assert_eq!(found.unreadable[0].0, root.join("dead.jpg"));
+    }
+
+    #[test]
+    fn a_file_that_is_named_itself_counts_whatever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = std::path::absolute(folder.path().join("notes.txt")).unwrap();
+        fs::write(&notes, "text").unwrap();
+        assert_eq!(find(std::slice::from_ref(&notes)).unwrap().images, [notes]);
+    }
+}

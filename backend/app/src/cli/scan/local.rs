@@ -1,0 +1,151 @@
+//! Files through the pipeline, several at a time.
+use super::ScanArgs;
+use super::files::Found;
+use super::summary::FileOutcome;
+use crate::config::{Settings, cores};
+use crate::progress;
+use crate::service::Foundation;
+use anyhow::Context;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use pipeline::ingest::{IngestError, Scan};
+use pipeline::{AnalyzeError, AnalyzeOptions, Ingested};
+use std::path::PathBuf;
+use std::time::Instant;
+use store::crawls::Crawl;
+use store::pages::Admitted;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+use vision::DecodeError;
+
+/// Files entered into the ledger by one statement.
+const CHUNK: usize = 512;
+
+/// A finished (or interrupted) scan.
+pub(super) struct LocalScan {
+    pub(super) crawl: Crawl,
+    pub(super) files: Vec<FileOutcome>,
+}
+
+pub(super) async fn run(
+    settings: &Settings,
+    foundation: &Foundation,
+    args: &ScanArgs,
+    found: Found,
+    signal: &CancellationToken,
+) -> anyhow::Result<LocalScan> {
+    let seeds: Vec<String> = found.inputs.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+    let options = AnalyzeOptions::default();
+    let scan =
+        Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
+    let result = feed(settings, &scan, &found, signal).await;
+    // Also after a failure: the record must not look as if the scan still ran.
+    let crawl = scan.finish(signal.is_cancelled() || result.is_err()).await;
+    let files = result?;
+    Ok(LocalScan { crawl: crawl?, files })
+}
+
+async fn feed(
+    settings: &Settings,
+    scan: &Scan,
+    found: &Found,
+    signal: &CancellationToken,
+) -> anyhow::Result<Vec<FileOutcome>> {
+    let limit = settings.limits().max_bytes;
+    let bar = progress::images((found.images.len() + found.unreadable.len()) as u64);
+    let mut tally = Tally::new(&bar);
+    for (path, reason) in &found.unreadable {
+        for row in scan.add(std::slice::from_ref(path)).await? {
+            scan.fail(row.id, "unreadable", reason).await?;
+            tally.count(FileOutcome::failed(path.clone(), "unreadable", reason.clone()));
+        }
+    }
+    // One file more than cores is decoded or stored at any time, and one more is read.
+    let concurrency = cores() + 2;
+    let mut outcomes = stream::iter(found.images.chunks(CHUNK))
+        .then(|chunk| async move { scan.add(chunk).await.context("cannot enter files into the ledger") })
+        .map_ok(|rows| stream::iter(rows.into_iter().map(anyhow::Ok)))
+        .try_flatten()
+        // In a stop nothing new begins; what has begun is finished and counted.
+        .try_take_while(|_| std::future::ready(Ok(!signal.is_cancelled())))
+        .map_ok(|row| one(scan, row, limit))
+        .try_buffer_unordered(concurrency)
+        .boxed();
+    while let Some(outcome) = outcomes.try_next().await? {
+        tally.count(outcome);
+    }
+    drop(outcomes);
+    bar.finish_and_clear();
+    Ok(tally.files)
+}
+
+/// One file from disk to its row. Errors are those that concern all files (the database).
+async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOutcome> {
+    let path = Url::parse(&row.url).ok().and_then(|url| url.to_file_path().ok());
+    let path = path.with_context(|| format!("the ledger has {}, which is no file", row.url))?;
+    let bytes = match read(path.clone(), limit).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(too_long)) => {
+            let (code, detail) = (too_long.code(), too_long.to_string());
+            scan.skip(row.id, code, &detail).await?;
+            return Ok(FileOutcome::skipped(path, code, detail));
+        }
+        Err(error) => {
+            scan.fail(row.id, "unreadable", &error.to_string()).await?;
+            return Ok(FileOutcome::failed(path, "unreadable", error.to_string()));
+        }
+    };
+    match scan.ingest(row.id, bytes).await {
+        Ok(Ingested::Stored { image, faces }) => Ok(FileOutcome::processed(path, image, faces)),
+        Ok(Ingested::Duplicate { image, reason }) => Ok(FileOutcome::duplicate(path, image, reason)),
+        Err(IngestError::Analyze(error)) => {
+            let (code, detail) = (error.code(), error.to_string());
+            tracing::debug!(path = %path.display(), code, "not stored");
+            // As the pipeline settles the row: what is no usable picture is skipped, what is broken has failed.
+            let broken = match &error {
+                AnalyzeError::Decode(decode) => matches!(decode, DecodeError::Corrupt { .. }),
+                _ => true,
+            };
+            let outcome = if broken { FileOutcome::failed } else { FileOutcome::skipped };
+            Ok(outcome(path, code, detail))
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot store {}", path.display())),
+    }
+}
+
+/// The file's content, unless it is longer than `limit`; then nothing is read.
+async fn read(path: PathBuf, limit: usize) -> std::io::Result<Result<Bytes, DecodeError>> {
+    tokio::task::spawn_blocking(move || {
+        let bytes = std::fs::metadata(&path)?.len();
+        if bytes > limit as u64 {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Ok(Err(DecodeError::TooManyBytes { bytes, limit }));
+        }
+        Ok(Ok(std::fs::read(&path)?.into()))
+    })
+    .await?
+}
+
+/// Outcomes so far, shown on the bar.
+struct Tally<'a> {
+    bar: &'a indicatif::ProgressBar,
+    started: Instant,
+    files: Vec<FileOutcome>,
+    faces: usize,
+    failed: usize,
+}
+
+impl<'a> Tally<'a> {
+    fn new(bar: &'a indicatif::ProgressBar) -> Self {
+        Self { bar, started: Instant::now(), files: Vec::new(), faces: 0, failed: 0 }
+    }
+
+    fn count(&mut self, outcome: FileOutcome) {
+        self.faces += outcome.faces;
+        self.failed += usize::from(outcome.is_failure());
+        self.files.push(outcome);
+        self.bar.inc(1);
+        let rate = self.files.len() as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
+        self.bar.set_message(format!("{rate:.1} images/s, {} faces, {} failed", self.faces, self.failed));
+    }
+}

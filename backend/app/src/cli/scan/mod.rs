@@ -1,0 +1,166 @@
+//! `scan`: finds and stores the faces of folders, files and web pages.
+
+mod files;
+mod local;
+mod summary;
+mod web;
+
+use super::{Exit, UsageError, output};
+use crate::config::Settings;
+use crate::service::{Foundation, listen_for_signals};
+use clap::{Args, ValueEnum};
+use crawler::Scope;
+use pipeline::{CrawlOptions, Dedupe};
+use std::path::PathBuf;
+use std::time::Instant;
+use summary::Summary;
+use tokio_util::sync::CancellationToken;
+
+/// Find and store the faces of folders, files and web pages
+#[derive(Args, Debug)]
+pub struct ScanArgs {
+    /// Folders (with everything below), image files, or http(s) URLs to crawl
+    #[arg(required = true, value_name = "PATH|URL")]
+    inputs: Vec<String>,
+    /// Collection to store in; made when it is not there
+    #[arg(long, short, default_value = "default", value_name = "NAME")]
+    collection: String,
+    /// What counts as a duplicate: same bytes, also the same picture, or nothing
+    #[arg(long, value_enum, default_value = "near")]
+    dedupe: DedupeArg,
+    /// Print one JSON document instead of the table
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    crawl: CrawlArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Crawling (URLs only)")]
+struct CrawlArgs {
+    /// Which pages belong to the crawl: those of the same host, the same registrable domain, below the URL's folder, or of --allow
+    #[arg(long, value_enum, default_value = "host")]
+    scope: ScopeArg,
+    /// A host that belongs to the crawl with --scope list (a leading *. covers subdomains)
+    #[arg(long, value_name = "HOST")]
+    allow: Vec<String>,
+    /// Links to follow from a URL [default: 3]
+    #[arg(long, value_name = "N")]
+    max_depth: Option<i32>,
+    /// Pages in all [default: 1000]
+    #[arg(long, value_name = "N")]
+    max_pages: Option<i64>,
+    /// Images in all [default: 5000]
+    #[arg(long, value_name = "N")]
+    max_images: Option<i64>,
+    /// Least time between two requests to a host [default: CRAWL_DELAY_MS]
+    #[arg(long, value_name = "MS")]
+    delay_ms: Option<u64>,
+    /// Do not ask robots.txt (your own sites only)
+    #[arg(long)]
+    ignore_robots: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DedupeArg {
+    Exact,
+    Near,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ScopeArg {
+    Host,
+    Domain,
+    Prefix,
+    List,
+}
+
+impl ScanArgs {
+    fn dedupe(&self) -> Dedupe {
+        match self.dedupe {
+            DedupeArg::Exact => Dedupe::Exact,
+            DedupeArg::Near => Dedupe::Near,
+            DedupeArg::Off => Dedupe::Off,
+        }
+    }
+
+    fn crawl_options(&self) -> CrawlOptions {
+        let defaults = CrawlOptions::default();
+        CrawlOptions {
+            scope: match self.crawl.scope {
+                ScopeArg::Host => Scope::Host,
+                ScopeArg::Domain => Scope::Domain,
+                ScopeArg::Prefix => Scope::Prefix,
+                ScopeArg::List => Scope::List,
+            },
+            allow: self.crawl.allow.clone(),
+            max_depth: self.crawl.max_depth.unwrap_or(defaults.max_depth),
+            max_pages: self.crawl.max_pages.unwrap_or(defaults.max_pages),
+            max_images: self.crawl.max_images.unwrap_or(defaults.max_images),
+            delay_ms: self.crawl.delay_ms,
+            respect_robots: !self.crawl.ignore_robots,
+            dedupe: self.dedupe(),
+        }
+    }
+
+    /// Paths and URLs, told apart; a path that is not there is said before anything starts.
+    fn inputs(&self) -> Result<(Vec<PathBuf>, Vec<String>), UsageError> {
+        let is_url = |input: &&String| {
+            let lower = input.to_ascii_lowercase();
+            lower.starts_with("http://") || lower.starts_with("https://")
+        };
+        let (urls, paths): (Vec<&String>, Vec<&String>) = self.inputs.iter().partition(is_url);
+        let paths: Vec<PathBuf> = paths.into_iter().map(PathBuf::from).collect();
+        if let Some(missing) = paths.iter().find(|path| !path.exists()) {
+            return Err(UsageError(format!(
+                "{} is neither a file nor a folder nor an http(s) URL",
+                missing.display()
+            )));
+        }
+        Ok((paths, urls.into_iter().cloned().collect()))
+    }
+}
+
+pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<Exit> {
+    let (paths, urls) = args.inputs()?;
+    let signal = listen_for_signals()?;
+    let found = tokio::task::spawn_blocking(move || files::find(&paths)).await??;
+    let foundation = tokio::select! {
+        foundation = Foundation::start(settings) => foundation?,
+        () = signal.cancelled() => return Ok(Exit::Failure),
+    };
+    let result = scan(settings, &foundation, &args, found, urls, &signal).await;
+    foundation.database.close().await;
+    let summary = result?;
+    if args.json {
+        output::json(&summary)?;
+    } else {
+        output::line(summary.table())?;
+    }
+    Ok(summary.exit())
+}
+
+async fn scan(
+    settings: &Settings,
+    foundation: &Foundation,
+    args: &ScanArgs,
+    found: files::Found,
+    urls: Vec<String>,
+    signal: &CancellationToken,
+) -> anyhow::Result<Summary> {
+    foundation.store().ensure_collection(&args.collection).await?;
+    let started = Instant::now();
+    let mut summary = Summary::new(&args.collection, found.ignored);
+    if !found.inputs.is_empty() {
+        let scan = local::run(settings, foundation, args, found, signal).await?;
+        summary.add(foundation.store(), scan.crawl).await?;
+        summary.files = scan.files;
+    }
+    if !urls.is_empty() && !signal.is_cancelled() {
+        let crawl = web::run(settings, foundation, args, &urls, signal).await?;
+        summary.add(foundation.store(), crawl).await?;
+    }
+    summary.finish(started.elapsed(), signal.is_cancelled());
+    Ok(summary)
+}

@@ -1,0 +1,180 @@
+//! What became of everything: a table for people, a document for programs.
+use crate::cli::{Exit, output};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use store::Store;
+use store::crawls::Crawl;
+use uuid::Uuid;
+
+/// What became of one file.
+#[derive(Debug, Serialize)]
+pub(super) struct FileOutcome {
+    path: PathBuf,
+    /// `processed`, `duplicate`, `skipped`, `failed`.
+    outcome: &'static str,
+    /// Stable code when it was not processed.
+    reason: Option<&'static str>,
+    /// A sentence for people.
+    detail: Option<String>,
+    image_id: Option<Uuid>,
+    pub(super) faces: usize,
+}
+
+impl FileOutcome {
+    pub(super) fn processed(path: PathBuf, image: Uuid, faces: usize) -> Self {
+        Self { path, outcome: "processed", reason: None, detail: None, image_id: Some(image), faces }
+    }
+    pub(super) fn duplicate(path: PathBuf, image: Uuid, reason: &'static str) -> Self {
+        Self {
+            path,
+            outcome: "duplicate",
+            reason: Some(reason),
+            detail: None,
+            image_id: Some(image),
+            faces: 0,
+        }
+    }
+    pub(super) fn skipped(path: PathBuf, reason: &'static str, detail: String) -> Self {
+        Self {
+            path,
+            outcome: "skipped",
+            reason: Some(reason),
+            detail: Some(detail),
+            image_id: None,
+            faces: 0,
+        }
+    }
+    pub(super) fn failed(path: PathBuf, reason: &'static str, detail: String) -> Self {
+        Self { path, outcome: "failed", reason: Some(reason), detail: Some(detail), image_id: None, faces: 0 }
+    }
+    pub(super) fn is_failure(&self) -> bool {
+        self.outcome == "failed"
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct CrawlLine {
+    id: Uuid,
+    kind: String,
+    state: String,
+}
+
+/// Counts from the ledgers, so that they add up whatever happened on the way.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    collection: String,
+    crawls: Vec<CrawlLine>,
+    /// By state, with their `total`.
+    images: BTreeMap<String, i64>,
+    /// By state; empty for a scan of files.
+    pages: BTreeMap<String, i64>,
+    faces: i64,
+    /// Pages and images that were not processed, by reason code.
+    reasons: BTreeMap<String, i64>,
+    /// Files in the folders that are no images.
+    ignored_files: usize,
+    seconds: f64,
+    images_per_second: f64,
+    interrupted: bool,
+    /// One entry per file, in the order they were finished.
+    pub(super) files: Vec<FileOutcome>,
+}
+
+impl Summary {
+    pub(super) fn new(collection: &str, ignored_files: usize) -> Self {
+        Self {
+            collection: collection.into(),
+            crawls: Vec::new(),
+            images: ["total", "processed", "duplicate", "skipped", "failed"].map(|s| (s.into(), 0)).into(),
+            pages: BTreeMap::new(),
+            faces: 0,
+            reasons: BTreeMap::new(),
+            ignored_files,
+            seconds: 0.0,
+            images_per_second: 0.0,
+            interrupted: false,
+            files: Vec::new(),
+        }
+    }
+
+    /// Adds a crawl's ledgers.
+    pub(super) async fn add(&mut self, store: &Store, crawl: Crawl) -> anyhow::Result<()> {
+        let progress = store.crawl_progress(crawl.id).await?;
+        let add = |into: &mut BTreeMap<String, i64>, from: BTreeMap<String, i64>| {
+            for (key, n) in from {
+                *into.entry(key).or_default() += n;
+            }
+        };
+        *self.images.entry("total".into()).or_default() += progress.images.values().sum::<i64>();
+        add(&mut self.images, progress.images);
+        if crawl.kind == "web" {
+            add(&mut self.pages, progress.pages);
+        }
+        add(&mut self.reasons, progress.reasons);
+        self.faces += progress.faces;
+        self.crawls.push(CrawlLine { id: crawl.id, kind: crawl.kind, state: crawl.state });
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, took: Duration, interrupted: bool) {
+        self.seconds = took.as_secs_f64();
+        let settled = self.image("total") - self.image("queued");
+        self.images_per_second = settled as f64 / self.seconds.max(1e-3);
+        self.interrupted = interrupted;
+    }
+
+    fn image(&self, state: &str) -> i64 {
+        self.images.get(state).copied().unwrap_or_default()
+    }
+
+    /// 0 when nothing failed, 3 when some did or the user broke off, 1 when nothing was processed although there was something.
+    pub(super) fn exit(&self) -> Exit {
+        let failed = self.image("failed") + self.pages.get("failed").copied().unwrap_or_default();
+        let done = self.image("processed") + self.image("duplicate");
+        let refused = self.image("skipped") + self.pages.get("skipped").copied().unwrap_or_default();
+        match (done, failed) {
+            (0, _) if failed + refused > 0 => Exit::Failure,
+            (_, 0) if !self.interrupted => Exit::Success,
+            _ => Exit::Partial,
+        }
+    }
+
+    pub(super) fn table(&self) -> comfy_table::Table {
+        let mut table = output::table(["", ""]);
+        table.set_header(vec![if self.interrupted { "Interrupted" } else { "Done" }, ""]);
+        let mut row = |name: &str, value: String| {
+            table.add_row([name.to_owned(), value]);
+        };
+        if !self.pages.is_empty() {
+            let pages: Vec<String> = self.pages.iter().map(|(state, n)| format!("{n} {state}")).collect();
+            row("Pages", pages.join(", "));
+        }
+        row("Images", self.image("total").to_string());
+        for (state, name) in [
+            ("processed", "  processed"),
+            ("duplicate", "  duplicates"),
+            ("skipped", "  skipped"),
+            ("failed", "  failed"),
+            ("suppressed", "  suppressed"),
+            ("queued", "  not reached"),
+        ] {
+            if state == "processed" || self.image(state) > 0 {
+                row(name, self.image(state).to_string());
+            }
+        }
+        for (reason, n) in &self.reasons {
+            row(&format!("    {reason}"), n.to_string());
+        }
+        row("Faces", self.faces.to_string());
+        row("Images/s", format!("{:.1}", self.images_per_second));
+        row("Seconds", format!("{:.1}", self.seconds));
+        if self.ignored_files > 0 {
+            row("Other files", format!("{} ignored", self.ignored_files));
+        }
+        let crawls: Vec<String> = self.crawls.iter().map(|crawl| crawl.id.to_string()).collect();
+        row("Crawl", crawls.join("\n"));
+        table
+    }
+}

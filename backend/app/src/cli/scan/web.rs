@@ -1,0 +1,75 @@
+//! URLs: a crawl with its worker in this process.
+use super::ScanArgs;
+use crate::cli::UsageError;
+use crate::config::Settings;
+use crate::progress;
+use crate::service::{Foundation, start_runner};
+use pipeline::crawl::CrawlError;
+use std::time::{Duration, Instant};
+use store::crawls::Crawl;
+use tokio_util::sync::CancellationToken;
+
+/// Time between two looks at the crawl.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(super) async fn run(
+    settings: &Settings,
+    foundation: &Foundation,
+    args: &ScanArgs,
+    urls: &[String],
+    signal: &CancellationToken,
+) -> anyhow::Result<Crawl> {
+    let crawl = match foundation.crawls.create(&args.collection, urls, args.crawl_options()).await {
+        Ok(crawl) => crawl,
+        Err(error @ CrawlError::Invalid { .. }) => return Err(UsageError(error.to_string()).into()),
+        Err(error) => return Err(error.into()),
+    };
+    let stop = CancellationToken::new();
+    let runner = start_runner(foundation, settings, stop.clone());
+    let followed = follow(foundation, crawl, signal).await;
+    stop.cancel();
+    runner.stopped().await;
+    followed
+}
+
+/// Shows progress until the crawl has ended; a signal cancels it.
+async fn follow(
+    foundation: &Foundation,
+    mut crawl: Crawl,
+    signal: &CancellationToken,
+) -> anyhow::Result<Crawl> {
+    let bar = progress::crawl();
+    let started = Instant::now();
+    let ended = |crawl: &Crawl| !matches!(crawl.state.as_str(), "running" | "paused");
+    while !ended(&crawl) {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = signal.cancelled() => {
+                crawl = match foundation.crawls.cancel(crawl.id).await {
+                    // It came to its end in the same moment.
+                    Err(CrawlError::Store(store::StoreError::Conflict(_))) => foundation.store().crawl(crawl.id).await?,
+                    cancelled => cancelled?,
+                };
+                break;
+            }
+        }
+        let progress = foundation.store().crawl_progress(crawl.id).await?;
+        let count = |counts: &std::collections::BTreeMap<String, i64>, state: &str| {
+            counts.get(state).copied().unwrap_or_default()
+        };
+        let settled: i64 =
+            progress.images.iter().filter(|(state, _)| *state != "queued").map(|(_, n)| n).sum();
+        let rate = settled as f64 / started.elapsed().as_secs_f64().max(1e-3);
+        bar.set_position(settled.unsigned_abs());
+        bar.set_message(format!(
+            "{rate:.1} images/s, {} faces, {} failed; {} pages, {} waiting",
+            progress.faces,
+            count(&progress.images, "failed"),
+            count(&progress.pages, "fetched"),
+            count(&progress.pages, "queued") + count(&progress.images, "queued"),
+        ));
+        crawl = foundation.store().crawl(crawl.id).await?;
+    }
+    bar.finish_and_clear();
+    Ok(crawl)
+}

@@ -1,0 +1,87 @@
+//! `up`, `serve` and `worker`: the service in its roles.
+use super::Exit;
+use crate::config::Settings;
+use crate::service::{Foundation, bind, listen_for_signals, serve, start_runner};
+use crate::telemetry;
+use anyhow::bail;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// What this process does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Roles {
+    /// Answers HTTP.
+    pub(super) api: bool,
+    /// Runs jobs.
+    pub(super) worker: bool,
+}
+
+pub(super) async fn run(settings: &Settings, roles: Roles) -> anyhow::Result<Exit> {
+    let started = Instant::now();
+    let metrics = telemetry::init_metrics()?;
+    let signal = listen_for_signals()?;
+    let listener = if roles.api { Some(bind(settings).await?) } else { None };
+    telemetry::watch_process();
+
+    let foundation = tokio::select! {
+        foundation = Foundation::start(settings) => foundation?,
+        () = signal.cancelled() => return Ok(Exit::Success),
+    };
+    // Fires for a signal and for a failure alike.
+    let shutdown = signal.child_token();
+    let runner = roles.worker.then(|| start_runner(&foundation, settings, shutdown.clone()));
+    let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    tracing::info!(
+        seconds = started.elapsed().as_secs_f64(),
+        address = address.map(tracing::field::display),
+        "ready"
+    );
+    match address {
+        Some(address) => {
+            eprintln!("facecrawl is ready on http://{address} (API pages: http://{address}/docs)")
+        }
+        None => eprintln!("facecrawl worker is ready"),
+    }
+
+    let serving = async {
+        match listener {
+            Some(listener) => serve(listener, &foundation, settings, metrics, shutdown.clone()).await,
+            None => {
+                shutdown.cancelled().await;
+                Ok(())
+            }
+        }
+    };
+    let guarded = fail_together(serving, foundation.database.lost(), &shutdown);
+    let stopped = async {
+        match runner {
+            Some(runner) => runner.stopped().await,
+            None => shutdown.cancelled().await,
+        }
+    };
+    // Requests and jobs drain side by side, then the database goes.
+    let (served, ()) = tokio::join!(guarded, stopped);
+    foundation.database.close().await;
+    served?;
+    tracing::info!(seconds = started.elapsed().as_secs_f64(), "stopped");
+    Ok(Exit::Success)
+}
+
+/// Runs `serving` to its end; when it fails or the database is lost, everything else is asked to stop too.
+async fn fail_together(
+    serving: impl Future<Output = anyhow::Result<()>>,
+    lost: impl Future<Output = ()>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let result = tokio::select! {
+        result = serving => result,
+        () = lost => Err(anyhow::anyhow!("the private database has gone")),
+    };
+    if !shutdown.is_cancelled() {
+        shutdown.cancel();
+        if result.is_ok() {
+            bail!("the HTTP server ended by itself");
+        }
+    }
+    result
+}

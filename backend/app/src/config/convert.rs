@@ -1,0 +1,169 @@
+//! From settings to each crate's own configuration.
+use super::{Loaded, Settings};
+use inference::{Operation, PerformanceMode};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Name of the database in the private Postgres.
+pub const DATABASE: &str = "facecrawl";
+
+impl Settings {
+    /// Operations whose flag, or `ALL_GPU` in its place, asks for the GPU.
+    pub fn gpu_operations(&self) -> Vec<Operation> {
+        let gpu = &self.gpu;
+        let asked = |operation| match operation {
+            Operation::FaceDetection => gpu.face_detection,
+            Operation::FaceEmbedding => gpu.face_embedding,
+            Operation::ImageProcessing => gpu.image_processing,
+            Operation::ImageEnhancement => gpu.image_enhancement,
+            Operation::QualityChecks => gpu.quality_checks,
+        };
+        Operation::ALL.into_iter().filter(|operation| asked(*operation).unwrap_or(gpu.all)).collect()
+    }
+
+    /// For the engine.
+    pub fn inference(&self) -> inference::Config {
+        let gpu = &self.gpu;
+        let default_delay = match gpu.performance_mode {
+            PerformanceMode::Latency => 0.0,
+            PerformanceMode::Throughput => 2.0,
+        };
+        inference::Config {
+            dylib_path: self.models.ort_dylib_path.clone().or_else(|| runtime_part(&library())),
+            gpu_operations: self.gpu_operations(),
+            backend: gpu.backend,
+            device_ids: if gpu.device_ids.is_empty() { vec![gpu.device_id] } else { gpu.device_ids.clone() },
+            memory_limit_gb: gpu.memory_limit_gb,
+            gpu_batch_size: gpu.batch_size,
+            batch_max_delay: Duration::from_secs_f64(gpu.batch_max_delay_ms.unwrap_or(default_delay) / 1e3),
+            force_gpu_only: gpu.force_gpu_only,
+            performance_mode: gpu.performance_mode,
+            cpu_sessions: gpu.cpu_sessions,
+            ..inference::Config::default()
+        }
+    }
+
+    /// Decoding limits.
+    pub fn limits(&self) -> vision::Limits {
+        vision::Limits {
+            max_bytes: (self.service.max_image_mb as usize) << 20,
+            max_pixels: u64::from(self.service.max_image_megapixels) * 1_000_000,
+            ..vision::Limits::default()
+        }
+    }
+
+    /// For the analysis of pictures.
+    pub fn pipeline(&self) -> pipeline::Config {
+        pipeline::Config {
+            limits: self.limits(),
+            det_size: self.detection.size,
+            quality_profile: self.detection.quality_profile,
+            ..pipeline::Config::default()
+        }
+    }
+
+    /// For the fetcher.
+    pub fn crawler(&self) -> crawler::Config {
+        let defaults = crawler::Config::default();
+        crawler::Config {
+            user_agent: self.crawl.user_agent.clone().unwrap_or_else(|| defaults.user_agent.clone()),
+            allow_private: self.crawl.allow_private.clone(),
+            ports: self.crawl.ports.clone(),
+            image_limit: (self.service.max_image_mb as usize) << 20,
+            ..defaults
+        }
+    }
+
+    /// Manners of all crawls.
+    pub fn crawls(&self) -> pipeline::crawl::Config {
+        pipeline::crawl::Config {
+            default_delay: Duration::from_millis(self.crawl.delay_ms),
+            ..pipeline::crawl::Config::default()
+        }
+    }
+
+    /// For the API.
+    pub fn server(&self) -> server::Config {
+        server::Config {
+            image_limit: (self.service.max_image_mb as usize) << 20,
+            max_analyses: self.service.max_pending_images,
+            request_timeout: Duration::from_secs(self.service.request_timeout_seconds),
+            match_threshold: self.service.match_threshold,
+            allow_origins: self.service.allow_origins.clone(),
+            drain: self.drain(),
+            ..server::Config::default()
+        }
+    }
+
+    /// For the store, on the given database.
+    pub fn store(&self, url: String) -> store::Config {
+        store::Config { url, max_connections: self.storage.database_connections, ..Default::default() }
+    }
+
+    /// Where blobs go.
+    pub fn blob_store(&self) -> String {
+        let folder = || self.storage.data_dir.join("blobs").to_string_lossy().into_owned();
+        self.storage.blob_store_url.clone().unwrap_or_else(folder)
+    }
+
+    /// Jobs in work at once, per kind.
+    pub fn workers(&self) -> usize {
+        match self.crawl.workers {
+            // A job waits for the network most of its time; decoding and models have their own bounds.
+            0 => (cores() * 4).clamp(4, 64),
+            explicit => explicit,
+        }
+    }
+
+    /// How long a stop waits.
+    pub fn drain(&self) -> Duration {
+        Duration::from_secs(self.service.drain_seconds)
+    }
+
+    /// Where the programs of the private Postgres lie, if they were found.
+    pub fn postgres_bin_dir(&self) -> Option<PathBuf> {
+        self.storage.postgres_bin_dir.clone().or_else(|| runtime_part("postgres/bin"))
+    }
+
+    /// The folder of the private Postgres.
+    pub fn postgres_data_dir(&self) -> PathBuf {
+        self.storage.data_dir.join("postgres")
+    }
+
+    /// The folder that is searched before a model is downloaded.
+    pub fn model_mirror(&self) -> Option<PathBuf> {
+        let beside = || Some(PathBuf::from("../shared/models")).filter(|folder| folder.is_dir());
+        self.models.mirror.clone().or_else(beside)
+    }
+}
+
+impl Loaded {
+    /// The source of a variable's value.
+    pub fn source(&self, name: &str) -> &str {
+        self.resolved.iter().find(|resolved| resolved.name == name).map_or("default", |r| r.source.as_str())
+    }
+
+    /// Whether a variable was set anywhere.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.source(name) != "default"
+    }
+}
+
+/// Cores this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn library() -> String {
+    format!("onnxruntime/{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX)
+}
+
+/// Something in `.runtime`: in the working folder, or above the program itself (a build in `target/` finds its checkout).
+fn runtime_part(part: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let above = program.iter().flat_map(|program| program.ancestors().skip(1).take(4).map(Path::to_path_buf));
+    std::iter::once(PathBuf::new())
+        .chain(above)
+        .map(|folder| folder.join(".runtime").join(part))
+        .find(|path| path.exists())
+}

@@ -1,0 +1,169 @@
+//! The layers a value can come from, lowest first: defaults, `facecrawl.toml`, `.env`, the environment, flags.
+use super::error::{ConfigError, ConfigErrors};
+use super::variable::{Variable, as_text};
+use figment::providers::{Format, Toml};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+use std::path::PathBuf;
+
+/// A value given on the command line.
+#[derive(Clone, Debug)]
+pub struct Flag {
+    /// As the user typed it: `--port`.
+    pub flag: String,
+    /// The variable it sets.
+    pub variable: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// Where values may come from.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The configuration file.
+    pub file: PathBuf,
+    /// Whether the file has to exist (it was asked for by name).
+    pub file_required: bool,
+    /// The `.env` file; may be absent.
+    pub dotenv: PathBuf,
+    /// The process environment; names that are no variables are ignored.
+    pub environment: Vec<(String, String)>,
+    /// The command line.
+    pub flags: Vec<Flag>,
+}
+
+impl Sources {
+    /// The files of the working folder, the process environment, and `flags`.
+    pub fn of_process(file: Option<PathBuf>, flags: Vec<Flag>) -> Self {
+        let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self {
+            file_required: file.is_some(),
+            file: file.unwrap_or_else(|| "facecrawl.toml".into()),
+            dotenv: ".env".into(),
+            environment: std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect(),
+            flags,
+        }
+    }
+}
+
+struct Layer {
+    name: String,
+    values: Dict,
+}
+
+impl Layer {
+    /// Empty values are left out: they count as unset.
+    fn new(name: impl Into<String>, values: impl IntoIterator<Item = (String, Value)>) -> Self {
+        let values =
+            values.into_iter().filter(|(_, value)| as_text(value).is_none_or(|text| !text.trim().is_empty()));
+        Self { name: name.into(), values: values.collect() }
+    }
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.name.clone())
+    }
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}
+
+/// All layers merged. Unknown keys in the file or on the command line, and files that cannot be read, are errors.
+pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment, ConfigErrors> {
+    let mut errors = Vec::new();
+    let defaults =
+        variables.iter().map(|variable| (variable.key(), Value::from(variable.default))).collect::<Dict>();
+    let mut figment = Figment::from(Layer { name: "default".into(), values: defaults });
+
+    match file_layer(sources, variables) {
+        Ok(layer) => figment = figment.merge(layer),
+        Err(mut wrong) => errors.append(&mut wrong),
+    }
+    match dotenv_layer(sources, variables) {
+        Ok(layer) => figment = figment.merge(layer),
+        Err(wrong) => errors.push(wrong),
+    }
+    figment = figment.merge(Layer::new("environment", known(variables, &sources.environment)));
+    for flag in &sources.flags {
+        match variables.iter().find(|variable| variable.name.eq_ignore_ascii_case(&flag.variable)) {
+            Some(variable) => {
+                let value = (variable.key(), Value::from(flag.value.as_str()));
+                figment = figment.merge(Layer::new(flag.flag.as_str(), [value]));
+            }
+            None => errors.push(unknown(&flag.variable, &flag.flag, variables)),
+        }
+    }
+    if errors.is_empty() { Ok(figment) } else { Err(ConfigErrors(errors)) }
+}
+
+/// The pairs that name a variable, by the variable's key.
+fn known(variables: &[Variable], pairs: &[(String, String)]) -> Vec<(String, Value)> {
+    let find = |name: &str| variables.iter().find(|variable| variable.name == name);
+    pairs
+        .iter()
+        .filter_map(|(name, value)| find(name).map(|variable| (variable.key(), Value::from(value.as_str()))))
+        .collect()
+}
+
+fn file_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Vec<ConfigError>> {
+    let name = sources.file.display().to_string();
+    let wrong = |reason: String| vec![ConfigError::File { file: name.clone(), reason }];
+    let text = match std::fs::read_to_string(&sources.file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !sources.file_required => String::new(),
+        Err(error) => return Err(wrong(error.to_string())),
+    };
+    let data = Toml::string(&text).data().map_err(|error| wrong(error.to_string().trim().to_owned()))?;
+    let values: Dict = data.into_values().flatten().collect();
+    let unknown: Vec<ConfigError> = values
+        .keys()
+        .filter(|key| !variables.iter().any(|variable| variable.key() == **key))
+        .map(|key| unknown(key, &name, variables))
+        .collect();
+    if unknown.is_empty() { Ok(Layer::new(name, values)) } else { Err(unknown) }
+}
+
+fn dotenv_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, ConfigError> {
+    let name = sources.dotenv.display().to_string();
+    // The line itself may hold a secret and is not repeated.
+    let wrong = |error: dotenvy::Error| {
+        let reason = match error {
+            dotenvy::Error::LineParse(_, at) => format!("a line is not NAME=value (at character {at} of it)"),
+            other => other.to_string(),
+        };
+        ConfigError::File { file: name.clone(), reason }
+    };
+    let pairs = match dotenvy::from_path_iter(&sources.dotenv) {
+        Ok(pairs) => pairs.collect::<Result<Vec<_>, _>>().map_err(wrong)?,
+        Err(error) if error.not_found() => Vec::new(),
+        Err(error) => return Err(wrong(error)),
+    };
+    Ok(Layer::new(name.as_str(), known(variables, &pairs)))
+}
+
+fn unknown(key: &str, origin: &str, variables: &[Variable]) -> ConfigError {
+    let upper = key.to_ascii_uppercase();
+    let near = variables.iter().map(|v| (distance(&upper, v.name), v)).min_by_key(|(distance, _)| *distance);
+    let hint = match near {
+        Some((0..=3, variable)) => format!("did you mean `{}`?", variable.key()),
+        _ => "the keys are the variables of .env.example in lower case".into(),
+    };
+    ConfigError::Unknown { key: key.into(), origin: origin.into(), hint }
+}
+
+/// Levenshtein distance (Levenshtein 1966), row by row.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,45 @@
+//! Configuration: the only reader of the environment.
+//!
+//! Defaults < `facecrawl.toml` < `.env` < environment < flags. Unknown keys in the file, values that are not allowed and
+//! contradictions are errors that name the key, the value, where it came from and what is allowed; all are reported at once.
+
+mod contradictions;
+mod convert;
+mod error;
+mod example;
+mod layers;
+pub mod mask;
+pub mod parse;
+mod settings;
+mod variable;
+
+pub use convert::{DATABASE, cores};
+pub use error::{ConfigError, ConfigErrors};
+pub use example::env_example;
+pub use layers::{Flag, Sources};
+pub use settings::{
+    Auth, Crawl, Detection, DetectionPasses, Gpu, Log, LogFormat, Models, Service, Settings, Storage,
+    variables,
+};
+pub use variable::{Resolved, Variable};
+
+/// Settings with the origin of every value.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The values.
+    pub settings: Settings,
+    /// Every variable as text, secrets masked, in the order of the documentation.
+    pub resolved: Vec<Resolved>,
+}
+
+/// Reads, checks and converts every variable.
+pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
+    let figment = layers::merge(sources, &variables())?;
+    let mut reader = variable::Reader { figment: &figment, errors: Vec::new(), resolved: Vec::new() };
+    let settings = Settings::read(&mut reader);
+    let variable::Reader { errors, resolved, .. } = reader;
+    let Some(settings) = settings else { return Err(ConfigErrors(errors)) };
+    let loaded = Loaded { settings, resolved };
+    let contradictions = contradictions::find(&loaded);
+    if contradictions.is_empty() { Ok(loaded) } else { Err(ConfigErrors(contradictions)) }
+}

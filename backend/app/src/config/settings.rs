@@ -1,0 +1,183 @@
+//! Every variable, grouped by concern. The doc comment of a field is what `.env.example` says about it.
+use super::parse::Parser;
+use super::parse::{checked, choice, flag, list, multiple, number, optional, path, text, typed, url};
+use super::variable::{Reader, Variable, settings};
+use inference::{GpuBackend, PerformanceMode};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use vision::Profile;
+
+/// `AUTH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// Everyone who can reach the port may use it.
+    None,
+}
+
+/// `DETECTION_PASSES`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DetectionPasses {
+    /// One pass at `DETECTION_SIZE`.
+    Single,
+}
+
+/// `LOG_FORMAT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+const AUTH: &[(&str, Auth)] = &[("none", Auth::None)];
+const PASSES: &[(&str, DetectionPasses)] = &[("single", DetectionPasses::Single)];
+const PROFILES: &[(&str, Profile)] =
+    &[("off", Profile::Off), ("standard", Profile::Standard), ("strict", Profile::Strict)];
+const BACKENDS: &[(&str, GpuBackend)] = &[
+    ("auto", GpuBackend::Auto),
+    ("cuda", GpuBackend::Cuda),
+    ("tensorrt", GpuBackend::Tensorrt),
+    ("rocm", GpuBackend::Rocm),
+    ("mps", GpuBackend::Mps),
+    ("cpu", GpuBackend::Cpu),
+];
+const MODES: &[(&str, PerformanceMode)] =
+    &[("latency", PerformanceMode::Latency), ("throughput", PerformanceMode::Throughput)];
+const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
+
+/// A URL that is nothing but its origin.
+fn origin() -> Parser<String> {
+    checked("an origin", |text| {
+        let origin = url::Url::parse(text).map(|url| url.origin());
+        origin.is_ok_and(|origin| origin.is_tuple() && origin.ascii_serialization() == text)
+    })
+}
+
+fn filter(text: &str) -> bool {
+    tracing_subscriber::EnvFilter::try_new(text).is_ok()
+}
+
+fn header(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+}
+
+settings! {
+    /// Everything the operator chose.
+    pub struct Settings {
+        /// Where and how the API answers.
+        service: Service("Service") {
+            /// `HOST`: Address to listen on. Other addresses than loopback need `AUTH=none`, said explicitly.
+            host: IpAddr = HOST, "127.0.0.1", typed("an IP address");
+            /// `PORT`: Port to listen on; 0 takes any free one.
+            port: u16 = PORT, "8080", number(0..=65535);
+            /// `AUTH`: Who may call the API. none: everyone who can reach it.
+            auth: Option<Auth> = AUTH, "", optional(choice(AUTH));
+            /// `MAX_IMAGE_MB`: Longest image file that is accepted, uploaded or fetched, in MiB.
+            max_image_mb: u32 = MAX_IMAGE_MB, "25", number(1..=1024);
+            /// `MAX_IMAGE_MEGAPIXELS`: Largest image that is decoded, in millions of pixels.
+            max_image_megapixels: u32 = MAX_IMAGE_MEGAPIXELS, "50", number(1..=1000);
+            /// `MAX_PENDING_IMAGES`: Images of callers that are analysed or wait for it at a time; one more is answered 429.
+            max_pending_images: usize = MAX_PENDING_IMAGES, "256", number(1..=100_000);
+            /// `REQUEST_TIMEOUT_SECONDS`: Longest time from a request to its answer.
+            request_timeout_seconds: u64 = REQUEST_TIMEOUT_SECONDS, "60", number(1..=3600);
+            /// `MATCH_THRESHOLD`: Similarity from which two faces count as one person. Unset: the one that comes with the embedding model.
+            match_threshold: Option<f32> = MATCH_THRESHOLD, "", optional(number(-1.0..=1.0));
+            /// `ALLOW_ORIGINS`: Web origins whose pages may call the API from a browser, comma-separated: https://app.example.org. Unset: none.
+            allow_origins: Vec<String> = ALLOW_ORIGINS, "", list(origin(), "origins like https://app.example.org, comma-separated");
+            /// `DRAIN_SECONDS`: How long a stop waits for requests and jobs that are under way.
+            drain_seconds: u64 = DRAIN_SECONDS, "8", number(0..=3600);
+        }
+        /// Database, blobs and files.
+        storage: Storage("Storage") {
+            /// `DATABASE_URL`: Postgres 15 or later with pgvector 0.8.4 or later. Unset: a private Postgres under `DATA_DIR`, started and stopped with the service.
+            database_url: Option<String> = DATABASE_URL, "", optional(url(&["postgres", "postgresql"], "postgres://user:password@host:port/database"));
+            /// `DATABASE_CONNECTIONS`: Most connections open at once, per process.
+            database_connections: u32 = DATABASE_CONNECTIONS, "16", number(2..=1000);
+            /// `POSTGRES_BIN_DIR`: Folder of the programs of the private Postgres. Unset: `.runtime/postgres/bin`, where `./scripts/setup` puts them.
+            postgres_bin_dir: Option<PathBuf> = POSTGRES_BIN_DIR, "", optional(path());
+            /// `DATA_DIR`: Folder of the private Postgres and of the blobs.
+            data_dir: PathBuf = DATA_DIR, "data", path();
+            /// `BLOB_STORE_URL`: Where crops, chips and thumbnails go: a folder or `s3://bucket/prefix`. Unset: `blobs` in `DATA_DIR`.
+            blob_store_url: Option<String> = BLOB_STORE_URL, "", optional(text("a folder, a file:// URL or an s3:// URL"));
+        }
+        /// Model files and the library that runs them.
+        models: Models("Models") {
+            /// `MODEL_PACK`: Which models to use; `facecrawl models list` describes them.
+            pack: String = MODEL_PACK, "compact", text("the name of a pack");
+            /// `MODELS_DIR`: Folder of the model files.
+            dir: PathBuf = MODELS_DIR, "models", path();
+            /// `FACE_MODEL_MIRROR`: Folder that is searched for model files before they are downloaded. Unset: `../shared/models`, where it exists.
+            mirror: Option<PathBuf> = FACE_MODEL_MIRROR, "", optional(path());
+            /// `ACCEPT_LICENSE`: Accept the licence of a restricted pack (the InsightFace models are for non-commercial research only).
+            accept_license: bool = ACCEPT_LICENSE, "false", flag();
+            /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library. Unset: the one in `.runtime/onnxruntime`, or else the system's.
+            ort_dylib_path: Option<PathBuf> = ORT_DYLIB_PATH, "", optional(path());
+        }
+        /// How faces are found and judged.
+        detection: Detection("Detection") {
+            /// `DETECTION_SIZE`: Side in pixels of the square canvas that the detector sees.
+            size: u32 = DETECTION_SIZE, "640", multiple(64..=2048, 32);
+            /// `DETECTION_PASSES`: How often the detector looks at a picture. single: once, at `DETECTION_SIZE`.
+            passes: DetectionPasses = DETECTION_PASSES, "single", choice(PASSES);
+            /// `QUALITY_PROFILE`: What a face has to meet to pass: nothing (off), enough for search (standard), enough for enrolment (strict).
+            quality_profile: Profile = QUALITY_PROFILE, "standard", choice(PROFILES);
+        }
+        /// Jobs and manners.
+        crawl: Crawl("Crawling") {
+            /// `WORKERS`: Pages, and images, that this process fetches and processes at once; 0 is four per core.
+            workers: usize = WORKERS, "0", number(0..=4096);
+            /// `CRAWL_USER_AGENT`: User-Agent of the crawler: a product token first, then a URL or address where its operator can be reached. Unset: facecrawl's own.
+            user_agent: Option<String> = CRAWL_USER_AGENT, "", optional(checked("printable ASCII", header));
+            /// `CRAWL_DELAY_MS`: Least time between two requests to a host, in milliseconds, for crawls that do not set their own; robots.txt and a slow host can make it longer.
+            delay_ms: u64 = CRAWL_DELAY_MS, "500", number(0..=300_000);
+            /// `CRAWL_ALLOW_PRIVATE`: Private address ranges that may be reached all the same, on any port, comma-separated (for tests and intranets): 127.0.0.0/8.
+            allow_private: Vec<IpNet> = CRAWL_ALLOW_PRIVATE, "", list(typed("a range"), "address ranges like 10.0.0.0/8, comma-separated");
+            /// `CRAWL_PORTS`: Ports that may be reached, comma-separated.
+            ports: Vec<u16> = CRAWL_PORTS, "80,443", list(number(1..=65535), "ports from 1 to 65535, comma-separated");
+        }
+        /// What runs on a GPU, and how.
+        gpu: Gpu("GPU") {
+            /// `ALL_GPU`: Run every operation on the GPU whose own variable is unset.
+            all: bool = ALL_GPU, "false", flag();
+            /// `FACE_DETECTION_GPU`: Find faces on the GPU. Unset: as `ALL_GPU` says.
+            face_detection: Option<bool> = FACE_DETECTION_GPU, "", optional(flag());
+            /// `FACE_EMBEDDING_GPU`: Compute embeddings on the GPU. Unset: as `ALL_GPU` says.
+            face_embedding: Option<bool> = FACE_EMBEDDING_GPU, "", optional(flag());
+            /// `IMAGE_PROCESSING_GPU`: Resize and normalise on the GPU. Unset: as `ALL_GPU` says.
+            image_processing: Option<bool> = IMAGE_PROCESSING_GPU, "", optional(flag());
+            /// `IMAGE_ENHANCEMENT_GPU`: Enhance poor images on the GPU (the CPU is often faster for small ones). Unset: as `ALL_GPU` says.
+            image_enhancement: Option<bool> = IMAGE_ENHANCEMENT_GPU, "", optional(flag());
+            /// `QUALITY_CHECKS_GPU`: Measure blur, brightness, contrast and sharpness on the GPU. Unset: as `ALL_GPU` says.
+            quality_checks: Option<bool> = QUALITY_CHECKS_GPU, "", optional(flag());
+            /// `GPU_BACKEND`: auto takes the first that works; rocm is MIGraphX, mps is CoreML; cpu uses no GPU whatever the variables above say.
+            backend: GpuBackend = GPU_BACKEND, "auto", choice(BACKENDS);
+            /// `GPU_DEVICE_ID`: Number of the GPU, as the driver counts.
+            device_id: u32 = GPU_DEVICE_ID, "0", number(0..=255);
+            /// `GPU_DEVICE_IDS`: Several GPUs, comma-separated, one copy of the models on each. Unset: the one of `GPU_DEVICE_ID`.
+            device_ids: Vec<u32> = GPU_DEVICE_IDS, "", list(number(0..=255), "device numbers like 0,1");
+            /// `GPU_MEMORY_LIMIT_GB`: Most GPU memory to use per device, in GiB.
+            memory_limit_gb: f64 = GPU_MEMORY_LIMIT_GB, "8", number(0.25..=1024.0);
+            /// `GPU_BATCH_SIZE`: Most images or faces in one run on the GPU.
+            batch_size: usize = GPU_BATCH_SIZE, "32", number(1..=1024);
+            /// `BATCH_MAX_DELAY_MS`: How long a GPU batch waits for more, in milliseconds. Unset: 2 with `PERFORMANCE_MODE=throughput`, 0 with latency.
+            batch_max_delay_ms: Option<f64> = BATCH_MAX_DELAY_MS, "", optional(number(0.0..=1000.0));
+            /// `FORCE_GPU_ONLY`: Fail instead of falling back to the CPU when a GPU that was asked for cannot be used.
+            force_gpu_only: bool = FORCE_GPU_ONLY, "false", flag();
+            /// `PERFORMANCE_MODE`: latency answers one request soonest, throughput finishes the most images; values set explicitly win.
+            performance_mode: PerformanceMode = PERFORMANCE_MODE, "throughput", choice(MODES);
+            /// `CPU_SESSIONS`: Sessions per model on the CPU; 0 is one per core.
+            cpu_sessions: usize = CPU_SESSIONS, "0", number(0..=1024);
+        }
+        /// What the process says about itself.
+        log: Log("Logging") {
+            /// `LOG_LEVEL`: error, warn, info, debug or trace; or a filter per module like info,crawler=debug.
+            level: String = LOG_LEVEL, "info", checked("error, warn, info, debug, trace, or a filter like info,crawler=debug", filter);
+            /// `LOG_FORMAT`: text for people, json for machines.
+            format: LogFormat = LOG_FORMAT, "text", choice(FORMATS);
+            /// `DEBUG`: Raise `LOG_LEVEL` to debug.
+            debug: bool = DEBUG, "false", flag();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! One variable: its name, default, meaning and allowed values. The `settings!` macro declares the typed fields and
+//! this table from the same lines, so that neither can lack what the other has.
+use super::error::ConfigError;
+use super::parse::Parser;
+use figment::Figment;
+use figment::value::Value;
+
+/// A variable as `.env.example` and `config check` show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// `GPU_BATCH_SIZE`, …
+    pub name: &'static str,
+    /// Title of its group.
+    pub group: &'static str,
+    /// Empty when it is unset by default.
+    pub default: &'static str,
+    /// One or more sentences.
+    pub meaning: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+impl Variable {
+    /// `doc` is the field's doc comment, which starts with the variable's name.
+    pub(super) fn new(
+        name: &'static str,
+        group: &'static str,
+        default: &'static str,
+        doc: &str,
+        allowed: &str,
+    ) -> Self {
+        let meaning = doc.trim().trim_start_matches(&format!("`{name}`: ")).replace('`', "");
+        Self { name, group, default, meaning, allowed: allowed.into() }
+    }
+
+    /// The key in `facecrawl.toml`.
+    pub fn key(&self) -> String {
+        self.name.to_ascii_lowercase()
+    }
+}
+
+/// A variable's value in force.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Resolved {
+    /// The variable.
+    pub name: &'static str,
+    /// Its text with secrets masked; `None` when it is unset.
+    pub value: Option<String>,
+    /// `default`, the file, `environment`, or the flag.
+    pub source: String,
+}
+
+/// Reads variables from the merged layers and collects every mistake.
+pub(super) struct Reader<'a> {
+    pub(super) figment: &'a Figment,
+    pub(super) errors: Vec<ConfigError>,
+    pub(super) resolved: Vec<Resolved>,
+}
+
+impl Reader<'_> {
+    pub(super) fn read<T: 'static>(&mut self, name: &'static str, parser: &Parser<T>) -> Option<T> {
+        let value = self.figment.find_value(&name.to_ascii_lowercase()).ok()?;
+        let source =
+            self.figment.get_metadata(value.tag()).map_or_else(|| "default".into(), |m| m.name.to_string());
+        let text = as_text(&value).unwrap_or_else(|| "{…}".into());
+        let shown = super::mask::mask(name, &text);
+        let parsed = parser.parse(text.trim());
+        if parsed.is_none() {
+            self.errors.push(ConfigError::Invalid {
+                key: name.into(),
+                value: shown.clone(),
+                origin: source.clone(),
+                allowed: parser.allowed().into(),
+            });
+        }
+        self.resolved.push(Resolved { name, value: (!text.is_empty()).then_some(shown), source });
+        parsed
+    }
+}
+
+/// TOML's numbers, flags and arrays as an environment variable would spell them.
+pub(super) fn as_text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(_, text) => Some(text.clone()),
+        Value::Char(_, c) => Some(c.to_string()),
+        Value::Bool(_, flag) => Some(flag.to_string()),
+        Value::Num(_, number) => number
+            .to_i128()
+            .map(|n| n.to_string())
+            .or_else(|| number.to_u128().map(|n| n.to_string()))
+            .or_else(|| number.to_f64().map(|n| n.to_string())),
+        Value::Array(_, items) => {
+            items.iter().map(as_text).collect::<Option<Vec<_>>>().map(|items| items.join(","))
+        }
+        Value::Empty(..) => Some(String::new()),
+        Value::Dict(..) => None,
+    }
+}
+
+/// Declares groups of fields. A field reads `/// doc`, `name: Type = VARIABLE, "default", parser;`.
+macro_rules! settings {
+    ($(#[doc = $settings_doc:literal])+ pub struct $Settings:ident {
+        $($(#[doc = $group_doc:literal])+ $group:ident: $Group:ident($title:literal) {
+            $($(#[doc = $doc:literal])+ $field:ident: $Type:ty = $NAME:ident, $default:literal, $parser:expr;)+
+        })+
+    }) => {
+        $(#[doc = $settings_doc])+
+        #[derive(Clone, Debug)]
+        pub struct $Settings {
+            $($(#[doc = $group_doc])+ pub $group: $Group,)+
+        }
+        $($(#[doc = $group_doc])+
+        #[derive(Clone, Debug)]
+        pub struct $Group {
+            $($(#[doc = $doc])+ pub $field: $Type,)+
+        }
+        impl $Group {
+            fn read(reader: &mut Reader<'_>) -> Option<Self> {
+                $(let $field = reader.read::<$Type>(stringify!($NAME), &$parser);)+
+                Some(Self { $($field: $field?,)+ })
+            }
+        })+
+        impl $Settings {
+            // All groups are read before the first one can fail, so that every mistake is reported.
+            pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+                $(let $group = $Group::read(reader);)+
+                Some(Self { $($group: $group?,)+ })
+            }
+        }
+        /// Every variable, in the order of the documentation.
+        pub fn variables() -> Vec<Variable> {
+            vec![$($({
+                let parser: Parser<$Type> = $parser;
+                Variable::new(stringify!($NAME), $title, $default, concat!($($doc),+), parser.allowed())
+            },)+)+]
+        }
+    };
+}
+pub(super) use settings;

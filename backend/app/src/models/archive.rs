@@ -1,0 +1,33 @@
+//! A model inside a zip archive.
+use super::file::{part_path, settle};
+use inference::ModelFile;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use zip::ZipArchive;
+
+/// No model that we know is larger.
+const LARGEST: u64 = 2 << 30;
+
+/// Unpacks `member` (its path in the archive, or its file name in whatever folder) to `target`.
+pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelFile) -> Result<(), String> {
+    let say = |error: &dyn std::fmt::Display| format!("{}: {error}", archive.display());
+    let mut zip = ZipArchive::new(File::open(archive).map_err(|e| say(&e))?).map_err(|error| say(&error))?;
+    let names: Vec<String> =
+        zip.file_names().filter_map(|name| name.ok().map(std::borrow::Cow::into_owned)).collect();
+    let inside = |name: &&String| name.as_str() == member;
+    let anywhere = |name: &&String| name.rsplit('/').next() == Some(member);
+    let name = names.iter().find(inside).or_else(|| names.iter().find(anywhere));
+    let name = name.ok_or_else(|| format!("the archive has no {member}"))?;
+    let limit = file.bytes.unwrap_or(LARGEST);
+    let part = part_path(target, &file.sha256);
+    let entry = zip.by_name(name).map_err(|error| say(&error))?;
+    let mut sink = File::create(&part).map_err(|error| say(&error))?;
+    let written = io::copy(&mut entry.take(limit + 1), &mut sink).map_err(|error| say(&error))?;
+    if written > limit {
+        drop(sink);
+        std::fs::remove_file(&part).map_err(|error| say(&error))?;
+        return Err(format!("{member} is longer than {limit} bytes"));
+    }
+    settle(&part, target, &file.sha256)
+}

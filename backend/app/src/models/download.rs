@@ -1,0 +1,173 @@
+//! A file over HTTP: with a progress bar, continued where it broke off, checked before it counts.
+use super::file::{part_path, settle};
+use crate::progress;
+use futures::StreamExt;
+use reqwest::{Client, StatusCode, header};
+use std::path::Path;
+use std::time::Duration;
+use tokio::fs::OpenOptions;
+use tokio::io::AsyncWriteExt;
+
+/// Attempts per URL; each continues where the one before broke off.
+const ATTEMPTS: u32 = 4;
+
+/// A plain client: the URLs are the manifest's or the operator's, not a stranger's.
+pub(super) struct Downloader {
+    client: Client,
+}
+
+/// What one attempt came to.
+enum Attempt {
+    /// The body is complete.
+    Complete,
+    /// It broke off (why); the part that arrived is kept.
+    Broken(String),
+    /// There is no point in another attempt.
+    Hopeless(String),
+}
+
+impl Downloader {
+    pub(super) fn new() -> Self {
+        let client = Client::builder()
+            // Ranges count bytes of the file, so the body must not be re-encoded on its way.
+            .no_gzip()
+            .no_brotli()
+            .no_zstd()
+            .user_agent(concat!("facecrawl/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(Duration::from_secs(10))
+            .read_timeout(Duration::from_secs(30))
+            .build()
+            .expect("a client without files or environment can be built");
+        Self { client }
+    }
+
+    /// Fetches `url` to `target`. `bytes` is the length, where it is known. The error is a reason for people.
+    pub(super) async fn get(
+        &self,
+        url: &str,
+        target: &Path,
+        sha256: &str,
+        bytes: Option<u64>,
+    ) -> Result<(), String> {
+        let part = part_path(target, sha256);
+        let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        tracing::info!(file = name, url, bytes, "downloading a model");
+        let bar = progress::bytes(&name, bytes);
+        let mut attempt = 1;
+        let result = loop {
+            let continued = tokio::fs::metadata(&part).await.map_or(0, |part| part.len());
+            let reason = match self.attempt(url, &part, continued, bytes, &bar).await {
+                Attempt::Complete => {
+                    let (part, target, sha256) = (part.clone(), target.to_path_buf(), sha256.to_owned());
+                    let settled = tokio::task::spawn_blocking(move || settle(&part, &target, &sha256)).await;
+                    match settled.map_err(|error| error.to_string()).and_then(|settled| settled) {
+                        Ok(()) => break Ok(()),
+                        // What was continued may have been wrong from the start; what came whole will not get better.
+                        Err(reason) if continued == 0 => break Err(reason),
+                        Err(reason) => reason,
+                    }
+                }
+                Attempt::Broken(reason) => reason,
+                Attempt::Hopeless(reason) => break Err(reason),
+            };
+            if attempt == ATTEMPTS {
+                break Err(reason);
+            }
+            tracing::warn!(file = name, url, reason, attempt, "the download broke off and is continued");
+            tokio::time::sleep(Duration::from_millis(100) * 4u32.pow(attempt - 1)).await;
+            attempt += 1;
+        };
+        bar.finish_and_clear();
+        result
+    }
+
+    async fn attempt(
+        &self,
+        url: &str,
+        part: &Path,
+        continued: u64,
+        bytes: Option<u64>,
+        bar: &indicatif::ProgressBar,
+    ) -> Attempt {
+        if continued > 0 && bytes == Some(continued) {
+            return Attempt::Complete;
+        }
+        let mut request = self.client.get(url);
+        if continued > 0 {
+            request = request.header(header::RANGE, format!("bytes={continued}-"));
+        }
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) if error.is_builder() => return Attempt::Hopeless(chain(&error)),
+            Err(error) => return Attempt::Broken(chain(&error)),
+        };
+        let resumes = match response.status() {
+            StatusCode::PARTIAL_CONTENT if starts_at(&response, continued) => true,
+            StatusCode::OK => false,
+            StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PARTIAL_CONTENT => {
+                // Longer than the file, or the server counts in its own way: start over.
+                return match tokio::fs::remove_file(part).await {
+                    Ok(()) => Attempt::Broken("the server cannot continue the download".into()),
+                    Err(error) => Attempt::Hopeless(format!("{}: {error}", part.display())),
+                };
+            }
+            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                return Attempt::Broken(format!("the server answered {status}"));
+            }
+            status => return Attempt::Hopeless(format!("the server answered {status}")),
+        };
+        let already = if resumes { continued } else { 0 };
+        if let Some(length) = response.content_length() {
+            bar.set_length(already + length);
+        }
+        bar.set_position(already);
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).append(resumes).truncate(!resumes);
+        let mut file = match options.open(part).await {
+            Ok(file) => file,
+            Err(error) => return Attempt::Hopeless(format!("{}: {error}", part.display())),
+        };
+        let mut written = already;
+        let mut body = response.bytes_stream();
+        let mut broken = None;
+        while let Some(chunk) = body.next().await {
+            let chunk = match chunk {
+                Ok(chunk) => chunk,
+                Err(error) => {
+                    broken = Some(chain(&error));
+                    break;
+                }
+            };
+            written += chunk.len() as u64;
+            if bytes.is_some_and(|bytes| written > bytes) {
+                drop(file);
+                let _gone = tokio::fs::remove_file(part).await;
+                return Attempt::Hopeless(format!("the answer is longer than {} bytes", bytes.unwrap_or(0)));
+            }
+            if let Err(error) = file.write_all(&chunk).await {
+                return Attempt::Hopeless(format!("{}: {error}", part.display()));
+            }
+            bar.set_position(written);
+        }
+        if let Err(error) = file.flush().await {
+            return Attempt::Hopeless(format!("{}: {error}", part.display()));
+        }
+        broken.map_or(Attempt::Complete, Attempt::Broken)
+    }
+}
+
+fn starts_at(response: &reqwest::Response, offset: u64) -> bool {
+    let range = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    range.is_some_and(|range| range.starts_with(&format!("bytes {offset}-")))
+}
+
+/// The error with its causes: the outermost message alone names only the URL.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,85 @@
+//! One model file on disk: hashed, copied, put in place.
+use super::ModelError;
+use inference::ModelFile;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// What is under a file's name.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum FileState {
+    /// The right bytes.
+    Verified,
+    /// Nothing.
+    Missing,
+    /// Other bytes than the manifest says.
+    Corrupt {
+        /// Their sha256, hex.
+        sha256: String,
+    },
+}
+
+/// Reads the file and tells what it is.
+pub(super) fn inspect(directory: &Path, file: &ModelFile) -> Result<FileState, ModelError> {
+    let path = directory.join(&file.file);
+    match sha256_of(&path) {
+        Ok(sha256) if sha256.eq_ignore_ascii_case(&file.sha256) => Ok(FileState::Verified),
+        Ok(sha256) => Ok(FileState::Corrupt { sha256 }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(FileState::Missing),
+        Err(error) => Err(ModelError::io(&path)(error)),
+    }
+}
+
+/// The hex sha256 of a file's content.
+pub(super) fn sha256_of(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex::encode(hasher.finalize())),
+            n => hasher.update(&buffer[..n]),
+        }
+    }
+}
+
+/// A name beside `target` for its bytes before they are verified; carries the checksum, so that the remains of another
+/// version are never continued.
+pub(super) fn part_path(target: &Path, sha256: &str) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.part", sha256.get(..12).unwrap_or(sha256)));
+    target.with_file_name(name)
+}
+
+/// Checks `part` against the checksum and renames it to `target`. A wrong `part` is removed.
+pub(super) fn settle(part: &Path, target: &Path, sha256: &str) -> Result<(), String> {
+    let say = |error: io::Error| format!("{}: {error}", part.display());
+    let found = sha256_of(part).map_err(say)?;
+    if !found.eq_ignore_ascii_case(sha256) {
+        std::fs::remove_file(part).map_err(say)?;
+        return Err(format!("the content has sha256 {found}, not {sha256}"));
+    }
+    File::open(part).and_then(|file| file.sync_all()).map_err(say)?;
+    std::fs::rename(part, target).map_err(say)
+}
+
+/// Copies the file from the mirror; the inner error says why the mirror does not serve.
+pub(super) fn copy_from(
+    mirror: &Path,
+    directory: &Path,
+    file: &ModelFile,
+) -> Result<Result<PathBuf, String>, ModelError> {
+    let source = mirror.join(&file.file);
+    if !source.is_file() {
+        return Ok(Err(format!("{} is not there", source.display())));
+    }
+    let target = directory.join(&file.file);
+    let part = part_path(&target, &file.sha256);
+    std::fs::copy(&source, &part).map_err(ModelError::io(&part))?;
+    Ok(match settle(&part, &target, &file.sha256) {
+        Ok(()) => Ok(source),
+        Err(reason) => Err(format!("{}: {reason}", source.display())),
+    })
+}

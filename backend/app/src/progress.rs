@@ -1,0 +1,54 @@
+//! Progress bars on stderr, and log lines that do not tear them.
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use std::io::{self, Write};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// All bars of the process. Draws nothing when stderr is no terminal.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("the template is checked by the tests");
+    let bar = BARS.add(bar.with_style(style.progress_chars("=> ")));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// For a download.
+pub fn bytes(name: &str, length: Option<u64>) -> ProgressBar {
+    let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new).with_message(name.to_owned());
+    styled(bar, "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+}
+
+/// For a scan whose number of images is known.
+pub fn images(total: u64) -> ProgressBar {
+    styled(ProgressBar::new(total), "[{bar:30}] {pos}/{len} {msg} {eta}")
+}
+
+/// For a crawl, whose end is not known.
+pub fn crawl() -> ProgressBar {
+    styled(ProgressBar::no_length(), "{spinner} {pos} images {msg} {elapsed}")
+}
+
+/// A writer for log lines: bars step aside while a line is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        BARS.suspend(|| io::stderr().lock().write_all(bytes)).map(|()| bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_templates_parse() {
+        super::bytes("model.onnx", Some(10)).finish_and_clear();
+        super::images(3).finish_and_clear();
+        super::crawl().finish_and_clear();
+    }
+}

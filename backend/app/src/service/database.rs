@@ -1,0 +1,72 @@
+//! The database: the one of `DATABASE_URL`, or a private Postgres that lives and dies with this process.
+use crate::config::{DATABASE, Settings, mask::mask_url};
+use anyhow::{Context, bail};
+use embedded_postgres::Cluster;
+use std::time::Instant;
+use store::Store;
+
+/// A connection, and the private server behind it where there is one.
+pub struct Database {
+    /// Rows.
+    pub store: Store,
+    cluster: Option<Cluster>,
+}
+
+impl Database {
+    /// Starts the private server where no other is named, and connects.
+    pub async fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let started = Instant::now();
+        let (url, cluster) = match &settings.storage.database_url {
+            Some(url) => (url.clone(), None),
+            None => {
+                let cluster = start_private(settings).await?;
+                (cluster.url(DATABASE), Some(cluster))
+            }
+        };
+        let shown = mask_url(&url);
+        let store =
+            Store::connect(&settings.store(url)).await.with_context(|| format!("the database {shown}"))?;
+        tracing::info!(
+            database = if cluster.is_some() { "private" } else { shown.as_str() },
+            seconds = started.elapsed().as_secs_f64(),
+            "database connected"
+        );
+        Ok(Self { store, cluster })
+    }
+
+    /// Brings the schema up to date; the number of migrations that ran.
+    pub async fn migrate(&self) -> anyhow::Result<usize> {
+        let ran = self.store.migrate().await?;
+        if ran > 0 {
+            tracing::info!(migrations = ran, "database migrated");
+        }
+        Ok(ran)
+    }
+
+    /// Resolves when the private server has gone by itself; never without one.
+    pub async fn lost(&self) {
+        match &self.cluster {
+            Some(cluster) => cluster.exited().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops the private server. Everything else that uses the database has to be done.
+    pub async fn close(self) {
+        if let Some(cluster) = self.cluster {
+            cluster.stop().await;
+            tracing::debug!("database stopped");
+        }
+    }
+}
+
+async fn start_private(settings: &Settings) -> anyhow::Result<Cluster> {
+    let Some(bin_dir) = settings.postgres_bin_dir() else {
+        bail!(
+            "there is no database: set DATABASE_URL, or run ./scripts/setup (or set POSTGRES_BIN_DIR) for a private Postgres"
+        );
+    };
+    let mut config = embedded_postgres::Config::new(bin_dir, settings.postgres_data_dir());
+    config.database = DATABASE.into();
+    Ok(Cluster::start(&config).await?)
+}

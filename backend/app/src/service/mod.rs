@@ -1,0 +1,72 @@
+//! What the commands are built from: database, engine, worker, HTTP, and the order in which they start and stop.
+
+mod database;
+mod engine;
+mod http;
+mod shutdown;
+mod worker;
+
+pub use database::Database;
+pub use engine::start_engine;
+pub use http::{bind, serve};
+pub use shutdown::listen_for_signals;
+pub use worker::start_runner;
+
+use crate::config::Settings;
+use anyhow::Context;
+use crawler::Fetcher;
+use pipeline::{Analyzer, Crawls, Ingest};
+use queue::Queue;
+use store::{Blobs, Store};
+
+/// Everything that commands with a database and models need.
+pub struct Foundation {
+    /// The database connection, and the private server where there is one.
+    pub database: Database,
+    /// Crops, chips and thumbnails.
+    pub blobs: Blobs,
+    /// Jobs.
+    pub queue: Queue,
+    /// Bytes to faces.
+    pub analyzer: Analyzer,
+    /// Faces to rows.
+    pub ingest: Ingest,
+    /// Creates and steers crawls.
+    pub crawls: Crawls,
+    /// Guarded requests.
+    pub fetcher: Fetcher,
+}
+
+impl Foundation {
+    /// Models and database come up side by side; neither waits for the other.
+    pub async fn start(settings: &Settings) -> anyhow::Result<Self> {
+        let blobs = open_blobs(settings)?;
+        let (database, engine) = tokio::try_join!(
+            async {
+                let database = Database::open(settings).await?;
+                database.migrate().await?;
+                Ok(database)
+            },
+            start_engine(settings)
+        )?;
+        let store = database.store.clone();
+        let queue = Queue::new(store.pool().clone(), queue::Config::default());
+        let analyzer = Analyzer::new(engine, settings.pipeline());
+        let ingest = Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone())
+            .await
+            .context("cannot register the embedding model")?;
+        let crawls = Crawls::new(store, queue.clone()).with_config(settings.crawls());
+        let fetcher = Fetcher::new(&settings.crawler());
+        Ok(Self { database, blobs, queue, analyzer, ingest, crawls, fetcher })
+    }
+
+    /// Rows.
+    pub fn store(&self) -> &Store {
+        &self.database.store
+    }
+}
+
+fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
+    let url = settings.blob_store();
+    Blobs::open(&url).with_context(|| format!("BLOB_STORE_URL={}", crate::config::mask::mask_url(&url)))
+}

@@ -1,0 +1,35 @@
+//! The first SIGTERM or SIGINT asks everything to stop; the second ends the process at once.
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Signal numbers (POSIX), for the exit status 128 + n that shells expect.
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+
+/// A token that fires with the first signal.
+pub fn listen_for_signals() -> std::io::Result<CancellationToken> {
+    let token = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let fired = token.clone();
+    tokio::spawn(async move {
+        let first = either(&mut interrupt, &mut terminate).await;
+        tracing::info!(signal = name(first), "stopping; a second signal ends the process at once");
+        fired.cancel();
+        let second = either(&mut interrupt, &mut terminate).await;
+        tracing::warn!(signal = name(second), "stopped at once");
+        std::process::exit(128 + second);
+    });
+    Ok(token)
+}
+
+async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> i32 {
+    tokio::select! {
+        _ = interrupt.recv() => SIGINT,
+        _ = terminate.recv() => SIGTERM,
+    }
+}
+
+fn name(signal: i32) -> &'static str {
+    if signal == SIGINT { "SIGINT" } else { "SIGTERM" }
+}

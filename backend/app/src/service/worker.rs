@@ -1,0 +1,51 @@
+//! The job runner of this process.
+use super::Foundation;
+use crate::config::Settings;
+use pipeline::Crawls;
+use pipeline::jobs::{SCAN_IMAGE, SCAN_PAGE, handlers};
+use queue::{Runner, RunnerConfig};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Time between two looks for crawls whose jobs are gone.
+const RECONCILE: Duration = Duration::from_secs(30);
+
+/// Starts claiming jobs; stops when `shutdown` fires.
+pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
+    let handlers = handlers(
+        foundation.store().clone(),
+        foundation.queue.clone(),
+        foundation.crawls.clone(),
+        foundation.ingest.clone(),
+        foundation.fetcher.clone(),
+    );
+    let workers = settings.workers();
+    let config = RunnerConfig {
+        concurrency: HashMap::from([(SCAN_PAGE.into(), workers), (SCAN_IMAGE.into(), workers)]),
+        poll: Duration::from_secs(1),
+        drain: settings.drain(),
+        worker: format!("{}-{}", host_name(), std::process::id()),
+    };
+    tracing::info!(workers, worker = config.worker, "worker started");
+    tokio::spawn(reconcile(foundation.crawls.clone(), shutdown.clone()));
+    Runner::start(foundation.queue.clone(), handlers, config, shutdown)
+}
+
+/// Ends crawls that wait for jobs which nobody will run any more.
+async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
+    let mut tick = tokio::time::interval(RECONCILE);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        if let Err(error) = crawls.reconcile().await {
+            tracing::warn!(%error, "cannot look after abandoned crawls");
+        }
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

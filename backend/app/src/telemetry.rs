@@ -1,0 +1,110 @@
+//! Logs, metrics and the panic hook.
+use crate::config::{Log, LogFormat};
+use crate::progress::LogWriter;
+use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::TryInitError;
+
+/// The filter that `LOG_LEVEL` and `DEBUG` ask for.
+pub fn filter(log: &Log) -> String {
+    let wanted = log.level.clone();
+    let quiet = ["error", "warn", "info"].iter().any(|level| level.eq_ignore_ascii_case(&wanted));
+    match (log.debug, quiet) {
+        // What the libraries below say at DEBUG (every packet, every query) is seldom what is looked for.
+        (true, true) => {
+            "debug,hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,ort=info".into()
+        }
+        (true, false) if !wanted.contains(['=', ',']) => wanted,
+        (true, false) => format!("debug,{wanted}"),
+        // Connection chatter at INFO is not about faces.
+        (false, _) if !wanted.contains(['=', ',']) => {
+            format!("{wanted},sqlx::postgres::notice=warn,ort=warn")
+        }
+        (false, _) => wanted,
+    }
+}
+
+/// Sends `tracing` to stderr and logs panics.
+pub fn init_logs(log: &Log) -> Result<(), TryInitError> {
+    use tracing_subscriber::fmt;
+    use tracing_subscriber::prelude::*;
+    let filter = EnvFilter::new(filter(log));
+    let layer = match log.format {
+        LogFormat::Text => {
+            let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            fmt::layer().with_target(false).with_ansi(colours).with_writer(|| LogWriter).boxed()
+        }
+        LogFormat::Json => {
+            fmt::layer().json().flatten_event(true).with_current_span(true).with_writer(|| LogWriter).boxed()
+        }
+    };
+    tracing_subscriber::registry().with(filter).with(layer).try_init()?;
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        let message = panic.payload_as_str().unwrap_or("a value that is no text");
+        let backtrace = std::backtrace::Backtrace::capture();
+        let trace = matches!(backtrace.status(), std::backtrace::BacktraceStatus::Captured)
+            .then(|| backtrace.to_string());
+        tracing::error!(location, backtrace = trace, "panic: {message}");
+    }));
+    Ok(())
+}
+
+/// Installs the process's metrics recorder; the handle renders `/metrics`.
+pub fn init_metrics() -> Result<PrometheusHandle, BuildError> {
+    let handle = server::telemetry::prometheus()?.install_recorder()?;
+    describe_process();
+    Ok(handle)
+}
+
+fn describe_process() {
+    use metrics::{Unit, describe_gauge};
+    describe_gauge!("process_resident_memory_bytes", Unit::Bytes, "Resident memory.");
+    describe_gauge!("process_cpu_seconds_total", Unit::Seconds, "User and system CPU time.");
+    describe_gauge!("process_threads", Unit::Count, "Threads.");
+    describe_gauge!("process_open_fds", Unit::Count, "Open file descriptors.");
+    describe_gauge!("process_start_time_seconds", Unit::Seconds, "Start, as a Unix time.");
+}
+
+/// Refreshes the process gauges every few seconds, for as long as the runtime lives.
+pub fn watch_process() {
+    metrics::gauge!("process_start_time_seconds")
+        .set(time::OffsetDateTime::now_utc().unix_timestamp() as f64);
+    tokio::spawn(async {
+        let mut tick = tokio::time::interval(std::time::Duration::from_secs(5));
+        loop {
+            tick.tick().await;
+            record_process();
+        }
+    });
+}
+
+/// Reads the kernel's account of this process; nothing happens where there is no `/proc`.
+pub fn record_process() {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return };
+    let number = |name: &str| -> Option<f64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').split_whitespace().next()?.parse().ok()
+    };
+    if let Some(kib) = number("VmRSS") {
+        metrics::gauge!("process_resident_memory_bytes").set(kib * 1024.0);
+    }
+    if let Some(threads) = number("Threads") {
+        metrics::gauge!("process_threads").set(threads);
+    }
+    if let Ok(folder) = std::fs::read_dir("/proc/self/fd") {
+        metrics::gauge!("process_open_fds").set(folder.count() as f64);
+    }
+    if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
+        // proc(5): fields 14 and 15, in clock ticks, counted after the name in brackets, which may hold anything.
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let ticks: f64 = after_name
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .filter_map(|field| field.parse::<f64>().ok())
+            .sum();
+        metrics::gauge!("process_cpu_seconds_total")
+            .set(ticks / rustix::param::clock_ticks_per_second() as f64);
+    }
+}

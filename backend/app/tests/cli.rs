@@ -1,0 +1,201 @@
+//! The binary, without a database.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use common::process::{Finished, Workplace};
+use serde_json::Value;
+
+#[test]
+fn help_names_every_command_and_the_exit_codes() {
+    let help = Workplace::new().run(&["--help"]).expect(0);
+    for word in
+        ["up", "serve", "worker", "scan", "detect", "models", "gpu", "config", "migrate", "openapi", "health"]
+    {
+        let line = help.stdout.lines().find(|line| line.trim_start().starts_with(word));
+        assert!(line.is_some_and(|line| line.split_whitespace().count() > 2), "{word}: {}", help.stdout);
+    }
+    assert!(help.stdout.contains("Examples:") && help.stdout.contains("Exit status: 0 success"));
+    for command in ["up", "scan", "detect", "models", "config"] {
+        let help = Workplace::new().run(&[command, "--help"]).expect(0);
+        assert!(help.stdout.contains("--data-dir"), "{}", help.stdout);
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_status_2() {
+    let place = Workplace::new();
+    for args in [
+        &["fly"][..],
+        &["scan"],
+        &["detect", "--min-score", "2", "a.jpg"],
+        &["detect", "--max-faces", "0", "a.jpg"],
+        &["scan", "nowhere"],
+        &["detect", "--draw", "o.png", "a.jpg", "b.jpg"],
+        &["--set", "PORT"],
+        &["models", "verify", "huge"],
+    ] {
+        let finished = place.run(args).expect(2);
+        assert!(finished.stdout.is_empty() && finished.stderr.contains("error"), "{finished:?}");
+    }
+    assert!(place.run(&["scan", "nowhere"]).stderr.contains("nowhere is neither"));
+}
+
+#[test]
+fn config_check_shows_every_value_with_its_source_and_no_secret() {
+    let place = Workplace::new();
+    place.put("facecrawl.toml", "gpu_batch_size = 16");
+    place.put(".env", "LOG_FORMAT=json\n");
+    let run = |args: &[&str]| {
+        Finished::of(
+            place.facecrawl(args).env("DATABASE_URL", "postgres://u:s3cret@db/faces").env("WORKERS", ""),
+        )
+    };
+    let checked = run(&["config", "check", "--json", "--port", "9000"]).expect(0).json();
+    let of = |name: &str| -> (Value, Value) {
+        let all = checked["variables"].as_array().unwrap();
+        let one = all.iter().find(|variable| variable["name"] == name).unwrap();
+        (one["value"].clone(), one["source"].clone())
+    };
+    assert_eq!(of("PORT"), ("9000".into(), "--port".into()));
+    assert_eq!(of("DATABASE_URL"), ("postgres://u:***@db/faces".into(), "environment".into()));
+    assert_eq!(of("LOG_FORMAT"), ("json".into(), ".env".into()));
+    assert_eq!(of("GPU_BATCH_SIZE"), ("16".into(), "facecrawl.toml".into()));
+    assert_eq!(of("WORKERS"), ("0".into(), "default".into()));
+    assert_eq!(of("AUTH"), (Value::Null, "default".into()));
+    let table = run(&["config", "check"]).expect(0);
+    assert!(table.stdout.contains("GPU_BATCH_SIZE") && !table.stdout.contains("s3cret"), "{}", table.stdout);
+}
+
+#[test]
+fn a_wrong_configuration_is_status_2_and_says_what_is_allowed() {
+    let place = Workplace::new();
+    let refused = Finished::of(place.facecrawl(&["up"]).env("GPU_BACKEND", "vulkan")).expect(2);
+    assert!(refused.stderr.contains("GPU_BACKEND=vulkan (from environment)"), "{}", refused.stderr);
+    let refused = place.run(&["config", "check", "--host", "0.0.0.0"]).expect(2);
+    assert!(refused.stderr.contains("AUTH=none"), "{}", refused.stderr);
+    let refused = place.run(&["serve", "--host", "0.0.0.0"]).expect(2);
+    assert!(refused.stderr.contains("AUTH=none"), "{}", refused.stderr);
+    let refused = Finished::of(
+        place.facecrawl(&["gpu"]).env("FORCE_GPU_ONLY", "true").env("ALL_GPU", "1").env("GPU_BACKEND", "cpu"),
+    );
+    assert!(refused.expect(2).stderr.contains("contradicts GPU_BACKEND=cpu"));
+}
+
+#[test]
+fn models_are_listed_fetched_and_verified() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let place = Workplace::new();
+    let state = |name: &str| {
+        let list = place.run(&["models", "list", "--json"]).expect(0).json();
+        let packs = list["packs"].as_array().unwrap();
+        packs.iter().find(|pack| pack["name"] == name).unwrap()["state"].clone()
+    };
+    assert_eq!(state("compact"), "missing");
+    place.run(&["models", "verify"]).expect(1);
+    place.run(&["models", "fetch"]).expect(0);
+    assert_eq!(state("compact"), "ready");
+    place.run(&["models", "verify", "compact", "--json"]).expect(0);
+    place.put("models/mobilefacenet.onnx", "bit rot");
+    assert_eq!(state("compact"), "corrupt");
+    assert!(place.run(&["models", "verify"]).expect(1).stdout.contains("corrupt"));
+    place.run(&["models", "fetch", "compact"]).expect(0);
+    place.run(&["models", "verify"]).expect(0);
+
+    let refused = place.run(&["models", "fetch", "research"]).expect(2);
+    assert!(refused.stderr.contains("non-commercial") && refused.stderr.contains("--accept-license"));
+    place.run(&["models", "fetch", "research", "--accept-license"]).expect(0);
+    assert!(place.run(&["models", "list"]).expect(0).stdout.contains("compact (in use)"));
+}
+
+#[test]
+fn detect_answers_like_the_api_and_says_what_failed() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let place = Workplace::new();
+    place.put("obama.jpg", &obama);
+    place.put("view.jpg", testing::image("view.jpg").unwrap());
+    place.put("truncated.jpg", &obama[..2000]);
+    place.put("notes.jpg", "no image");
+    let found = place.run(&["detect", "--json", "obama.jpg", "view.jpg"]).expect(0).json();
+    let results = found["results"].as_array().unwrap();
+    assert_eq!((&results[0]["file"], &results[1]["file"]), (&"obama.jpg".into(), &"view.jpg".into()));
+    let faces = results[0]["faces"].as_array().unwrap();
+    assert_eq!(faces.len(), 1);
+    assert!(faces[0]["det_score"].as_f64().unwrap() > 0.8);
+    assert_eq!(faces[0]["landmarks"].as_array().unwrap().len(), 5);
+    assert_eq!(faces[0]["embedding"].as_array().unwrap().len(), 128);
+    assert!(faces[0]["quality"]["overall"].is_number());
+    assert_eq!(results[0]["image"]["format"], "jpeg");
+    assert_eq!(results[1]["faces"], Value::Array(Vec::new()));
+
+    let mixed =
+        place.run(&["detect", "--json", "--no-embeddings", "notes.jpg", "obama.jpg", "gone.jpg"]).expect(3);
+    let mixed = mixed.json();
+    assert_eq!(mixed["results"][0]["error"]["code"], "not_an_image");
+    assert_eq!(mixed["results"][2]["error"]["code"], "unreadable");
+    assert!(mixed["results"][1]["faces"][0].get("embedding").is_none());
+    let failed = place.run(&["detect", "notes.jpg", "truncated.jpg"]).expect(1);
+    assert!(
+        failed.stderr.contains("notes.jpg") && failed.stderr.contains("not an image"),
+        "{}",
+        failed.stderr
+    );
+}
+
+#[test]
+fn detect_prints_a_table_and_draws_what_it_found() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let place = Workplace::new();
+    place.put("obama.jpg", &obama);
+    let table = place.run(&["detect", "obama.jpg", "--draw", "faces.png"]).expect(0);
+    assert!(table.stdout.contains("obama.jpg") && table.stdout.contains("score"), "{}", table.stdout);
+    let drawn = std::fs::read(place.path().join("faces.png")).unwrap();
+    let limits = vision::Limits::default();
+    let (before, after) =
+        (vision::decode(&obama, &limits).unwrap().frame, vision::decode(&drawn, &limits).unwrap().frame);
+    assert_eq!((before.width(), before.height()), (after.width(), after.height()));
+    let green = |frame: &vision::Frame| frame.data().chunks(3).filter(|rgb| **rgb == [64, 255, 64]).count();
+    assert!(green(&after) > 500 && green(&before) == 0);
+}
+
+#[test]
+fn gpu_says_what_runs_where() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let place = Workplace::new();
+    let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();
+    let operations = report["operations"].as_array().unwrap();
+    assert_eq!(operations.len(), 5);
+    assert!(operations.iter().all(|operation| operation["effective"] == "cpu"), "{report}");
+    let table = place.run(&["gpu"]).expect(0);
+    assert!(
+        table.stdout.contains("ONNX Runtime") && table.stdout.contains("face_detection"),
+        "{}",
+        table.stdout
+    );
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_named() {
+    let place = Workplace::new();
+    let library = place.put("broken.so", "no library");
+    let failed = Finished::of(place.facecrawl(&["gpu"]).env("ORT_DYLIB_PATH", &library)).expect(1);
+    assert!(failed.stderr.contains("broken.so"), "{}", failed.stderr);
+}
+
+#[test]
+fn the_openapi_document_is_complete_without_a_service() {
+    let document = Workplace::new().run(&["openapi"]).expect(0).json();
+    assert!(document["paths"]["/faces/detect"]["post"].is_object(), "{document}");
+}
+
+#[test]
+fn health_fails_where_nobody_listens() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let failed = Workplace::new().run(&["health", "--port", &port]).expect(1);
+    assert!(failed.stderr.contains("/health/ready"), "{}", failed.stderr);
+}

@@ -1,0 +1,4 @@
+//! What the tests of the binary share.
+#![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub)]
+pub mod files;
+pub mod process;

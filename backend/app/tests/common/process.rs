@@ -1,0 +1,73 @@
+//! The binary in a folder of its own, with an environment of its own.
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A working folder for one test.
+pub struct Workplace {
+    folder: tempfile::TempDir,
+}
+
+impl Workplace {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The binary in this folder. Models come from the mirror; nothing of this process's environment comes in.
+    pub fn facecrawl(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_facecrawl"));
+        command.args(args).current_dir(self.path()).env_clear().stdin(Stdio::null());
+        command.env("ORT_DYLIB_PATH", testing::library());
+        if let Some(models) = testing::models_dir() {
+            command.env("FACE_MODEL_MIRROR", models);
+        }
+        command
+    }
+
+    /// Runs to the end.
+    pub fn run(&self, args: &[&str]) -> Finished {
+        Finished::of(&mut self.facecrawl(args))
+    }
+
+    /// Puts a file into the folder.
+    pub fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+/// What a run left.
+#[derive(Debug)]
+pub struct Finished {
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    pub fn of(command: &mut Command) -> Self {
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        Self {
+            status: status.code().expect("it ended by itself"),
+            stdout: String::from_utf8(stdout).unwrap(),
+            stderr: String::from_utf8(stderr).unwrap(),
+        }
+    }
+
+    /// Fails with everything it said when the status is another.
+    pub fn expect(self, status: i32) -> Self {
+        assert_eq!(self.status, status, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// The one JSON document on stdout.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
+    }
+}

@@ -1,0 +1,247 @@
+//! The model store against a web server of this test's own.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use app::models::{FileState, ModelError, ModelStore};
+use common::files::{FileServer, sha256};
+use inference::{Manifest, ModelFile, Pack};
+use std::io::Write;
+use std::path::Path;
+
+/// A model-sized file whose bytes differ everywhere.
+fn content() -> Vec<u8> {
+    (0..300_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+}
+
+fn file(name: &str, content: &[u8], urls: &[String]) -> ModelFile {
+    let mut file = Manifest::builtin().pack("compact").unwrap().files[0].clone();
+    file.file = name.into();
+    file.bytes = Some(content.len() as u64);
+    file.sha256 = sha256(content);
+    file.urls = urls.to_vec();
+    file.archive_member = None;
+    file.archive_sha256 = None;
+    file
+}
+
+fn pack(files: Vec<ModelFile>) -> Pack {
+    Pack { name: "test".into(), description: "a test".into(), restricted: None, files }
+}
+
+fn store(folder: &Path) -> ModelStore {
+    ModelStore { directory: folder.join("models"), mirror: None, accept_license: false }
+}
+
+fn on_disk(store: &ModelStore) -> Vec<String> {
+    let entries = std::fs::read_dir(&store.directory).unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != ".lock");
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn a_missing_model_is_downloaded_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    let ready = store.prepare(&pack).await.unwrap();
+    assert_eq!(std::fs::read(ready.directory.join("model.onnx")).unwrap(), content());
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(server.requests(), [("/model.onnx".to_owned(), None)]);
+    assert_eq!(on_disk(&store), ["model.onnx"]);
+}
+
+#[tokio::test]
+async fn a_broken_download_is_continued_where_it_broke_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    server.break_after(700_000);
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(store.inspect(&pack).unwrap(), [FileState::Verified]);
+    let requests = server.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1].1.as_deref(), Some("bytes=700000-"));
+}
+
+#[tokio::test]
+async fn what_an_earlier_process_left_is_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let model = file("model.onnx", &content(), &[server.url("/model.onnx")]);
+    let store = store(folder.path());
+    std::fs::create_dir_all(&store.directory).unwrap();
+    let part = store.directory.join(format!("model.onnx.{}.part", &model.sha256[..12]));
+    std::fs::write(&part, &content()[..1000]).unwrap();
+    store.prepare(&pack(vec![model])).await.unwrap();
+    assert_eq!(server.requests(), [("/model.onnx".to_owned(), Some("bytes=1000-".to_owned()))]);
+    assert_eq!(on_disk(&store), ["model.onnx"]);
+}
+
+#[tokio::test]
+async fn a_wrong_part_is_thrown_away_and_fetched_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let model = file("model.onnx", &content(), &[server.url("/model.onnx")]);
+    let store = store(folder.path());
+    std::fs::create_dir_all(&store.directory).unwrap();
+    let part = store.directory.join(format!("model.onnx.{}.part", &model.sha256[..12]));
+    std::fs::write(&part, b"not the beginning of this file").unwrap();
+    store.prepare(&pack(vec![model.clone()])).await.unwrap();
+    assert_eq!(store.inspect(&pack(vec![model])).unwrap(), [FileState::Verified]);
+    assert_eq!(server.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_ranges_is_asked_for_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    server.ignore_ranges();
+    server.break_after(50_000);
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(store.inspect(&pack).unwrap(), [FileState::Verified]);
+}
+
+#[tokio::test]
+async fn a_corrupt_file_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    std::fs::create_dir_all(&store.directory).unwrap();
+    std::fs::write(store.directory.join("model.onnx"), b"bit rot").unwrap();
+    assert_eq!(store.inspect(&pack).unwrap(), [FileState::Corrupt { sha256: sha256(b"bit rot") }]);
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(std::fs::read(store.directory.join("model.onnx")).unwrap(), content());
+}
+
+#[tokio::test]
+async fn wrong_content_never_gets_the_models_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut forged = content();
+    forged[7] ^= 1;
+    let server = FileServer::start([("/forged", forged), ("/long", vec![0; 2_000_000])]).await;
+    let urls = [server.url("/forged"), server.url("/long"), server.url("/absent")];
+    let pack = pack(vec![file("model.onnx", &content(), &urls)]);
+    let store = store(folder.path());
+    let error = store.prepare(&pack).await.unwrap_err();
+    let ModelError::Unavailable { file, reasons } = &error else { panic!("{error}") };
+    assert_eq!(file, "model.onnx");
+    assert_eq!(reasons.len(), 3);
+    assert!(
+        reasons[0].contains("sha256") && reasons[1].contains("longer") && reasons[2].contains("404"),
+        "{reasons:?}"
+    );
+    assert!(on_disk(&store).is_empty(), "{:?}", on_disk(&store));
+}
+
+#[tokio::test]
+async fn the_second_address_serves_when_the_first_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let urls = [server.url("/absent"), server.url("/model.onnx")];
+    store(folder.path()).prepare(&pack(vec![file("model.onnx", &content(), &urls)])).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_mirror_is_asked_before_the_network_and_checked_like_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = folder.path().join("mirror");
+    std::fs::create_dir_all(&mirror).unwrap();
+    std::fs::write(mirror.join("good.onnx"), content()).unwrap();
+    std::fs::write(mirror.join("bad.onnx"), b"something else").unwrap();
+    let server = FileServer::start([("/bad.onnx", content()), ("/good.onnx", content())]).await;
+    let pack = pack(vec![
+        file("good.onnx", &content(), &[server.url("/good.onnx")]),
+        file("bad.onnx", &content(), &[server.url("/bad.onnx")]),
+    ]);
+    let store = ModelStore { mirror: Some(mirror), ..store(folder.path()) };
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(store.inspect(&pack).unwrap(), [FileState::Verified, FileState::Verified]);
+    assert_eq!(server.requests(), [("/bad.onnx".to_owned(), None)]);
+}
+
+fn zipped(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, content) in members {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(content).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+#[tokio::test]
+async fn members_of_an_archive_come_from_one_download() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = zipped(&[("pack/a.onnx", &content()), ("pack/b.onnx", b"b"), ("readme.txt", b"hello")]);
+    let server = FileServer::start([("/pack.zip", archive.clone())]).await;
+    let member = |name: &str, content: &[u8], member: &str| ModelFile {
+        archive_member: Some(member.into()),
+        archive_sha256: Some(sha256(&archive)),
+        ..file(name, content, &[server.url("/pack.zip")])
+    };
+    let pack = pack(vec![member("a.onnx", &content(), "pack/a.onnx"), member("b.onnx", b"b", "b.onnx")]);
+    let store = store(folder.path());
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(server.requests().len(), 1);
+    assert_eq!(on_disk(&store), ["a.onnx", "b.onnx"]);
+    assert_eq!(std::fs::read(store.directory.join("a.onnx")).unwrap(), content());
+}
+
+#[tokio::test]
+async fn an_archive_or_member_that_is_not_the_manifests_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = zipped(&[("a.onnx", b"forged")]);
+    let server = FileServer::start([("/pack.zip", archive.clone())]).await;
+    let member = |archive_sha256: String, member: &str| ModelFile {
+        archive_member: Some(member.into()),
+        archive_sha256: Some(archive_sha256),
+        bytes: None,
+        ..file("a.onnx", b"genuine", &[server.url("/pack.zip")])
+    };
+    let store = store(folder.path());
+    for (archive_sha256, name, reason) in [
+        (sha256(b"another archive"), "a.onnx", "sha256"),
+        (sha256(&archive), "a.onnx", "sha256"),
+        (sha256(&archive), "c.onnx", "the archive has no c.onnx"),
+    ] {
+        let error = store.prepare(&pack(vec![member(archive_sha256, name)])).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+        assert!(!store.directory.join("a.onnx").exists());
+    }
+}
+
+#[tokio::test]
+async fn two_at_once_fetch_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    let (one, other) = tokio::join!(store.prepare(&pack), store.prepare(&pack));
+    one.unwrap();
+    other.unwrap();
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let mut pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    pack.restricted = Some("For non-commercial research only.".into());
+    let store = store(folder.path());
+    let error = store.prepare(&pack).await.unwrap_err();
+    assert!(matches!(error, ModelError::Licence { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("For non-commercial research only.") && text.contains("--accept-license"),
+        "{text}"
+    );
+    assert!(server.requests().is_empty());
+    ModelStore { accept_license: true, ..store }.prepare(&pack).await.unwrap();
+}

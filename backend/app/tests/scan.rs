@@ -1,0 +1,123 @@
+//! `scan` on real folders, a real site and a real database.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use common::files::FileServer;
+use common::process::{Finished, Workplace};
+use serde_json::Value;
+use testing::TestDatabase;
+
+fn scan(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Finished {
+    let mut all = vec!["scan", "--json"];
+    all.extend(args);
+    Finished::of(
+        place
+            .facecrawl(&all)
+            .env("DATABASE_URL", database.url())
+            .env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8")
+            .env("CRAWL_DELAY_MS", "0"),
+    )
+}
+
+fn outcome<'a>(document: &'a Value, name: &str) -> &'a Value {
+    let files = document["files"].as_array().unwrap();
+    files
+        .iter()
+        .find(|file| file["path"].as_str().unwrap().ends_with(name))
+        .unwrap_or_else(|| panic!("{document}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_file_of_a_folder_is_accounted_for() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    place.put("photos/obama.jpg", &obama);
+    place.put("photos/again/copy.jpg", &obama);
+    place.put("photos/two", testing::image("two_people.jpg").unwrap());
+    place.put("photos/truncated.jpg", &obama[..2000]);
+    place.put("photos/fake.png", "no image");
+    place.put("photos/notes.txt", "text");
+    place.put("photos/.hidden.jpg", &obama);
+
+    let summary = scan(&place, &database, &["photos", "--collection", "press"]).expect(3).json();
+    assert_eq!(summary["images"]["total"], 5);
+    assert_eq!(summary["images"]["processed"], 2);
+    assert_eq!(summary["images"]["duplicate"], 1);
+    assert_eq!(summary["images"]["skipped"], 1);
+    assert_eq!(summary["images"]["failed"], 1);
+    assert_eq!(summary["ignored_files"], 1);
+    assert_eq!(summary["interrupted"], false);
+    assert_eq!(summary["crawls"][0]["state"], "completed");
+    assert_eq!(summary["reasons"]["corrupt_image"], 1);
+    assert_eq!(summary["reasons"]["not_an_image"], 1);
+    assert_eq!(summary["files"].as_array().unwrap().len(), 5);
+    assert_eq!(outcome(&summary, "truncated.jpg")["reason"], "corrupt_image");
+    assert_eq!(outcome(&summary, "fake.png")["outcome"], "skipped");
+    assert_eq!(outcome(&summary, "/two")["faces"], 2);
+    let stored = outcome(&summary, "photos/obama.jpg")["faces"].as_i64().unwrap()
+        + outcome(&summary, "again/copy.jpg")["faces"].as_i64().unwrap();
+    assert_eq!(stored, 1, "one of the two is the other's duplicate: {summary}");
+
+    // What is on stdout is in the database.
+    let store = database.store();
+    let filter = store::images::ImageFilter { collection: "press".into(), ..Default::default() };
+    assert_eq!(store.images(&filter, None, 100).await.unwrap().len(), 2);
+    let filter = store::faces::FaceFilter { collection: "press".into(), ..Default::default() };
+    assert_eq!(store.faces(&filter, None, 100).await.unwrap().len(), 3);
+
+    let again = scan(&place, &database, &["photos/obama.jpg", "photos/two", "-c", "press"]).expect(0).json();
+    assert_eq!(again["images"]["duplicate"], 2);
+    assert_eq!(outcome(&again, "obama.jpg")["reason"], "exact_duplicate");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_in_which_nothing_can_be_used_fails() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    let notes = place.put("notes.txt", "text");
+    let failed = scan(&place, &database, &[notes.to_str().unwrap()]).expect(1).json();
+    assert_eq!(outcome(&failed, "notes.txt")["reason"], "not_an_image");
+    std::fs::create_dir(place.path().join("empty")).unwrap();
+    let nothing = scan(&place, &database, &["empty"]).expect(0).json();
+    assert_eq!(nothing["images"]["total"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_for_people_and_alone_on_stdout() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    place.put("obama.jpg", obama);
+    let finished =
+        Finished::of(place.facecrawl(&["scan", "obama.jpg"]).env("DATABASE_URL", database.url())).expect(0);
+    assert!(finished.stdout.contains("Images/s") && finished.stdout.contains("Faces"), "{}", finished.stdout);
+    assert!(!finished.stdout.contains("INFO"), "{}", finished.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_is_crawled_to_its_end() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    let page = r#"<html><img src="/obama.jpg"><img src="/gone.jpg"><a href="/next">next</a></html>"#;
+    let server = FileServer::start([
+        ("/", page.into()),
+        ("/next", r#"<html><img src="two.jpg"></html>"#.into()),
+        ("/obama.jpg", obama),
+        ("/two.jpg", testing::image("two_people.jpg").unwrap()),
+    ])
+    .await;
+    let summary = scan(&place, &database, &[&server.url("/"), "--max-pages", "10"]).expect(3).json();
+    assert_eq!(summary["crawls"][0]["state"], "completed", "{summary}");
+    assert_eq!(summary["pages"]["fetched"], 2, "{summary}");
+    assert_eq!(summary["images"]["total"], 3, "{summary}");
+    assert_eq!(summary["images"]["processed"], 2, "{summary}");
+    assert_eq!(summary["reasons"]["http_404"], 1, "{summary}");
+    assert_eq!(summary["faces"], 3);
+    let refused = scan(&place, &database, &[&server.url("/"), "--max-pages", "0"]).expect(2);
+    assert!(refused.stderr.contains("max_pages"), "{}", refused.stderr);
+}

@@ -1,0 +1,163 @@
+//! The service from start to stop, through its signals and over HTTP.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use common::process::{Finished, Workplace};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use testing::TestDatabase;
+
+/// A running service. Killed when a test fails before it stopped it.
+struct Service {
+    child: Child,
+    base: String,
+    log: std::thread::JoinHandle<String>,
+}
+
+impl Service {
+    /// Starts it and waits for the line that says where it is.
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut log = String::new();
+        let ready = lines.find_map(|line| {
+            let line = line.unwrap();
+            log.push_str(&line);
+            log.push('\n');
+            line.contains("is ready").then_some(line)
+        });
+        let Some(ready) = ready else { panic!("it ended without being ready:\n{log}") };
+        let base = ready.split_whitespace().find(|word| word.starts_with("http://")).unwrap_or_default();
+        let base = base.to_owned();
+        let log = std::thread::spawn(move || {
+            lines.map_while(Result::ok).fold(log, |log, line| format!("{log}{line}\n"))
+        });
+        Self { child, base, log }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Status and log.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap();
+        (status.code(), self.log.join().unwrap())
+    }
+}
+
+async fn get(url: &str) -> (u16, String) {
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
+    let response = client.get(url).send().await.unwrap();
+    (response.status().as_u16(), response.text().await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn up_is_ready_answers_and_stops_when_asked() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    let service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
+    let (status, body) = get(&format!("{}/health/ready", service.base)).await;
+    assert_eq!(status, 200, "{body}");
+    place.run(&["health", "--url", &service.base]).expect(0);
+
+    let detect = format!("{}/faces/detect", service.base);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let answer = client.post(detect).header("content-type", "image/jpeg").body(obama).send().await.unwrap();
+    let answer: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(answer["faces"].as_array().unwrap().len(), 1);
+
+    let (status, metrics) = get(&format!("{}/metrics", service.base)).await;
+    assert_eq!(status, 200);
+    for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_threads", "_bucket"] {
+        assert!(metrics.contains(name), "{name} is missing:\n{metrics}");
+    }
+    service.signal(Signal::TERM);
+    let (status, log) = service.ended();
+    assert_eq!(status, Some(0), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn up_brings_a_database_of_its_own_and_takes_it_along() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let place = Workplace::new();
+    let bin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
+    let up = |place: &Workplace| {
+        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        command.env("POSTGRES_BIN_DIR", &bin);
+        command
+    };
+    let service = Service::start(&mut up(&place));
+    assert_eq!(get(&format!("{}/health/ready", service.base)).await.0, 200);
+
+    let second = Finished::of(&mut up(&place)).expect(1);
+    assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
+
+    service.signal(Signal::INT);
+    let (status, log) = service.ended();
+    assert_eq!(status, Some(0), "{log}");
+    let pid_file = place.path().join("data/postgres/postmaster.pid");
+    assert!(!pid_file.exists(), "the server was stopped with the service:\n{log}");
+
+    // The same data again.
+    let service = Service::start(&mut up(&place));
+    assert_eq!(get(&format!("{}/collections", service.base)).await.0, 200);
+    service.signal(Signal::TERM);
+    assert_eq!(service.ended().0, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_and_worker_share_a_database() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    place.run(&["models", "fetch"]).expect(0);
+    let start = |args: &[&str]| Service::start(place.facecrawl(args).env("DATABASE_URL", database.url()));
+    let (api, worker) = (start(&["serve", "--port", "0"]), start(&["worker"]));
+    assert_eq!(get(&format!("{}/health/ready", api.base)).await.0, 200);
+    assert_eq!(worker.base, "");
+    for service in [api, worker] {
+        service.signal(Signal::TERM);
+        let (status, log) = service.ended();
+        assert_eq!(status, Some(0), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_in_use_is_said_before_anything_slow_starts() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let place = Workplace::new();
+    let failed = place.run(&["up", "--port", &port]).expect(1);
+    assert!(failed.stderr.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{}", failed.stderr);
+    assert!(!place.path().join("data").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_not_there_is_named_without_its_password() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let place = Workplace::new();
+    let url = "postgres://u:s3cret@127.0.0.1:1/faces";
+    let failed = Finished::of(place.facecrawl(&["migrate"]).env("DATABASE_URL", url)).expect(1);
+    assert!(failed.stderr.contains("postgres://u:***@127.0.0.1:1/faces"), "{}", failed.stderr);
+    assert!(!failed.stderr.contains("s3cret"), "{}", failed.stderr);
+}
+
+#[tokio::test]
+async fn migrate_says_what_it_did() {
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    let migrate = Finished::of(place.facecrawl(&["migrate", "--json"]).env("DATABASE_URL", database.url()));
+    assert_eq!(migrate.expect(0).json()["migrations_run"], 0);
+}
