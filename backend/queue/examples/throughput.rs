@@ -39,10 +39,10 @@ async fn main() -> Result<()> {
 }
 
 async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_json::Value> {
-    let pool =
-        PgPoolOptions::new().max_connections(options.workers as u32 + 1).connect_with(database).await?;
+    let pool = PgPoolOptions::new().max_connections(1).connect_with(database).await?;
     sqlx::raw_sql(include_str!("../../../migrations/0001_queue.sql")).execute(&pool).await?;
-    let queue = Queue::new(pool.clone(), Config::default());
+    // As a runner has it.
+    let queue = Queue::new(pool.clone(), Config::default()).on_own_connections(options.workers as u32 + 1);
 
     // Alternating rounds, so that a machine that slows down or speeds up does so for both.
     let (mut alone, mut behind, mut enqueued) = (Vec::new(), Vec::new(), Vec::new());

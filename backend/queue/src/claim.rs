@@ -80,23 +80,26 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
     PgInterval { months: 0, days: 0, microseconds }
 }
 
-/// The distinct (kind, priority) pairs that have jobs, found by hopping along `jobs_ready`: their number, not the
-/// number of jobs, is the cost. Within one such band the due jobs are a contiguous range of the index. `kinds` and `slots`
-/// come from the `wanted` that stands before it.
+/// The distinct (kind, priority) pairs that have jobs, each with its first job, found by hopping along
+/// `jobs_ready`: their number, not the number of jobs, is the cost. Within one such band the due jobs are a contiguous range
+/// of the index, and who starts at its first job does not walk again over the dead entries that claims leave before it.
+/// `kind` and `slots` come from the `wanted` that stands before it.
 macro_rules! bands {
     () => {
         "bands as (
-    select w.kind, w.slots,
-           (select j.priority from jobs j
-            where j.kind = w.kind and j.state <> 'running' and not j.held
-            order by j.kind, j.priority limit 1) as priority
-    from wanted w
+    select w.kind, w.slots, f.priority, f.first_at, f.first_id
+    from wanted w cross join lateral (
+        select j.priority, j.scheduled_at as first_at, j.id as first_id from jobs j
+        where j.kind = w.kind and j.state <> 'running' and not j.held
+        order by j.kind, j.priority, j.scheduled_at, j.id limit 1
+    ) f
     union all
-    select b.kind, b.slots,
-           (select j.priority from jobs j
-            where j.kind = b.kind and j.priority > b.priority and j.state <> 'running' and not j.held
-            order by j.kind, j.priority limit 1)
-    from bands b where b.priority is not null
+    select b.kind, b.slots, f.priority, f.first_at, f.first_id
+    from bands b cross join lateral (
+        select j.priority, j.scheduled_at as first_at, j.id as first_id from jobs j
+        where j.kind = b.kind and j.priority > b.priority and j.state <> 'running' and not j.held
+        order by j.kind, j.priority, j.scheduled_at, j.id limit 1
+    ) f
 )"
     };
 }
@@ -106,32 +109,35 @@ pub(crate) use bands;
 /// kinds; the second locks that many of each band, passing over what others have locked. One look with locks could not
 /// both merge several bands in order and lock no more than it takes.
 ///
-/// `id = any(array(...))` here and in the other batches instead of a join: the planner cannot know how few rows a batch
-/// has and might otherwise read the whole table for it; an array it always takes through the primary key.
+/// `id = any(array(...))` here, and `cross join lateral (... limit 1)` in the other batches, instead of plain joins: the
+/// planner cannot know how few rows a batch has and might read the whole table for it, or compare each with each; these
+/// two it always takes through the primary key.
 const CLAIM: &str = concat!(
     "with recursive wanted as (
     select kind, slots from unnest($1::text[], $2::bigint[]) as w(kind, slots)
 ), ",
     bands!(),
     ", due as (
-    select b.kind, b.slots, b.priority, d.scheduled_at, d.id
+    select b.kind, b.slots, b.priority, b.first_at, b.first_id, d.scheduled_at, d.id
     from bands b cross join lateral (
         select j.scheduled_at, j.id from jobs j
-        where j.kind = b.kind and j.priority = b.priority and j.scheduled_at <= now()
+        where j.kind = b.kind and j.priority = b.priority
+          and (j.scheduled_at, j.id) >= (b.first_at, b.first_id) and j.scheduled_at <= now()
           and j.state <> 'running' and not j.held
         order by j.kind, j.priority, j.scheduled_at, j.id limit b.slots
     ) d
-    where b.priority is not null
 ), placed as (
     select d.*, row_number() over (partition by kind order by priority, scheduled_at, id) as place from due d
 ), best as (
-    select kind, priority from placed where place <= slots order by priority, scheduled_at, id limit $3
+    select kind, priority, first_at, first_id from placed where place <= slots order by priority, scheduled_at, id limit $3
 ), shares as (
-    select kind, priority, count(*) as share from best group by kind, priority
+    select kind, priority, first_at, first_id, count(*) as share from best
+    group by kind, priority, first_at, first_id
 ), picked as materialized (
     select p.id from shares s cross join lateral (
         select j.id from jobs j
-        where j.kind = s.kind and j.priority = s.priority and j.scheduled_at <= now()
+        where j.kind = s.kind and j.priority = s.priority
+          and (j.scheduled_at, j.id) >= (s.first_at, s.first_id) and j.scheduled_at <= now()
           and j.state <> 'running' and not j.held
         order by j.kind, j.priority, j.scheduled_at, j.id limit s.share
         for update skip locked
@@ -150,8 +156,9 @@ const HEARTBEAT: &str = "
 with mine as (
     select id, fence from unnest($1::uuid[], $2::bigint[]) as m(id, fence)
 ), picked as materialized (
-    select j.id from jobs j join mine m on m.id = j.id and m.fence = j.fence
-    where j.id = any($1) and j.state = 'running' for update of j skip locked
+    select j.id from mine m cross join lateral (
+        select id from jobs where id = m.id and fence = m.fence and state = 'running' limit 1 for update skip locked
+    ) j
 ), kept as (
     update jobs set lease_until = clock_timestamp() + $3 where id = any(array(select id from picked))
 )
@@ -164,11 +171,5 @@ const NEXT_DUE: &str = concat!(
 ), ",
     bands!(),
     "
-select extract(epoch from min(d.scheduled_at) - clock_timestamp())::float8
-from bands b cross join lateral (
-    select j.scheduled_at from jobs j
-    where j.kind = b.kind and j.priority = b.priority and j.state <> 'running' and not j.held
-    order by j.kind, j.priority, j.scheduled_at limit 1
-) d
-where b.priority is not null"
+select extract(epoch from min(first_at) - clock_timestamp())::float8 from bands"
 );

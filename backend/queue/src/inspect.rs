@@ -211,11 +211,5 @@ const OLDEST_DUE: &str = concat!(
 ), ",
     bands!(),
     "
-select extract(epoch from clock_timestamp() - min(d.scheduled_at))::float8
-from bands b cross join lateral (
-    select j.scheduled_at from jobs j
-    where j.kind = b.kind and j.priority = b.priority and j.state <> 'running' and not j.held
-    order by j.kind, j.priority, j.scheduled_at limit 1
-) d
-where b.priority is not null"
+select extract(epoch from clock_timestamp() - min(first_at))::float8 from bands"
 );

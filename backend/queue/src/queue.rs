@@ -4,7 +4,8 @@
 //! run), `groups` (hold, release, cancel) and `inspect` (list, retry, stats, purge).
 use crate::NewJob;
 use sha2::{Digest, Sha256};
-use sqlx::{PgConnection, PgPool};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Executor, PgConnection, PgPool};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use uuid::Uuid;
@@ -14,6 +15,9 @@ pub const CHANNEL: &str = "facecrawl_jobs";
 
 /// Longer unique keys are stored as their SHA-256: an index entry of Postgres ends at 2.7 kB, and URLs do not.
 const LONGEST_PLAIN_KEY: usize = 512;
+
+/// How long a call waits for a connection of the queue's own before it takes the database for lost.
+const ACQUIRE: Duration = Duration::from_secs(5);
 
 /// Times of the queue.
 #[derive(Clone, Debug)]
@@ -84,6 +88,23 @@ impl Queue {
     /// The pool, for callers that open the transaction.
     pub fn pool(&self) -> &PgPool {
         &self.pool
+    }
+
+    /// The same queue on connections of its own: at most `connections`, opened when they are first used. Other users of
+    /// the pool cannot starve it, and its statements are planned once for each connection: planning a claim takes longer than
+    /// running it, and its plan never depends on its values.
+    pub fn on_own_connections(&self, connections: u32) -> Self {
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(ACQUIRE)
+            .after_connect(|conn, _| {
+                Box::pin(async move {
+                    conn.execute("set plan_cache_mode = force_generic_plan; set jit = off").await?;
+                    Ok(())
+                })
+            })
+            .connect_lazy_with(self.pool.connect_options().as_ref().clone());
+        Self { pool, config: self.config.clone() }
     }
 
     /// The times in force.

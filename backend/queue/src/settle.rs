@@ -198,8 +198,9 @@ const COMPLETE: &str = concat!(
 
 const COMPLETE_MANY: &str = concat!(
     "with picked as materialized (
-    select j.id from jobs j join unnest($1::uuid[], $2::bigint[]) as m(id, fence) on m.id = j.id and m.fence = j.fence
-    where j.id = any($1) and j.state = 'running' for update of j skip locked
+    select j.id from unnest($1::uuid[], $2::bigint[]) as m(id, fence) cross join lateral (
+        select id from jobs where id = m.id and fence = m.fence and state = 'running' limit 1 for update skip locked
+    ) j
 ), gone as (
     delete from jobs where id = any(array(select id from picked)) returning *
 ) ",
@@ -239,8 +240,9 @@ where id = $1 and fence = $2 and state = 'running'";
 
 const RELEASE: &str = "
 with picked as materialized (
-    select j.id from jobs j join unnest($1::uuid[], $2::bigint[]) as m(id, fence) on m.id = j.id and m.fence = j.fence
-    where j.id = any($1) and j.state = 'running' for update of j skip locked
+    select j.id from unnest($1::uuid[], $2::bigint[]) as m(id, fence) cross join lateral (
+        select id from jobs where id = m.id and fence = m.fence and state = 'running' limit 1 for update skip locked
+    ) j
 )
 update jobs
 set state = case when attempt > 1 then 'retryable' else 'available' end::job_state, lease_until = null,
@@ -250,7 +252,7 @@ returning id";
 
 const RESCUE: &str = concat!(
     "with expired as materialized (
-    select id from jobs where state = 'running' and lease_until < clock_timestamp()
+    select id from jobs where state = 'running' and lease_until < now()
     order by lease_until limit $1 for update skip locked
 ), gone as (
     delete from jobs where id = any(array(select id from expired)) and attempt >= max_attempts returning *
@@ -266,5 +268,6 @@ select (select count(*) from back), (select count(*) from filed)"
 );
 
 const STILL_HELD: &str = "
-select j.id, j.fence from jobs j join unnest($1::uuid[], $2::bigint[]) as m(id, fence) on m.id = j.id and m.fence = j.fence
-where j.id = any($1) and j.state = 'running'";
+select j.id, j.fence from unnest($1::uuid[], $2::bigint[]) as m(id, fence) cross join lateral (
+    select id, fence from jobs where id = m.id and fence = m.fence and state = 'running' limit 1
+) j";

@@ -14,7 +14,6 @@ mod telemetry;
 use crate::{ClaimedJob, Queue};
 use holdings::Holdings;
 use slots::Slots;
-use sqlx::postgres::PgPoolOptions;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Connections of the runner's own: one listens, the others take turns.
 const OWN_CONNECTIONS: u32 = 5;
-/// How long the runner waits for one of them before it takes the database for lost and tries again later.
-const ACQUIRE: Duration = Duration::from_secs(5);
 
 /// How a run ended.
 #[derive(Debug)]
@@ -85,12 +82,8 @@ impl Runner {
         }
         let limits = handlers.keys().map(|kind| (kind.clone(), *config.concurrency.get(kind).unwrap_or(&1)));
         let slots = Arc::new(Slots::new(limits));
-        let own = PgPoolOptions::new()
-            .max_connections(OWN_CONNECTIONS)
-            .acquire_timeout(ACQUIRE)
-            .connect_lazy_with(queue.pool().connect_options().as_ref().clone());
         let shared = Arc::new(Shared {
-            queue: Queue::new(own, queue.config().clone()),
+            queue: queue.on_own_connections(OWN_CONNECTIONS),
             handlers,
             config,
             slots: Arc::clone(&slots),

@@ -115,7 +115,7 @@ async fn whole_group_changes_and_working_transactions_do_not_deadlock() {
                     let mut tx = bench.db.pool().begin().await.unwrap();
                     match bench.queue.complete(&mut tx, *claim).await {
                         Ok(()) => {
-                            if worker % 2 == 0 {
+                            if worker.is_multiple_of(2) {
                                 bench.queue.enqueue(&mut tx, &[job.clone(), job.clone()]).await.unwrap();
                             }
                             tx.commit().await.unwrap();
