@@ -2,7 +2,7 @@
 //!
 //! The page is decoded to UTF-8 (`charset`), read once by a streaming parser that never builds a tree (`reader`), and what it finds is
 //! resolved at the end, when `<base href>` is known for certain (`resolve`).
-mod charset;
+pub(crate) mod charset;
 mod css;
 mod json_ld;
 mod picture;
@@ -11,6 +11,7 @@ mod resolve;
 mod srcset;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use crate::Directives;
 use url::Url;

@@ -8,6 +8,7 @@ pub mod fetch;
 pub mod guard;
 pub mod robots;
 pub mod scope;
+pub mod sitemap;
 pub mod urls;
 
 pub use config::Config;
@@ -17,3 +18,4 @@ pub use fetch::{FetchError, Fetched, Fetcher, HopPolicy, Request};
 pub use guard::{Guard, GuardError};
 pub use robots::Robots;
 pub use scope::Scope;
+pub use sitemap::Sitemap;

@@ -60,9 +60,7 @@ fn listed(entry: &str, url: &Url) -> bool {
     let Some(host) = url.host_str().map(|h| h.trim_end_matches('.')) else { return false };
     let entry = entry.trim();
     let (name, port) = match entry.rsplit_once(':') {
-        Some((name, port))
-            if port.parse::<u16>().is_ok() && !(name.contains(':') && !name.ends_with(']')) =>
-        {
+        Some((name, port)) if port.parse::<u16>().is_ok() && (!name.contains(':') || name.ends_with(']')) => {
             (name, port.parse::<u16>().ok())
         }
         _ => (entry, None),

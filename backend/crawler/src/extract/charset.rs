@@ -6,7 +6,7 @@ use std::borrow::Cow;
 const PRESCAN: usize = 4096;
 
 /// The page as text, and the encoding in which its URLs' queries are written.
-pub(super) fn decode<'a>(bytes: &'a [u8], content_type: Option<&str>) -> (Cow<'a, str>, &'static Encoding) {
+pub(crate) fn decode<'a>(bytes: &'a [u8], content_type: Option<&str>) -> (Cow<'a, str>, &'static Encoding) {
     if let Some((encoding, length)) = Encoding::for_bom(bytes) {
         return (encoding.decode_without_bom_handling(&bytes[length..]).0, encoding);
     }

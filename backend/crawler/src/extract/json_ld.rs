@@ -52,10 +52,8 @@ fn pictures(value: &Value, found: &mut impl FnMut(&str)) {
     match value {
         Value::String(url) => found(url),
         Value::Array(items) => items.iter().for_each(|item| pictures(item, found)),
-        Value::Object(object) => {
-            if !picture(value, found) {
-                object.values().for_each(|inner| walk(inner, found));
-            }
+        Value::Object(object) if !picture(value, found) => {
+            object.values().for_each(|inner| walk(inner, found));
         }
         _ => {}
     }

@@ -1,6 +1,7 @@
 //! One pass over the markup: what is written, before any URL is resolved.
 use super::picture::{self, Candidate, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, Offer, is_fetchable};
 use super::resolve::{has_image_extension, is_image_link};
+use super::text::{Attributes, refresh_target, tidy, unescape};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_TEXT, css, json_ld};
 use crate::Directives;
 use lol_html::html_content::{Element, TextChunk};
@@ -139,7 +140,8 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>) {
 impl State {
     fn element(&mut self, el: &Element<'_, '_>) {
         let tag = el.tag_name();
-        let get = |name: &str| attribute(el, name);
+        let attributes = Attributes::of(el);
+        let get = |name: &str| attributes.get(name);
         match tag.as_str() {
             "base" if self.found.base.is_none() && !self.in_noscript => self.found.base = get("href"),
             "title" => self.in_title = self.found.title.is_none() && !self.in_svg,
@@ -195,21 +197,19 @@ impl State {
             "style" | "noscript" => self.block.clear(),
             _ => {}
         }
-        self.any_element(el, &tag);
+        self.any_element(&attributes, &tag);
     }
 
     /// What every element may carry: a background, or an image for a lazy loader.
-    fn any_element(&mut self, el: &Element<'_, '_>, tag: &str) {
-        for attribute in el.attributes() {
-            let name = attribute.name();
+    fn any_element(&mut self, attributes: &Attributes, tag: &str) {
+        for (name, value) in &attributes.0 {
             if name == "style" {
-                let style = unescape(attribute.value());
-                self.style(&style, true);
+                self.style(&unescape(value), true);
             } else if name.starts_with("data-") {
                 let background = LAZY_BACKGROUND.contains(&name.as_str());
                 let elsewhere = !matches!(tag, "img" | "image" | "amp-img" | "source" | "iframe" | "frame");
                 if background || (elsewhere && LAZY_SRC.contains(&name.as_str())) {
-                    let value = unescape(attribute.value());
+                    let value = unescape(value);
                     if value.contains("url(") {
                         css::images(&format!("background:{value}"), true, |url| {
                             self.image(&url, "lazy", None)
@@ -365,14 +365,6 @@ fn offer(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> Offer {
     }
 }
 
-fn attribute(el: &Element<'_, '_>, name: &str) -> Option<String> {
-    el.get_attribute(name).map(unescape)
-}
-
-fn unescape(value: String) -> String {
-    if value.contains('&') { htmlize::unescape_attribute(value).into_owned() } else { value }
-}
-
 fn is_svg(el: &Element<'_, '_>) -> bool {
     el.namespace_uri() == "http://www.w3.org/2000/svg"
 }
@@ -385,41 +377,4 @@ fn is_picture_property(itemprop: &str) -> bool {
     itemprop
         .split_ascii_whitespace()
         .any(|p| matches!(p, "image" | "thumbnailUrl" | "contentUrl" | "thumbnail"))
-}
-
-/// The target in `5; url='/next'` (HTML standard, shared declarative refresh steps); `None` for a plain reload.
-fn refresh_target(content: &str) -> Option<&str> {
-    let rest = content.trim_ascii_start().trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let rest = rest.trim_ascii_start();
-    let rest = rest.strip_prefix([';', ',']).unwrap_or(rest).trim_ascii_start();
-    let target = match rest.get(..3) {
-        Some(word) if word.eq_ignore_ascii_case("url") => {
-            let after = rest[3..].trim_ascii_start();
-            after.strip_prefix('=').map_or(rest, str::trim_ascii_start)
-        }
-        _ => rest,
-    };
-    let target = match target.chars().next()? {
-        quote @ ('"' | '\'') => target[1..].split(quote).next().unwrap_or_default(),
-        _ => target.trim_ascii_end(),
-    };
-    (!target.is_empty()).then_some(target)
-}
-
-/// One line of at most `MAX_TEXT` characters.
-fn tidy(text: &str) -> String {
-    let mut out = String::new();
-    for word in text.split_whitespace() {
-        if !out.is_empty() {
-            out.push(' ');
-        }
-        out.push_str(word);
-        if out.len() > 4 * MAX_TEXT {
-            break;
-        }
-    }
-    match out.char_indices().nth(MAX_TEXT) {
-        Some((end, _)) => out[..end].to_owned(),
-        None => out,
-    }
 }

@@ -88,10 +88,10 @@ impl Fetcher {
                 continue;
             }
             let conditional = request.etag.is_some() || request.last_modified.is_some();
-            if !(200..300).contains(&status) && !(status == 304 && conditional) {
-                return Err(FetchError::Status { status, retry_after });
+            if (200..300).contains(&status) || (status == 304 && conditional) {
+                return self.read(url, response, request.kind, redirects, deadline).await;
             }
-            return self.read(url, response, request.kind, redirects, deadline).await;
+            return Err(FetchError::Status { status, retry_after });
         }
     }
 

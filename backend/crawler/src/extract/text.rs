@@ -1,0 +1,60 @@
+//! Attribute values and text, as they are meant.
+use super::MAX_TEXT;
+use lol_html::html_content::Element;
+use std::borrow::Cow;
+
+/// Names in lower case and values as written, read once per element: some elements are asked for dozens of names.
+pub(super) struct Attributes(pub(super) Vec<(String, String)>);
+
+impl Attributes {
+    pub(super) fn of(el: &Element<'_, '_>) -> Self {
+        Self(el.attributes().iter().map(|a| (a.name(), a.value())).collect())
+    }
+
+    /// The first value of that name, character references undone.
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| unescape(value).into_owned())
+    }
+}
+
+/// Undoes character references.
+pub(super) fn unescape(value: &str) -> Cow<'_, str> {
+    if value.contains('&') { htmlize::unescape_attribute(value) } else { value.into() }
+}
+
+/// The target in `5; url='/next'` (HTML standard, shared declarative refresh steps); `None` for a plain reload.
+pub(super) fn refresh_target(content: &str) -> Option<&str> {
+    let rest = content.trim_ascii_start().trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let rest = rest.trim_ascii_start();
+    let rest = rest.strip_prefix([';', ',']).unwrap_or(rest).trim_ascii_start();
+    let target = match rest.get(..3) {
+        Some(word) if word.eq_ignore_ascii_case("url") => {
+            let after = rest[3..].trim_ascii_start();
+            after.strip_prefix('=').map_or(rest, str::trim_ascii_start)
+        }
+        _ => rest,
+    };
+    let target = match target.chars().next()? {
+        quote @ ('"' | '\'') => target[1..].split(quote).next().unwrap_or_default(),
+        _ => target.trim_ascii_end(),
+    };
+    (!target.is_empty()).then_some(target)
+}
+
+/// One line of at most `MAX_TEXT` characters.
+pub(super) fn tidy(text: &str) -> String {
+    let mut out = String::new();
+    for word in text.split_whitespace() {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        out.push_str(word);
+        if out.len() > 4 * MAX_TEXT {
+            break;
+        }
+    }
+    match out.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => out[..end].to_owned(),
+        None => out,
+    }
+}

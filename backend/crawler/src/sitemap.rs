@@ -1,0 +1,105 @@
+//! Sitemaps (sitemaps.org, with Google's image and video extensions) and feeds (RSS, Atom, Media RSS).
+mod gather;
+#[cfg(test)]
+mod tests;
+
+use crate::extract::charset;
+use gather::Gather;
+use quick_xml::Reader;
+use quick_xml::events::Event;
+use std::borrow::Cow;
+use std::io::Read;
+use url::Url;
+
+/// Pages, images and sitemaps that are read of one file, each (the protocol's limit for pages).
+pub const MAX_URLS: usize = 50_000;
+/// Bytes that are read of one file after unpacking (the protocol's limit); the rest is ignored.
+pub const MAX_BYTES: usize = 50 << 20;
+
+/// What a sitemap or a feed names. Everything is absolute, normalised, in document order and unique.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sitemap {
+    /// Pages.
+    pub pages: Vec<PageEntry>,
+    /// Images, with the page that shows them.
+    pub images: Vec<ImageEntry>,
+    /// Further sitemaps, of an index.
+    pub sitemaps: Vec<Url>,
+}
+
+/// A page of a sitemap, or an entry of a feed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageEntry {
+    /// Where.
+    pub url: Url,
+    /// `lastmod`, `updated` or `pubDate`, as written.
+    pub last_modified: Option<String>,
+}
+
+/// An image of a sitemap, or the media of a feed's entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageEntry {
+    /// Where.
+    pub url: Url,
+    /// The page or entry it belongs to.
+    pub page: Option<Url>,
+    /// `sitemap`, `enclosure`, `media` or `feed` (in an entry's HTML).
+    pub found_in: &'static str,
+}
+
+/// Reads a file of any of these kinds, gzip or not; also a plain list of URLs, one per line. `url` is where it came from. Of a broken file
+/// counts what stands before the break; what is none of these kinds names nothing.
+pub fn parse(body: &[u8], url: &Url) -> Sitemap {
+    let body = unpack(body);
+    let (text, _) = charset::decode(&body, None);
+    let mut gather = Gather::new(url);
+    if is_url(text.trim_start()) {
+        for line in text.lines().filter(|line| is_url(line.trim_start())) {
+            gather.page(line, None);
+        }
+    } else {
+        read_xml(&text, &mut gather);
+    }
+    gather.finish()
+}
+
+fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
+fn unpack(body: &[u8]) -> Cow<'_, [u8]> {
+    if !body.starts_with(&[0x1f, 0x8b]) {
+        return Cow::Borrowed(&body[..body.len().min(MAX_BYTES)]);
+    }
+    let mut out = Vec::new();
+    // A torn file keeps what was unpacked before the tear.
+    let _ = flate2::read::MultiGzDecoder::new(body).take(MAX_BYTES as u64).read_to_end(&mut out);
+    Cow::Owned(out)
+}
+
+fn read_xml(text: &str, gather: &mut Gather) {
+    let mut reader = Reader::from_str(text);
+    let config = reader.config_mut();
+    config.allow_dangling_amp = true;
+    config.allow_unmatched_ends = true;
+    config.check_end_names = false;
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(tag)) => gather.open(&tag),
+            Ok(Event::Empty(tag)) => {
+                gather.open(&tag);
+                gather.close(tag.local_name().as_ref());
+            }
+            Ok(Event::End(tag)) => gather.close(tag.local_name().as_ref()),
+            Ok(Event::Text(piece)) => gather.text(&piece.decode().unwrap_or_default()),
+            Ok(Event::CData(piece)) => gather.text(&piece.decode().unwrap_or_default()),
+            // Entities are never expanded beyond one character reference: there is nothing to blow up.
+            Ok(Event::GeneralRef(name)) => {
+                let name = name.decode().unwrap_or_default();
+                gather.text(&htmlize::unescape(format!("&{name};")));
+            }
+            Ok(Event::Eof) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}

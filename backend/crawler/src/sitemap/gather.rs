@@ -1,0 +1,226 @@
+//! Puts the elements of sitemaps and feeds together.
+use super::{ImageEntry, MAX_URLS, PageEntry, Sitemap};
+use crate::extract::{extract_page, has_image_extension};
+use crate::urls;
+use quick_xml::XmlVersion;
+use quick_xml::events::BytesStart;
+use std::collections::HashSet;
+use url::Url;
+
+/// Elements that may be open at once; deeper ones are read as if they stood at this depth.
+const MAX_DEPTH: usize = 64;
+/// Bytes kept of one element's text: an entry's HTML.
+const MAX_TEXT: usize = 1 << 20;
+
+pub(super) struct Gather {
+    base: Url,
+    result: Sitemap,
+    seen_pages: HashSet<Url>,
+    seen_images: HashSet<Url>,
+    seen_sitemaps: HashSet<Url>,
+    /// Local names of the open elements; prefixes differ from file to file.
+    open: Vec<String>,
+    text: String,
+    entry: Entry,
+}
+
+/// One `<url>`, `<item>` or `<entry>`.
+#[derive(Default)]
+struct Entry {
+    page: Option<String>,
+    last_modified: Option<String>,
+    images: Vec<(String, &'static str)>,
+    html: Vec<String>,
+    /// In a `<media:group>`, the versions of one picture: the widest so far.
+    group: Option<(u32, String)>,
+}
+
+impl Gather {
+    pub(super) fn new(base: &Url) -> Self {
+        Self {
+            base: base.clone(),
+            result: Sitemap::default(),
+            seen_pages: HashSet::new(),
+            seen_images: HashSet::new(),
+            seen_sitemaps: HashSet::new(),
+            open: Vec::new(),
+            text: String::new(),
+            entry: Entry::default(),
+        }
+    }
+
+    pub(super) fn open(&mut self, tag: &BytesStart<'_>) {
+        let name = String::from_utf8_lossy(tag.local_name().as_ref()).into_owned();
+        let get = |key: &str| attribute(tag, key);
+        let in_entry = self.open.iter().any(|n| is_entry(n));
+        match name.as_str() {
+            name if is_entry(name) => self.entry = Entry::default(),
+            "enclosure" if in_entry => {
+                if let Some(url) = get("url").filter(|url| is_image(get("type").as_deref(), None, url)) {
+                    self.entry.images.push((url, "enclosure"));
+                }
+            }
+            "content" | "thumbnail" if in_entry => {
+                let thumbnail = name == "thumbnail";
+                let url = get("url");
+                let kind = (get("type"), get("medium"));
+                if let Some(url) =
+                    url.filter(|url| thumbnail || is_image(kind.0.as_deref(), kind.1.as_deref(), url))
+                {
+                    let width = get("width").and_then(|w| w.trim().parse().ok()).unwrap_or(0);
+                    self.media(url, width);
+                }
+            }
+            // Of podcasts.
+            "image" if in_entry => {
+                if let Some(url) = get("href") {
+                    self.entry.images.push((url, "media"));
+                }
+            }
+            "link" if in_entry => {
+                let rel = get("rel");
+                if let Some(href) = get("href") {
+                    match rel.as_deref() {
+                        None | Some("alternate") => {
+                            self.entry.page.get_or_insert(href);
+                        }
+                        Some("enclosure") if is_image(get("type").as_deref(), None, &href) => {
+                            self.entry.images.push((href, "enclosure"));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+        if self.open.len() < MAX_DEPTH {
+            self.open.push(name);
+        }
+        self.text.clear();
+    }
+
+    fn media(&mut self, url: String, width: u32) {
+        if !self.open.iter().any(|name| name == "group") {
+            self.entry.images.push((url, "media"));
+        } else if self.entry.group.as_ref().is_none_or(|(best, _)| width > *best) {
+            self.entry.group = Some((width, url));
+        }
+    }
+
+    pub(super) fn text(&mut self, piece: &str) {
+        if self.text.len() + piece.len() <= MAX_TEXT {
+            self.text.push_str(piece);
+        }
+    }
+
+    pub(super) fn close(&mut self, name: &[u8]) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        // An end tag without a start closes nothing; one further out closes what stands between.
+        let Some(at) = self.open.iter().rposition(|open| *open == name) else { return };
+        self.open.truncate(at);
+        let text = std::mem::take(&mut self.text);
+        let text = text.trim();
+        let parent = self.open.last().map(String::as_str).unwrap_or_default();
+        match (parent, name.as_str()) {
+            ("url", "loc") | ("item", "link") if !text.is_empty() => self.entry.page = Some(text.to_owned()),
+            ("sitemap", "loc") => self.sitemap(text),
+            ("image", "loc") | ("video", "thumbnail_loc") => {
+                self.entry.images.push((text.to_owned(), "sitemap"))
+            }
+            (entry, "lastmod" | "pubDate" | "updated") if is_entry(entry) => {
+                self.entry.last_modified =
+                    Some(text.chars().take(64).collect()).filter(|t: &String| !t.is_empty());
+            }
+            (entry, "description" | "encoded" | "content" | "summary")
+                if is_entry(entry) && text.contains('<') =>
+            {
+                self.entry.html.push(text.to_owned());
+            }
+            (_, "group") => {
+                if let Some((_, url)) = self.entry.group.take() {
+                    self.entry.images.push((url, "media"));
+                }
+            }
+            (_, name) if is_entry(name) => self.close_entry(),
+            _ => {}
+        }
+    }
+
+    fn close_entry(&mut self) {
+        let entry = std::mem::take(&mut self.entry);
+        let page = entry.page.and_then(|text| self.page(&text, entry.last_modified));
+        for (text, found_in) in entry.images {
+            if let Some(url) = self.join(&text) {
+                self.image(url, page.clone(), found_in);
+            }
+        }
+        for html in entry.html {
+            let base = page.as_ref().unwrap_or(&self.base);
+            let found = extract_page(html.as_bytes(), base, Some("text/html; charset=utf-8"), "");
+            for image in found.images {
+                self.image(image.url, page.clone(), "feed");
+            }
+        }
+    }
+
+    /// Adds a page; its URL, new or not.
+    pub(super) fn page(&mut self, text: &str, last_modified: Option<String>) -> Option<Url> {
+        let url = self.join(text)?;
+        if self.result.pages.len() < MAX_URLS && self.seen_pages.insert(url.clone()) {
+            self.result.pages.push(PageEntry { url: url.clone(), last_modified });
+        }
+        Some(url)
+    }
+
+    fn image(&mut self, url: Url, page: Option<Url>, found_in: &'static str) {
+        if self.result.images.len() < MAX_URLS && self.seen_images.insert(url.clone()) {
+            self.result.images.push(ImageEntry { url, page, found_in });
+        }
+    }
+
+    fn sitemap(&mut self, text: &str) {
+        if let Some(url) = self.join(text)
+            && self.result.sitemaps.len() < MAX_URLS
+            && self.seen_sitemaps.insert(url.clone())
+        {
+            self.result.sitemaps.push(url);
+        }
+    }
+
+    fn join(&self, text: &str) -> Option<Url> {
+        let text = text.trim();
+        if text.is_empty() || text.len() > urls::MAX_PARSED_LENGTH {
+            return None;
+        }
+        let url = self.base.join(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
+        Some(urls::normalise(url))
+    }
+
+    pub(super) fn finish(mut self) -> Sitemap {
+        // A file that breaks off inside an entry.
+        self.close_entry();
+        self.result
+    }
+}
+
+fn is_entry(name: &str) -> bool {
+    matches!(name, "url" | "item" | "entry")
+}
+
+fn is_image(mime: Option<&str>, medium: Option<&str>, url: &str) -> bool {
+    match (mime, medium) {
+        (Some(mime), _) if !mime.trim().is_empty() => mime.trim().to_ascii_lowercase().starts_with("image/"),
+        (_, Some(medium)) => medium == "image",
+        _ => has_image_extension(url),
+    }
+}
+
+fn attribute(tag: &BytesStart<'_>, key: &str) -> Option<String> {
+    let found = tag.attributes().flatten().find(|a| a.key.local_name().as_ref() == key.as_bytes())?;
+    let value = match found.normalized_value(XmlVersion::Implicit1_0) {
+        Ok(value) => value.into_owned(),
+        // A lone ampersand.
+        Err(_) => String::from_utf8_lossy(&found.value).into_owned(),
+    };
+    Some(value)
+}

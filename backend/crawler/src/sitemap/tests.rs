@@ -1,0 +1,163 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use std::io::Write;
+
+fn read(text: &str) -> Sitemap {
+    parse(text.as_bytes(), &Url::parse("http://site.example/maps/sitemap.xml").unwrap())
+}
+
+fn pages(map: &Sitemap) -> Vec<&str> {
+    map.pages.iter().map(|p| p.url.as_str()).collect()
+}
+
+fn images(map: &Sitemap) -> Vec<(&str, &str, &str)> {
+    map.images
+        .iter()
+        .map(|i| (i.url.as_str(), i.page.as_ref().map_or("", |p| p.as_str()), i.found_in))
+        .collect()
+}
+
+const URLSET: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
+<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:image="http://www.google.com/schemas/sitemap-image/1.1"
+        xmlns:video="http://www.google.com/schemas/sitemap-video/1.1">
+  <url><loc> http://site.example/a?x=1&amp;y=2 </loc><lastmod>2024-05-01</lastmod>
+    <image:image><image:loc>http://cdn.example/1.jpg</image:loc><image:title>One</image:title></image:image>
+    <image:image><image:loc><![CDATA[http://cdn.example/2.jpg?a=1&b=2]]></image:loc></image:image>
+    <video:video><video:thumbnail_loc>http://cdn.example/v.jpg</video:thumbnail_loc><video:content_loc>http://cdn.example/v.mp4</video:content_loc></video:video>
+  </url>
+  <url><loc>http://site.example/&#252;ber</loc></url>
+  <url><loc>http://site.example/a?x=1&amp;y=2#again</loc></url>
+  <url><loc>ftp://site.example/no</loc></url>
+  <url/>
+</urlset>"#;
+
+#[test]
+fn a_url_set_with_images() {
+    let map = read(URLSET);
+    assert_eq!(pages(&map), ["http://site.example/a?x=1&y=2", "http://site.example/%C3%BCber"]);
+    assert_eq!(map.pages[0].last_modified.as_deref(), Some("2024-05-01"));
+    let page = "http://site.example/a?x=1&y=2";
+    assert_eq!(
+        images(&map),
+        [
+            ("http://cdn.example/1.jpg", page, "sitemap"),
+            ("http://cdn.example/2.jpg?a=1&b=2", page, "sitemap"),
+            ("http://cdn.example/v.jpg", page, "sitemap"),
+        ]
+    );
+    assert!(map.sitemaps.is_empty());
+}
+
+#[test]
+fn gzip_and_torn_files() {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packed.write_all(URLSET.as_bytes()).unwrap();
+    let packed = packed.finish().unwrap();
+    let url = Url::parse("http://site.example/sitemap.xml.gz").unwrap();
+    assert_eq!(parse(&packed, &url).pages.len(), 2);
+    // Torn inside the second entry: what stands before counts.
+    let torn = &URLSET[..URLSET.find("&#252;").unwrap()];
+    assert_eq!(read(torn).pages[0].url.as_str(), "http://site.example/a?x=1&y=2");
+    assert!(parse(&packed[..packed.len() / 2], &url).pages.len() <= 2);
+    assert_eq!(parse(&[0x1f, 0x8b, 0, 0], &url), Sitemap::default());
+}
+
+#[test]
+fn an_index() {
+    let map = read(
+        "<sitemapindex><sitemap><loc>http://site.example/1.xml.gz</loc><lastmod>x</lastmod></sitemap>\
+         <sitemap><loc>/2.xml</loc></sitemap><sitemap><loc>/2.xml</loc></sitemap></sitemapindex>",
+    );
+    let found: Vec<&str> = map.sitemaps.iter().map(Url::as_str).collect();
+    assert_eq!(found, ["http://site.example/1.xml.gz", "http://site.example/2.xml"]);
+    assert!(map.pages.is_empty());
+}
+
+#[test]
+fn rss_with_media() {
+    let map = read(
+        r#"<rss version="2.0" xmlns:media="http://search.yahoo.com/mrss/" xmlns:content="c" xmlns:itunes="i"><channel>
+        <title>News</title><link>http://site.example/</link><image><url>http://site.example/logo.png</url></image>
+        <item><title>T</title><link>http://site.example/one</link><pubDate>Wed, 01 May 2024 10:00:00 GMT</pubDate>
+          <enclosure url="/e.jpg" type="image/jpeg" length="1"/><enclosure url="/pod.mp3" type="audio/mpeg"/>
+          <media:content url="/m?id=1&amp;w=2" medium="image"/><media:content url="/film.mp4" type="video/mp4"/>
+          <media:thumbnail url="/t.jpg"/><itunes:image href="/cover.jpg"/>
+          <media:group><media:content url="/s.jpg" width="100" medium="image"/><media:content url="/l.jpg" width="900" medium="image"/>
+            <media:content url="/m.jpg" width="500" medium="image"/></media:group>
+          <description>&lt;p&gt;&lt;img src="d.jpg?a=1&amp;amp;b=2"&gt;&lt;/p&gt;</description>
+          <content:encoded><![CDATA[<img src="/c.jpg" srcset="/c2.jpg 2x">]]></content:encoded>
+        </item>
+        <item><link>http://site.example/two</link><description>No markup</description></item></channel></rss>"#,
+    );
+    assert_eq!(pages(&map), ["http://site.example/one", "http://site.example/two"]);
+    assert_eq!(map.pages[0].last_modified.as_deref(), Some("Wed, 01 May 2024 10:00:00 GMT"));
+    let found: Vec<(&str, &str)> = images(&map)
+        .into_iter()
+        .map(|(url, page, form)| {
+            assert_eq!(page, "http://site.example/one");
+            (url.trim_start_matches("http://site.example"), form)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("/e.jpg", "enclosure"),
+            ("/m?id=1&w=2", "media"),
+            ("/t.jpg", "media"),
+            ("/cover.jpg", "media"),
+            ("/l.jpg", "media"),
+            ("/d.jpg?a=1&b=2", "feed"),
+            ("/c2.jpg", "feed"),
+        ]
+    );
+}
+
+#[test]
+fn atom() {
+    let map = read(
+        r#"<feed xmlns="http://www.w3.org/2005/Atom"><link rel="self" href="/feed"/><link href="http://site.example/"/>
+        <entry><link rel="alternate" href="/post/1"/><link rel="enclosure" type="image/png" href="/e"/><link rel="edit" href="/edit"/>
+        <updated>2024-05-01T00:00:00Z</updated><content type="html">&lt;img src='rel.jpg'&gt;</content></entry></feed>"#,
+    );
+    assert_eq!(pages(&map), ["http://site.example/post/1"]);
+    assert_eq!(
+        images(&map),
+        [
+            ("http://site.example/e", "http://site.example/post/1", "enclosure"),
+            ("http://site.example/post/rel.jpg", "http://site.example/post/1", "feed"),
+        ]
+    );
+}
+
+#[test]
+fn plain_lists_and_other_files() {
+    assert_eq!(
+        pages(&read("http://site.example/a\nhttp://site.example/b\r\n\n")),
+        ["http://site.example/a", "http://site.example/b"]
+    );
+    for other in
+        ["", "hello", "<html><body><a href=/x>x</a></body></html>", "<urlset><url><loc>", "<<<&&&>>>", "{}"]
+    {
+        assert_eq!(read(other), Sitemap::default(), "{other}");
+    }
+}
+
+#[test]
+fn limits_hold() {
+    let mut text = String::from("<urlset>");
+    for i in 0..MAX_URLS + 100 {
+        text.push_str(&format!("<url><loc>http://site.example/{i}</loc></url>"));
+    }
+    assert_eq!(read(&text).pages.len(), MAX_URLS);
+    // Entities of a document type are not expanded.
+    let bomb = r#"<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><urlset><url><loc>http://site.example/&b;</loc></url></urlset>"#;
+    assert_eq!(pages(&read(bomb)), ["http://site.example/&b;"]);
+    assert_eq!(read(&"<url>".repeat(100_000)), Sitemap::default());
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_a_sitemap(text in "(<(/)?(url|loc|item|link|media:content|sitemap|!\\[CDATA\\[)( (url|href)=\"?[a-z:/]{0,6}\"?)?/?>?|[a-z<&;:/]{0,6}){0,12}") {
+        read(&text);
+    }
+}

@@ -1,0 +1,401 @@
+//! The fetcher against a real server on 127.0.0.1: limits, redirects, errors, headers.
+
+use crate::support::{Recorder, Site, local_config};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, Path};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use crawler::fetch::{AnyHop, Kind};
+use crawler::{Config, FetchError, Fetched, Fetcher, Request};
+use futures::{StreamExt, stream};
+use std::convert::Infallible;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+use url::Url;
+
+async fn fetch_with(config: &Config, site: &Site, path: &str, kind: Kind) -> Result<Fetched, FetchError> {
+    Fetcher::new(config).fetch(Request::new(site.url(path), kind), &AnyHop).await
+}
+
+async fn fetch(site: &Site, path: &str) -> Result<Fetched, FetchError> {
+    fetch_with(&local_config(), site, path, Kind::Page).await
+}
+
+/// The request's headers as lines.
+async fn echo(headers: HeaderMap) -> String {
+    headers.iter().map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap())).collect()
+}
+
+fn gzip(data: &[u8]) -> Vec<u8> {
+    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    out.write_all(data).unwrap();
+    out.finish().unwrap()
+}
+
+fn encoded(encoding: &'static str, body: Vec<u8>) -> Response {
+    ([(header::CONTENT_ENCODING, encoding)], body).into_response()
+}
+
+fn endless(piece: usize) -> Body {
+    let piece = Bytes::from(vec![b'a'; piece]);
+    Body::from_stream(stream::repeat(piece).map(Ok::<_, Infallible>))
+}
+
+#[tokio::test]
+async fn an_answer_arrives_whole() {
+    let site = Site::start(Router::new().route(
+        "/",
+        get(|| async {
+            (
+                [
+                    ("content-type", "text/html; charset=utf-8"),
+                    ("etag", "\"v1\""),
+                    ("last-modified", "Wed, 01 May 2024 10:00:00 GMT"),
+                    ("x-robots-tag", "noai"),
+                    ("set-cookie", "a=b"),
+                ],
+                axum::response::AppendHeaders([("x-robots-tag", "otherbot: noindex")]),
+                "hello",
+            )
+        }),
+    ))
+    .await;
+    let answer = fetch(&site, "/#part").await.unwrap();
+    assert_eq!(answer.status, 200);
+    assert_eq!(&answer.body[..], b"hello");
+    assert_eq!(answer.url, site.url("/"));
+    assert_eq!(answer.content_type.as_deref(), Some("text/html; charset=utf-8"));
+    assert_eq!(answer.etag.as_deref(), Some("\"v1\""));
+    assert_eq!(answer.last_modified.as_deref(), Some("Wed, 01 May 2024 10:00:00 GMT"));
+    assert_eq!(answer.robots_tags, ["noai", "otherbot: noindex"]);
+    assert!(answer.redirects.is_empty());
+}
+
+#[tokio::test]
+async fn what_the_server_is_told() {
+    let site = Site::start(
+        Router::new()
+            .route("/start", get(|| async { ([("set-cookie", "session=1; Path=/")], Redirect::to("/echo")) }))
+            .route("/echo", get(echo)),
+    )
+    .await;
+    let fetcher = Fetcher::new(&local_config());
+    let head = |kind| {
+        let (fetcher, url) = (fetcher.clone(), site.url("/start"));
+        async move {
+            let answer = fetcher.fetch(Request::new(url, kind), &AnyHop).await.unwrap();
+            String::from_utf8(answer.body.to_vec()).unwrap()
+        }
+    };
+    let page = head(Kind::Page).await;
+    assert!(page.contains("user-agent: facecrawl/"), "{page}");
+    assert!(page.contains("(+https://"), "{page}");
+    assert!(page.contains("accept: text/html"), "{page}");
+    for encoding in ["gzip", "br", "zstd"] {
+        assert!(page.lines().any(|l| l.starts_with("accept-encoding:") && l.contains(encoding)), "{page}");
+    }
+    for secret in ["cookie", "referer", "authorization", "if-none-match"] {
+        assert!(!page.contains(&format!("{secret}:")), "{page}");
+    }
+    let image = head(Kind::Image).await;
+    assert!(image.contains("accept: image/jpeg") && image.contains("accept-encoding: identity"), "{image}");
+    assert_eq!(fetcher.agent(), "facecrawl");
+    // A user agent with a line end is not sent on as one.
+    let odd = Config { user_agent: "face\r\nx: y/1.0".into(), ..local_config() };
+    assert_eq!(fetch_with(&odd, &site, "/echo", Kind::Page).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn compressed_pages() {
+    let site = Site::start(
+        Router::new()
+            .route("/gzip", get(|| async { encoded("gzip", gzip(b"hello")) }))
+            // One uncompressed block each, so that no encoder is needed.
+            .route("/br", get(|| async { encoded("br", b"\x0b\x02\x80hello\x03".to_vec()) }))
+            .route(
+                "/zstd",
+                get(|| async { encoded("zstd", b"\x28\xb5\x2f\xfd\x20\x05\x29\0\0hello".to_vec()) }),
+            )
+            .route("/bomb", get(|| async { encoded("gzip", gzip(&vec![0; 16 << 20])) }))
+            .route(
+                "/broken",
+                get(|| async { encoded("gzip", b"\x1f\x8b\x08\0\0\0\0\0\0\0 no deflate".to_vec()) }),
+            ),
+    )
+    .await;
+    for path in ["/gzip", "/br", "/zstd"] {
+        assert_eq!(&fetch(&site, path).await.unwrap().body[..], b"hello", "{path}");
+    }
+    // A few KiB on the wire, 16 MiB decoded.
+    let error = fetch(&site, "/bomb").await.unwrap_err();
+    assert_eq!(error.code(), "too_many_bytes");
+    assert!(matches!(error, FetchError::TooLarge { limit } if limit == 5 << 20), "{error}");
+    assert_eq!(fetch(&site, "/broken").await.unwrap_err().code(), "connect_failure");
+}
+
+#[tokio::test]
+async fn long_bodies_end_at_the_limit_of_their_kind() {
+    let site = Site::start(
+        Router::new()
+            .route("/endless", get(|| async { endless(64 << 10) }))
+            .route(
+                "/announced",
+                get(|| async {
+                    ([(header::CONTENT_LENGTH, "10737418240")], endless(64 << 10)).into_response()
+                }),
+            )
+            .route("/exact", get(|| async { vec![b'a'; 1000] })),
+    )
+    .await;
+    let config = Config {
+        page_limit: 1 << 20,
+        image_limit: 2 << 20,
+        sitemap_limit: 3 << 20,
+        robots_limit: 1000,
+        ..local_config()
+    };
+    for (kind, limit) in [(Kind::Page, 1 << 20), (Kind::Image, 2 << 20), (Kind::Sitemap, 3 << 20)] {
+        for path in ["/endless", "/announced"] {
+            let error = fetch_with(&config, &site, path, kind).await.unwrap_err();
+            assert!(matches!(error, FetchError::TooLarge { limit: l } if l == limit), "{path} {error}");
+            assert!(!error.is_transient());
+        }
+    }
+    // Of robots.txt the rest is ignored.
+    for path in ["/endless", "/announced", "/exact"] {
+        assert_eq!(fetch_with(&config, &site, path, Kind::Robots).await.unwrap().body.len(), 1000, "{path}");
+    }
+    // The limit itself is allowed.
+    let exact = Config { page_limit: 1000, ..local_config() };
+    assert_eq!(fetch_with(&exact, &site, "/exact", Kind::Page).await.unwrap().body.len(), 1000);
+    let less = Config { page_limit: 999, ..local_config() };
+    assert_eq!(fetch_with(&less, &site, "/exact", Kind::Page).await.unwrap_err().code(), "too_many_bytes");
+}
+
+#[tokio::test]
+async fn slow_servers_are_given_up() {
+    // One byte at every tick of a clock, for ever.
+    let drip = || async {
+        let ticks =
+            stream::unfold(tokio::time::interval(Duration::from_millis(10)), |mut clock| async move {
+                clock.tick().await;
+                Some((Ok::<_, Infallible>(Bytes::from_static(b"a")), clock))
+            });
+        Body::from_stream(ticks)
+    };
+    let silence = || async { Body::from_stream(stream::pending::<Result<Bytes, Infallible>>()) };
+    let site = Site::start(
+        Router::new()
+            .route("/drip", get(drip))
+            .route("/silence", get(silence))
+            .route("/never", get(std::future::pending::<()>)),
+    )
+    .await;
+    let slow = Config { min_speed_window: Duration::from_millis(150), ..local_config() };
+    for path in ["/drip", "/silence"] {
+        let error = fetch_with(&slow, &site, path, Kind::Page).await.unwrap_err();
+        assert!(matches!(error, FetchError::Timeout(why) if why.contains("minimum speed")), "{path} {error}");
+        assert_eq!((error.code().as_str(), error.is_transient()), ("timeout", true));
+    }
+    let short = Config { total_timeout: Duration::from_millis(200), min_speed: 0, ..local_config() };
+    for (path, part) in [("/drip", "not complete"), ("/silence", "not complete"), ("/never", "no answer")] {
+        let error = fetch_with(&short, &site, path, Kind::Page).await.unwrap_err();
+        assert!(matches!(error, FetchError::Timeout(why) if why.contains(part)), "{path} {error}");
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_followed_and_counted() {
+    let chain = |Path(left): Path<usize>| async move {
+        match left {
+            0 => "end".into_response(),
+            _ => Redirect::temporary(&format!("/chain/{}", left - 1)).into_response(),
+        }
+    };
+    let site = Site::start(
+        Router::new()
+            .route("/chain/{left}", get(chain))
+            .route("/self", get(|| async { Redirect::permanent("/self?utm_source=x#again") }))
+            .route("/a", get(|| async { Redirect::to("/b") }))
+            .route("/b", get(|| async { Redirect::to("a") }))
+            .route("/relative", get(|| async { (StatusCode::FOUND, [("location", "chain/0#part")]) }))
+            .route("/unicode", get(|| async { (StatusCode::FOUND, [("location", "/ü b")]) }))
+            .route("/%C3%BC%20b", get(|| async { "umlaut" }))
+            .route("/nowhere", get(|| async { StatusCode::FOUND }))
+            .route("/choices", get(|| async { (StatusCode::MULTIPLE_CHOICES, [("location", "/chain/0")]) }))
+            .route("/ftp", get(|| async { Redirect::to("ftp://127.0.0.1/") }))
+            .route("/userinfo", get(|| async { Redirect::to("http://user:secret@127.0.0.1/") })),
+    )
+    .await;
+    let answer = fetch(&site, "/chain/5").await.unwrap();
+    assert_eq!(answer.url, site.url("/chain/0"));
+    let passed: Vec<&str> = answer.redirects.iter().map(Url::path).collect();
+    assert_eq!(passed, ["/chain/5", "/chain/4", "/chain/3", "/chain/2", "/chain/1"]);
+    for path in ["/chain/6", "/self", "/a"] {
+        assert_eq!(fetch(&site, path).await.unwrap_err().code(), "too_many_redirects", "{path}");
+    }
+    assert_eq!(fetch(&site, "/relative").await.unwrap().url, site.url("/chain/0"));
+    assert_eq!(&fetch(&site, "/unicode").await.unwrap().body[..], b"umlaut");
+    assert_eq!(fetch(&site, "/nowhere").await.unwrap_err().code(), "http_302");
+    assert_eq!(fetch(&site, "/choices").await.unwrap_err().code(), "http_300");
+    for path in ["/ftp", "/userinfo"] {
+        assert_eq!(fetch(&site, path).await.unwrap_err().code(), "forbidden_url", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_policy_sees_every_hop() {
+    let site = Site::start(
+        Router::new()
+            .route("/one", get(|| async { Redirect::to("/two?utm_source=x") }))
+            .route("/two", get(|| async { ([("retry-after", "7")], "end") }))
+            .route("/secret", get(|| async { Redirect::to("/one") })),
+    )
+    .await;
+    let fetcher = Fetcher::new(&local_config());
+    let policy = Recorder::default();
+    fetcher.fetch(Request::new(site.url("/one"), Kind::Page), &policy).await.unwrap();
+    assert_eq!(
+        policy.lines(),
+        ["admit /one", "finished /one 303", "admit /two", "finished /two 200 retry 7s"]
+    );
+    assert_eq!(site.requests(), 2);
+
+    // A refused hop is not sent, and is not finished either.
+    let policy = Recorder::refusing("/two");
+    let error = fetcher.fetch(Request::new(site.url("/one"), Kind::Page), &policy).await.unwrap_err();
+    assert_eq!((error.code().as_str(), error.is_transient()), ("robots_disallowed", false));
+    assert_eq!(policy.lines(), ["admit /one", "finished /one 303", "admit /two"]);
+    assert_eq!(site.requests(), 3);
+
+    // A hop that fails is told, too.
+    let policy = Recorder::default();
+    let closed = crate::support::closed_port().await;
+    let url = Url::parse(&format!("http://127.0.0.1:{closed}/x")).unwrap();
+    let error = fetcher.fetch(Request::new(url, Kind::Page), &policy).await.unwrap_err();
+    assert_eq!((error.code().as_str(), error.is_transient()), ("connect_failure", true));
+    assert!(error.to_string().to_lowercase().contains("refused"), "{error}");
+    assert_eq!(policy.lines(), ["admit /x", "finished /x failed"]);
+}
+
+#[tokio::test]
+async fn conditional_requests() {
+    let handler = |headers: HeaderMap| async move {
+        let sent = |name| headers.get(name).and_then(|v: &header::HeaderValue| v.to_str().ok());
+        if sent("if-none-match") == Some("\"v1\"") || sent("if-modified-since") == Some("yesterday") {
+            return (StatusCode::NOT_MODIFIED, [("etag", "\"v1\"")]).into_response();
+        }
+        "new".into_response()
+    };
+    let site = Site::start(
+        Router::new().route("/", get(handler)).route("/always", get(|| async { StatusCode::NOT_MODIFIED })),
+    )
+    .await;
+    let fetcher = Fetcher::new(&local_config());
+    let request = Request::new(site.url("/"), Kind::Page);
+    for conditional in [
+        Request { etag: Some("\"v1\"".into()), ..request.clone() },
+        Request { last_modified: Some("yesterday".into()), ..request.clone() },
+    ] {
+        let answer = fetcher.fetch(conditional, &AnyHop).await.unwrap();
+        assert_eq!((answer.status, answer.body.len()), (304, 0));
+        assert_eq!(answer.etag.as_deref(), Some("\"v1\""));
+    }
+    let other = Request { etag: Some("\"v0\"".into()), ..request.clone() };
+    assert_eq!(fetcher.fetch(other, &AnyHop).await.unwrap().status, 200);
+    // A value that is no header is left out; an answer that nobody asked for is an error.
+    let odd = Request { etag: Some("\"v1\"\r\nx: y".into()), ..request };
+    assert_eq!(fetcher.fetch(odd, &AnyHop).await.unwrap().status, 200);
+    assert_eq!(fetch(&site, "/always").await.unwrap_err().code(), "http_304");
+}
+
+#[tokio::test]
+async fn statuses_and_retry_after() {
+    let soon = time::OffsetDateTime::now_utc() + Duration::from_secs(3600);
+    let date = soon.format(&time::format_description::well_known::Rfc2822).unwrap().replace("+0000", "GMT");
+    let answer = |Path((status, form)): Path<(u16, String)>| async move {
+        let value = match form.as_str() {
+            "none" => return StatusCode::from_u16(status).unwrap().into_response(),
+            "date" => date,
+            "past" => "Sun, 06 Nov 1994 08:49:37 GMT".into(),
+            other => other.to_owned(),
+        };
+        (StatusCode::from_u16(status).unwrap(), [(header::RETRY_AFTER, value)]).into_response()
+    };
+    let site = Site::start(Router::new().route("/{status}/{form}", get(answer))).await;
+    let wait = |path: &'static str| {
+        let site = &site;
+        async move {
+            match fetch(site, path).await.unwrap_err() {
+                FetchError::Status { retry_after, .. } => retry_after.map(|d| d.as_secs()),
+                other => panic!("{other}"),
+            }
+        }
+    };
+    assert_eq!(wait("/503/120").await, Some(120));
+    assert_eq!(wait("/429/0").await, Some(0));
+    assert_eq!(wait("/503/none").await, None);
+    assert_eq!(wait("/503/soon").await, None);
+    assert_eq!(wait("/503/-5").await, None);
+    assert_eq!(wait("/503/past").await, Some(0));
+    assert_eq!(wait("/503/99999999999999999999999").await, Some(86_400));
+    let from_date = wait("/503/date").await.unwrap();
+    assert!((3000..=3600).contains(&from_date), "{from_date}");
+
+    for (status, transient) in [
+        (400, false),
+        (403, false),
+        (404, false),
+        (410, false),
+        (408, true),
+        (429, true),
+        (500, true),
+        (501, false),
+        (503, true),
+    ] {
+        let error = fetch(&site, &format!("/{status}/none")).await.unwrap_err();
+        assert_eq!((error.code(), error.is_transient()), (format!("http_{status}"), transient));
+    }
+}
+
+#[tokio::test]
+async fn connections_are_reused() {
+    let site = Site::start(Router::new().route(
+        "/",
+        get(|ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.port().to_string() }),
+    ))
+    .await;
+    let fetcher = Fetcher::new(&local_config());
+    let mut ports = std::collections::BTreeSet::new();
+    for _ in 0..5 {
+        // A clone shares the pool.
+        let answer = fetcher.clone().fetch(Request::new(site.url("/"), Kind::Page), &AnyHop).await.unwrap();
+        ports.insert(answer.body);
+    }
+    assert_eq!(ports.len(), 1);
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_a_failure() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = Url::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+    let server = tokio::spawn(async move {
+        for answer in
+            [&b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort"[..], b"no http at all\r\n\r\n", b""]
+        {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _ = tokio::io::AsyncReadExt::read(&mut socket, &mut request).await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut socket, answer).await.unwrap();
+        }
+    });
+    let fetcher = Fetcher::new(&local_config());
+    for _ in 0..3 {
+        let error = fetcher.fetch(Request::new(url.clone(), Kind::Page), &AnyHop).await.unwrap_err();
+        assert_eq!((error.code().as_str(), error.is_transient()), ("connect_failure", true), "{error}");
+    }
+    server.await.unwrap();
+}

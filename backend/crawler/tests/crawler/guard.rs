@@ -1,0 +1,194 @@
+//! No connection reaches a forbidden address: a listener stands there and counts.
+
+use crate::support::{Forbidden, Names, Site, local_config};
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::http::header;
+use axum::response::Redirect;
+use axum::routing::get;
+use crawler::fetch::{AnyHop, Kind};
+use crawler::{Config, FetchError, Fetcher, Request};
+use std::sync::Arc;
+use url::Url;
+
+async fn code(fetcher: &Fetcher, url: &str) -> String {
+    match fetcher.fetch(Request::new(Url::parse(url).unwrap(), Kind::Image), &AnyHop).await {
+        Ok(answer) => answer.status.to_string(),
+        Err(error) => error.code(),
+    }
+}
+
+#[tokio::test]
+async fn literals_in_every_spelling() {
+    let forbidden = Forbidden::listen("127.0.0.1:0").await;
+    let port = forbidden.address.port();
+    // Its port is open everywhere, its address nowhere.
+    let config = Config { ports: vec![80, 443, port], ..Config::default() };
+    let fetcher = Fetcher::new(&config);
+    for host in [
+        "127.0.0.1",
+        "127.0.0.1.",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "017700000001",
+        "0177.0.0.0x1",
+        "127。0。0。1",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[::127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "[2002:7f00:1::]",
+        "[::1]",
+        "0.0.0.0",
+        "[::]",
+    ] {
+        for scheme in ["http", "https"] {
+            assert_eq!(
+                code(&fetcher, &format!("{scheme}://{host}:{port}/")).await,
+                "forbidden_address",
+                "{host}"
+            );
+        }
+    }
+    assert_eq!(code(&fetcher, &format!("http://user@127.0.0.1:{port}/")).await, "forbidden_url");
+    assert_eq!(code(&fetcher, &format!("ftp://127.0.0.1:{port}/")).await, "forbidden_url");
+    assert_eq!(forbidden.connections().await, 0);
+}
+
+#[tokio::test]
+async fn names_that_lead_there() {
+    let forbidden = Forbidden::listen("127.0.0.1:0").await;
+    let port = forbidden.address.port();
+    let names = Names::default()
+        .with("private.example", &[&["127.0.0.1"]])
+        .with("mixed.example", &[&["93.184.215.14", "127.0.0.1"]])
+        .with("mixed6.example", &[&["127.0.0.1", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"]])
+        .with("mapped.example", &[&["::ffff:127.0.0.1"]])
+        .with("nat64.example", &[&["64:ff9b::7f00:1"]])
+        .with("metadata.example", &[&["169.254.169.254"]])
+        .with("localhost", &[&["127.0.0.1", "::1"]])
+        .with("empty.example", &[&[]]);
+    let config = Config { ports: vec![port], ..Config::default() };
+    let fetcher = Fetcher::with_lookup(&config, Arc::new(names));
+    for host in [
+        "private.example",
+        "PRIVATE.example.",
+        "mixed.example",
+        "mixed6.example",
+        "mapped.example",
+        "nat64.example",
+        "metadata.example",
+        "localhost",
+    ] {
+        assert_eq!(code(&fetcher, &format!("http://{host}:{port}/")).await, "forbidden_address", "{host}");
+    }
+    for host in ["empty.example", "unknown.example"] {
+        assert_eq!(code(&fetcher, &format!("http://{host}:{port}/")).await, "dns_failure", "{host}");
+    }
+    assert_eq!(forbidden.connections().await, 0);
+}
+
+#[tokio::test]
+async fn redirects_that_lead_there() {
+    let forbidden = Forbidden::listen("127.0.0.2:0").await;
+    let port = forbidden.address.port();
+    let site = Site::start(
+        Router::new()
+            .route("/to", get(|RawQuery(query): RawQuery| async move { Redirect::to(&query.unwrap()) })),
+    )
+    .await;
+    let names = Names::default()
+        .with("site.example", &[&["127.0.0.1"]])
+        .with("private.example", &[&["127.0.0.2"]])
+        .with("mixed.example", &[&["127.0.0.1", "127.0.0.2"]]);
+    let config = Config { ports: vec![80, 443, port], ..local_config() };
+    let fetcher = Fetcher::with_lookup(&config, Arc::new(names));
+    let start = format!("http://site.example:{}/to", site.address.port());
+    for target in [
+        format!("http://127.0.0.2:{port}/"),
+        format!("http://2130706434:{port}/"),
+        format!("//[::ffff:7f00:2]:{port}/"),
+        format!("http://private.example:{port}/"),
+        format!("http://mixed.example:{port}/"),
+        "http://169.254.169.254/latest/meta-data/".into(),
+    ] {
+        assert_eq!(code(&fetcher, &format!("{start}?{target}")).await, "forbidden_address", "{target}");
+    }
+    assert_eq!(site.requests(), 6);
+    assert_eq!(forbidden.connections().await, 0);
+}
+
+#[tokio::test]
+async fn rebinding_gains_nothing() {
+    // Both worlds listen on the same port, so that only the address tells them apart.
+    let site =
+        Site::start(Router::new().route("/", get(|| async { ([(header::CONNECTION, "close")], "first") })))
+            .await;
+    let port = site.address.port();
+    let forbidden = Forbidden::listen(&format!("127.0.0.2:{port}")).await;
+    let names = Arc::new(Names::default().with("rebind.example", &[&["127.0.0.1"], &["127.0.0.2"]]));
+    let fetcher = Fetcher::with_lookup(&local_config(), names.clone());
+    let url = format!("http://rebind.example:{port}/");
+    // The answer that was judged is the one connected to: one question per connection.
+    assert_eq!(code(&fetcher, &url).await, "200");
+    assert_eq!(names.asked("rebind.example"), 1);
+    assert_eq!(code(&fetcher, &url).await, "forbidden_address");
+    assert_eq!(names.asked("rebind.example"), 2);
+    assert_eq!(forbidden.connections().await, 0);
+    assert_eq!(site.requests(), 1);
+}
+
+#[tokio::test]
+async fn odd_ports_are_open_in_opened_ranges_only() {
+    let site = Site::start(Router::new().route("/", get(|| async { "ok" }))).await;
+    let port = site.address.port();
+    let names = Names::default()
+        .with("inside.example", &[&["127.0.0.1"]])
+        .with("outside.example", &[&["93.184.215.14"]])
+        .with("both.example", &[&["127.0.0.1", "93.184.215.14"]])
+        .with("localhost", &[&["::1", "127.0.0.1"]]);
+    let names = Arc::new(names);
+    let open = Fetcher::with_lookup(&local_config(), names.clone());
+    assert_eq!(code(&open, &format!("http://127.0.0.1:{port}/")).await, "200");
+    assert_eq!(code(&open, &format!("http://inside.example:{port}/")).await, "200");
+    assert_eq!(code(&open, &format!("http://localhost:{port}/")).await, "200");
+    assert_eq!(code(&open, &format!("http://outside.example:{port}/")).await, "forbidden_url");
+    assert_eq!(code(&open, &format!("http://both.example:{port}/")).await, "forbidden_url");
+    assert_eq!(code(&open, &format!("http://93.184.215.14:{port}/")).await, "forbidden_url");
+
+    let closed = Fetcher::with_lookup(&Config::default(), names);
+    assert_eq!(code(&closed, &format!("http://inside.example:{port}/")).await, "forbidden_url");
+    let error = closed
+        .fetch(Request::new(Url::parse("http://127.0.0.1/").unwrap(), Kind::Page), &AnyHop)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, FetchError::Guard(_)));
+    assert_eq!(error.to_string(), "the address 127.0.0.1 (loopback) is not allowed");
+}
+
+#[tokio::test]
+async fn no_proxy_from_the_environment_is_used() {
+    // Reqwest reads these variables when a client is built, unless it is told not to; a child process has them set.
+    if std::env::var_os("CRAWLER_TEST_CHILD").is_some() {
+        let url = std::env::var("CRAWLER_TEST_URL").unwrap();
+        assert_eq!(code(&Fetcher::new(&local_config()), &url).await, "200");
+        return;
+    }
+    let site = Site::start(Router::new().route("/", get(|| async { "ok" }))).await;
+    let proxy = Forbidden::listen("127.0.0.1:0").await;
+    let child = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "guard::no_proxy_from_the_environment_is_used"])
+        .env("CRAWLER_TEST_CHILD", "1")
+        .env("CRAWLER_TEST_URL", site.url("/").as_str())
+        .envs(
+            ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"]
+                .map(|k| (k, format!("http://{}", proxy.address))),
+        )
+        .output()
+        .await
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+    assert_eq!(site.requests(), 1);
+    assert_eq!(proxy.connections().await, 0);
+}

@@ -1,0 +1,6 @@
+//! The crawler through its public interface, against real sockets on 127.0.0.1.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod discovery;
+mod fetch;
+mod guard;
+mod support;

@@ -1,0 +1,152 @@
+//! A server on 127.0.0.1, listeners that must not be reached, and worlds of names.
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use crawler::dns::Lookup;
+use crawler::{Config, FetchError, HopPolicy};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use url::Url;
+
+/// 127.0.0.1 alone is open; the rest of the loopback range stays forbidden.
+pub(crate) fn local_config() -> Config {
+    Config { allow_private: vec!["127.0.0.1/32".parse().unwrap()], ..Config::default() }
+}
+
+/// A site that counts its requests.
+pub(crate) struct Site {
+    pub(crate) address: SocketAddr,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Site {
+    pub(crate) async fn start(router: Router) -> Self {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counter = requests.clone();
+        let router = router.layer(middleware::from_fn(move |request: Request, next: Next| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            next.run(request)
+        }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
+        tokio::spawn(async move { axum::serve(listener, service).await });
+        Self { address, requests }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> Url {
+        crawler::urls::parse(&format!("http://{}{path}", self.address)).unwrap()
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+/// A port that nobody listens on.
+pub(crate) async fn closed_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+}
+
+/// A listener that counts who connects.
+pub(crate) struct Forbidden {
+    pub(crate) address: SocketAddr,
+    count: watch::Receiver<usize>,
+}
+
+impl Forbidden {
+    pub(crate) async fn listen(address: &str) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, count) = watch::channel(0);
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                sender.send_modify(|n| *n += 1);
+                drop(socket);
+            }
+        });
+        Self { address, count }
+    }
+
+    /// Connections so far. A connection of our own comes last in the line of those that wait, so when it is counted all are.
+    pub(crate) async fn connections(&self) -> usize {
+        let before = *self.count.borrow();
+        drop(tokio::net::TcpStream::connect(self.address).await.unwrap());
+        let mut count = self.count.clone();
+        let after = *tokio::time::timeout(Duration::from_secs(10), count.wait_for(|n| *n > before))
+            .await
+            .unwrap()
+            .unwrap();
+        after - 1
+    }
+}
+
+/// Names with scripted answers: the nth question gets the nth answer, the last one repeats.
+#[derive(Default)]
+pub(crate) struct Names {
+    answers: HashMap<String, Vec<Vec<IpAddr>>>,
+    asked: Mutex<HashMap<String, usize>>,
+}
+
+impl Names {
+    pub(crate) fn with(mut self, name: &str, answers: &[&[&str]]) -> Self {
+        let answers = answers.iter().map(|a| a.iter().map(|ip| ip.parse().unwrap()).collect()).collect();
+        self.answers.insert(name.into(), answers);
+        self
+    }
+
+    pub(crate) fn asked(&self, name: &str) -> usize {
+        self.asked.lock().unwrap().get(name).copied().unwrap_or(0)
+    }
+}
+
+#[async_trait::async_trait]
+impl Lookup for Names {
+    async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
+        let answers = self.answers.get(name).ok_or_else(|| std::io::Error::other("no such name"))?;
+        let mut asked = self.asked.lock().unwrap();
+        let count = asked.entry(name.into()).or_default();
+        let answer = answers[(*count).min(answers.len() - 1)].clone();
+        *count += 1;
+        Ok(answer)
+    }
+}
+
+/// Writes down what the fetcher tells its policy.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    lines: Mutex<Vec<String>>,
+    refuse: Option<String>,
+}
+
+impl Recorder {
+    pub(crate) fn refusing(path: &str) -> Self {
+        Self { refuse: Some(path.into()), ..Self::default() }
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+#[async_trait::async_trait]
+impl HopPolicy for Recorder {
+    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
+        self.lines.lock().unwrap().push(format!("admit {}", url.path()));
+        if self.refuse.as_deref() == Some(url.path()) {
+            return Err(FetchError::Refused("robots_disallowed".into()));
+        }
+        Ok(())
+    }
+
+    async fn finished(&self, url: &Url, status: Option<u16>, retry_after: Option<Duration>, _took: Duration) {
+        let status = status.map_or("failed".into(), |s| s.to_string());
+        let retry = retry_after.map_or(String::new(), |d| format!(" retry {}s", d.as_secs()));
+        self.lines.lock().unwrap().push(format!("finished {} {status}{retry}", url.path()));
+    }
+}
