@@ -1,13 +1,25 @@
 //! Models on ONNX Runtime: sessions, execution providers, batching. The only crate that knows `ort`.
+//!
+//! An [`Engine`] is started from a [`ResolvedPack`] (files on disk that [`Manifest`] describes). Each model sits behind a
+//! [`batcher::Batcher`]: one bounded queue, and one thread per [`backend::Backend`] (a session on a device) that takes from it.
+//! What enters a model and what its outputs mean is a [`models::Model`]; that code knows no runtime.
 
+pub mod backend;
+pub mod batcher;
 pub mod config;
+mod devices;
 pub mod embedding;
 pub mod engine;
+pub mod ep;
+mod error;
 pub mod manifest;
+pub mod models;
 pub mod report;
+pub mod runtime;
 
 pub use config::{Config, GpuBackend, Operation, PerformanceMode};
 pub use embedding::Embedding;
-pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, RunError, StartError};
-pub use manifest::{Manifest, ModelFile, ModelKind, Pack, ResolvedPack};
+pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, Timed};
+pub use error::{RunError, StartError};
+pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, Pack, ResolvedPack};
 pub use report::{DeviceReport, OperationReport};

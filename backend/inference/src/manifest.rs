@@ -132,7 +132,8 @@ struct PackEntry {
 impl Manifest {
     /// The manifest compiled into the binary.
     pub fn builtin() -> Self {
-        Self::parse(include_str!("../../../models.toml")).expect("models.toml is checked by this crate's tests")
+        Self::parse(include_str!("../../../models.toml"))
+            .expect("models.toml is checked by this crate's tests")
     }
 
     /// Reads a manifest; the error names the entry that is wrong.
@@ -154,7 +155,12 @@ impl Manifest {
                         })
                     })
                     .collect::<Result<Vec<_>, _>>()?;
-                Ok(Pack { name: entry.name, description: entry.description, restricted: entry.restricted, files })
+                Ok(Pack {
+                    name: entry.name,
+                    description: entry.description,
+                    restricted: entry.restricted,
+                    files,
+                })
             })
             .collect::<Result<Vec<_>, String>>()?;
         Ok(Self { packs })
@@ -262,7 +268,11 @@ mod tests {
             assert!(pack.file(ModelKind::Detector).is_some(), "{name} has a detector");
             assert!(pack.file(ModelKind::Embedder).is_some(), "{name} has an embedder");
             let insightface = pack.files.iter().any(|f| f.licence.starts_with("InsightFace"));
-            assert_eq!(pack.restricted.is_some(), insightface, "{name}: InsightFace weights ask for consent, others do not");
+            assert_eq!(
+                pack.restricted.is_some(),
+                insightface,
+                "{name}: InsightFace weights ask for consent, others do not"
+            );
             for file in &pack.files {
                 assert!(!file.urls.is_empty() && file.urls.iter().all(|u| u.starts_with("https://")));
                 assert_eq!(file.archive_member.is_some(), file.urls[0].ends_with(".zip"));

@@ -4,6 +4,9 @@
 
 pub mod assets;
 pub mod database;
+pub mod fixture_models;
+pub mod onnx;
 
 pub use assets::{image, images, library, model, models_dir, oracle};
 pub use database::TestDatabase;
+pub use fixture_models::{FixtureModel, FixturePack, draw_face, fixture_pack};

@@ -1,0 +1,53 @@
+//! A loaded model on one device: the only thing between the batcher and the runtime, and the place where tests put a
+//! device of their own.
+mod onnx;
+
+pub use onnx::{OnnxModel, Placement};
+
+/// A batch as the model takes it: `[items, channels, height, width]`, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchView<'a> {
+    /// `[items, channels, height, width]`.
+    pub shape: [usize; 4],
+    /// `shape`'s product of values.
+    pub data: &'a [f32],
+}
+
+/// One output of a run, row-major.
+#[derive(Clone, Debug)]
+pub struct OutputView<'a> {
+    /// Its name in the model.
+    pub name: &'a str,
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+    /// Its values.
+    pub data: &'a [f32],
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BackendError {
+    /// The device has no memory for this batch; a smaller one may work.
+    #[error("out of memory: {0}")]
+    OutOfMemory(String),
+    /// The device is gone or in an undefined state; nothing will work on it again.
+    #[error("the device was lost: {0}")]
+    DeviceLost(String),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A model that is loaded and can run.
+pub trait Backend: Send {
+    /// Runs one batch and shows the outputs to `read`, which is called exactly once when the run succeeds. The views
+    /// are only valid during that call, so that nothing is copied.
+    fn run(
+        &mut self,
+        batch: BatchView<'_>,
+        read: &mut dyn FnMut(&[OutputView<'_>]),
+    ) -> Result<(), BackendError>;
+
+    /// Where it runs: `cpu`, `cuda:0`, …
+    fn device(&self) -> &str;
+}

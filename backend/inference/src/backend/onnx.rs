@@ -1,0 +1,174 @@
+//! A backend that is an ONNX Runtime session.
+use super::{Backend, BackendError, BatchView, OutputView};
+use crate::ep::Provider;
+use crate::runtime::{Runtime, log_level};
+use ort::session::Session;
+use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel};
+use ort::value::{TensorElementType, TensorRef};
+
+/// Where a session shall run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// The provider.
+    pub provider: Provider,
+    /// The device, as the provider counts; ignored on the CPU.
+    pub device_id: u32,
+    /// Bytes of device memory that the session may take; ignored on the CPU.
+    pub memory_limit: usize,
+}
+
+impl Placement {
+    /// On the CPU.
+    pub const CPU: Self = Self { provider: Provider::Cpu, device_id: 0, memory_limit: 0 };
+
+    /// `cpu`, `cuda:0`, …
+    pub fn label(&self) -> String {
+        match self.provider {
+            Provider::Cpu => "cpu".to_owned(),
+            provider => format!("{}:{}", provider.name(), self.device_id),
+        }
+    }
+}
+
+/// A session with the shape of its input.
+pub struct OnnxModel {
+    session: Session,
+    label: String,
+    input: [Option<usize>; 4],
+    outputs: usize,
+}
+
+impl OnnxModel {
+    /// Builds a session of `model` (the file's bytes). The error says what the runtime or the model lacks.
+    pub fn load(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<Self, String> {
+        let session = build(runtime, model, placement).map_err(|e| e.to_string())?;
+        let [input] = session.inputs() else {
+            return Err(format!("it has {} inputs; one image input is expected", session.inputs().len()));
+        };
+        if input.dtype().tensor_type() != Some(TensorElementType::Float32) {
+            return Err(format!("its input {} is not a float32 tensor", input.name()));
+        }
+        let shape: Vec<Option<usize>> = input
+            .dtype()
+            .tensor_shape()
+            .map(|dims| dims.iter().map(|d| usize::try_from(*d).ok()).collect())
+            .unwrap_or_default();
+        let input: [Option<usize>; 4] = shape.try_into().map_err(|shape: Vec<_>| {
+            format!("its input has {} dimensions; [batch, 3, height, width] is expected", shape.len())
+        })?;
+        if input[1].is_some_and(|channels| channels != 3) {
+            return Err(format!("its input has {} channels; 3 are expected", input[1].unwrap_or(0)));
+        }
+        let outputs = session.outputs().len();
+        Ok(Self { session, label: placement.label(), input, outputs })
+    }
+
+    /// `[batch, channels, height, width]` of the input; `None` where the model takes any size.
+    pub fn input(&self) -> [Option<usize>; 4] {
+        self.input
+    }
+
+    /// How many outputs it has.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+}
+
+fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<Session> {
+    // One thread per session: many sessions side by side beat one session with many threads, and a pool that spins
+    // would take the cores from the sessions beside it.
+    let mut builder = Session::builder(runtime.environment())?
+        .with_log_level(log_level())?
+        .with_optimization_level(GraphOptimizationLevel::Level3)?
+        .with_intra_threads(1)?
+        .with_inter_threads(1)?
+        .with_intra_op_spinning(false)?
+        .with_inter_op_spinning(false)?
+        .with_memory_pattern(true)?;
+    builder = match placement.provider {
+        // Without this policy macOS would register CoreML on its own.
+        Provider::Cpu => builder
+            .with_auto_device(AutoDevicePolicy::PreferCPU)?
+            .with_execution_providers([ort::ep::CPU::default().with_arena_allocator(true).build()])?,
+        provider => builder.with_execution_providers(provider.registrations(placement)?)?,
+    };
+    builder.commit_from_memory(model)
+}
+
+impl Backend for OnnxModel {
+    fn run(
+        &mut self,
+        batch: BatchView<'_>,
+        read: &mut dyn FnMut(&[OutputView<'_>]),
+    ) -> Result<(), BackendError> {
+        let input =
+            TensorRef::from_array_view((batch.shape, batch.data)).map_err(|e| classify(&e.to_string()))?;
+        let outputs = self.session.run(ort::inputs![input]).map_err(|e| classify(&e.to_string()))?;
+        let views = outputs.keys().zip(outputs.values()).collect::<Vec<_>>();
+        let views = views
+            .iter()
+            .map(|(name, value)| {
+                let (shape, data) =
+                    value.try_extract_tensor::<f32>().map_err(|e| classify(&e.to_string()))?;
+                let shape = shape.iter().map(|d| usize::try_from(*d).unwrap_or(0)).collect();
+                Ok(OutputView { name, shape, data })
+            })
+            .collect::<Result<Vec<_>, BackendError>>();
+        read(&views?);
+        Ok(())
+    }
+
+    fn device(&self) -> &str {
+        &self.label
+    }
+}
+
+/// The runtime reports device errors as text only. The phrases are those of CUDA (`cudaGetErrorString`), HIP, cuDNN and
+/// the runtime's own arena.
+fn classify(message: &str) -> BackendError {
+    const MEMORY: [&str; 6] = [
+        "out of memory",
+        "memory_allocation",
+        "failed to allocate memory",
+        "bad allocation",
+        "bad_alloc",
+        "available memory of",
+    ];
+    const LOST: [&str; 9] = [
+        "illegal memory access",
+        "unspecified launch failure",
+        "device-side assert",
+        "no cuda-capable device",
+        "cuda failure 46",
+        "cudaerrordevicesunavailable",
+        "device lost",
+        "uncorrectable ecc",
+        "hiperrornodevice",
+    ];
+    let text = message.to_ascii_lowercase();
+    if MEMORY.iter().any(|phrase| text.contains(phrase)) {
+        BackendError::OutOfMemory(message.to_owned())
+    } else if LOST.iter().any(|phrase| text.contains(phrase)) {
+        BackendError::DeviceLost(message.to_owned())
+    } else {
+        BackendError::Failed(message.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_errors_are_told_apart() {
+        let memory = "CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);";
+        assert!(matches!(classify(memory), BackendError::OutOfMemory(_)));
+        let arena =
+            "BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 4294967296";
+        assert!(matches!(classify(arena), BackendError::OutOfMemory(_)));
+        let lost = "CUDA failure 700: an illegal memory access was encountered ; GPU=0";
+        assert!(matches!(classify(lost), BackendError::DeviceLost(_)));
+        let other = "Got invalid dimensions for input: input for the following indices";
+        assert!(matches!(classify(other), BackendError::Failed(_)));
+    }
+}

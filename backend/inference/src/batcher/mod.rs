@@ -1,0 +1,196 @@
+//! Requests from many callers to the device threads of one model.
+//!
+//! Every backend has an operating-system thread of its own; all threads of a model take from one queue, so work goes to
+//! whoever is free. On a CPU a thread takes one request at a time; on a device that likes batches it takes what waits.
+mod queue;
+mod worker;
+
+pub(crate) use worker::buckets;
+
+use crate::backend::Backend;
+use crate::engine::Lane;
+use crate::models::Model;
+use crate::{RunError, Timed};
+use parking_lot::Mutex;
+use queue::{Queue, Refused, Waiting};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// How a batcher gathers.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests that may wait.
+    pub queue_capacity: usize,
+    /// Most requests in one run; 1 for CPUs and for models with a fixed batch axis.
+    pub max_batch: usize,
+    /// How long a request may wait for company.
+    pub max_delay: Duration,
+}
+
+/// A device and what to do when it fails.
+pub struct Device {
+    /// Where runs go.
+    pub primary: Box<dyn Backend>,
+    /// Where they go when `primary` fails; without it the request fails.
+    pub fallback: Option<Box<dyn Backend>>,
+}
+
+impl From<Box<dyn Backend>> for Device {
+    fn from(primary: Box<dyn Backend>) -> Self {
+        Self { primary, fallback: None }
+    }
+}
+
+/// A model's queue and threads. Cheap to clone; the threads end when the last clone goes.
+pub struct Batcher<M: Model> {
+    shared: Arc<Shared<M>>,
+    /// Dropped with the last clone.
+    _threads: Arc<Threads<M>>,
+}
+
+impl<M: Model> Clone for Batcher<M> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), _threads: self._threads.clone() }
+    }
+}
+
+struct Threads<M: Model> {
+    shared: Arc<Shared<M>>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+struct Shared<M: Model> {
+    model: M,
+    queue: Queue<Entry<M>>,
+    limits: Limits,
+    workers: AtomicUsize,
+    /// Recent run time per request in nanoseconds.
+    pace: AtomicU64,
+    /// Why the devices cannot be relied on any more.
+    lost: Mutex<Option<String>>,
+}
+
+type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
+
+struct Entry<M: Model> {
+    input: M::Input,
+    shape: [usize; 3],
+    since: Instant,
+    reply: oneshot::Sender<Reply<M>>,
+}
+
+impl<M: Model> Waiting for Entry<M> {
+    fn shape(&self) -> [usize; 3] {
+        self.shape
+    }
+    fn left(&self) -> bool {
+        self.reply.is_closed()
+    }
+    fn since(&self) -> Instant {
+        self.since
+    }
+}
+
+impl<M: Model> Batcher<M> {
+    /// Starts one thread per device.
+    pub fn start(model: M, devices: Vec<Device>, limits: Limits) -> std::io::Result<Self> {
+        let limits = Limits { max_batch: limits.max_batch.max(1), ..limits };
+        let shared = Arc::new(Shared {
+            model,
+            queue: Queue::new(limits.queue_capacity),
+            limits,
+            workers: AtomicUsize::new(0),
+            pace: AtomicU64::new(0),
+            lost: Mutex::new(None),
+        });
+        let mut threads = Threads { shared: shared.clone(), handles: Vec::with_capacity(devices.len()) };
+        for (index, device) in devices.into_iter().enumerate() {
+            let worker = worker::Worker::new(shared.clone(), device);
+            let name = format!("{}-{index}", shared.model.operation().name());
+            threads.handles.push(std::thread::Builder::new().name(name).spawn(move || worker.work())?);
+        }
+        Ok(Self { shared, _threads: Arc::new(threads) })
+    }
+
+    /// Queues `input` and waits for its result. Dropping the future takes it out of the queue.
+    pub async fn run(&self, input: M::Input, lane: Lane) -> Reply<M> {
+        let (reply, answer) = oneshot::channel();
+        let shape = self.shared.model.shape(&input);
+        let entry = Entry { input, shape, since: Instant::now(), reply };
+        match self.shared.queue.push(entry, lane) {
+            Ok(waiting) => self.shared.show_depth(waiting),
+            Err(Refused::Closed) => return Err(RunError::Stopped),
+            Err(Refused::Full(waiting)) => {
+                return Err(RunError::Overloaded {
+                    operation: self.shared.operation(),
+                    retry_after: self.shared.patience(waiting),
+                });
+            }
+        }
+        // A worker that goes away without an answer is one that is stopping.
+        answer.await.unwrap_or(Err(RunError::Stopped))
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        &self.shared.model
+    }
+
+    /// How many requests wait.
+    pub fn waiting(&self) -> usize {
+        self.shared.queue.waiting()
+    }
+
+    /// Whether requests can be served as promised; the reason if not.
+    pub fn ready(&self) -> Result<(), String> {
+        if let Some(reason) = &*self.shared.lost.lock() {
+            return Err(reason.clone());
+        }
+        if self.shared.workers.load(Ordering::Acquire) == 0 {
+            return Err(format!("{} has no thread left", self.shared.operation()));
+        }
+        Ok(())
+    }
+}
+
+impl<M: Model> Shared<M> {
+    fn operation(&self) -> &'static str {
+        self.model.operation().name()
+    }
+
+    fn show_depth(&self, waiting: usize) {
+        metrics::gauge!("facecrawl_inference_queue_depth", "operation" => self.operation())
+            .set(waiting as f64);
+    }
+
+    /// Remembers how long a request takes, newer runs more.
+    fn note_pace(&self, per_request: Duration) {
+        let new = u64::try_from(per_request.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let _ = self.pace.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+            Some(if old == 0 { new } else { old / 8 * 7 + new / 8 })
+        });
+    }
+
+    /// When a queue of this length will have room again.
+    fn patience(&self, waiting: usize) -> Duration {
+        let workers = self.workers.load(Ordering::Acquire).max(1) as u64;
+        let pace = self.pace.load(Ordering::Relaxed);
+        let guess = Duration::from_nanos(pace.saturating_mul(waiting as u64) / workers);
+        guess.clamp(Duration::from_millis(50), Duration::from_secs(60))
+    }
+}
+
+impl<M: Model> Drop for Threads<M> {
+    /// Nobody can wait any more: every caller holds a clone. Sessions must be gone before the process ends, so this waits
+    /// for the runs under way.
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        for handle in self.handles.drain(..) {
+            // A worker's panics are caught inside; should one escape, there is nobody left to tell.
+            let _ = handle.join();
+        }
+    }
+}

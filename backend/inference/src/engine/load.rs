@@ -1,0 +1,135 @@
+//! From a pack on disk to a running engine.
+use super::placement::{Placed, place};
+use super::{DetectorInfo, EmbedderInfo, Inner};
+use crate::batcher::{Batcher, Limits};
+use crate::manifest::{ModelFile, ModelKind};
+use crate::models::{DetectorModel, EmbedderModel, Model};
+use crate::runtime::Runtime;
+use crate::{Config, DeviceReport, Operation, OperationReport, ResolvedPack, StartError, ep::Provider};
+use sha2::{Digest, Sha256};
+use std::time::Instant;
+use vision::Frame;
+
+/// The canvas a detector of any size is warmed up with: the usual `det_size`.
+const WARMUP_SIDE: u32 = 640;
+
+pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
+    let began = Instant::now();
+    let runtime = Runtime::load(config.dylib_path.as_deref())?;
+    let other = pixel_operations(config)?;
+
+    let file = wanted(pack, ModelKind::Detector)?;
+    let sample = |model: &DetectorModel| {
+        let (width, height) = model.fixed_size().unwrap_or((WARMUP_SIDE, WARMUP_SIDE));
+        crate::models::Probe { canvas: super::warmup::portrait(width, height).into(), min_score: 0.5 }
+    };
+    let detection = model(config, &runtime, pack, file, DetectorModel::new, sample)?;
+    let detector = DetectorInfo {
+        name: file.stem().to_owned(),
+        sha256: file.sha256.to_ascii_lowercase(),
+        min_score: file.min_score.unwrap_or(0.5),
+        nms_iou: file.nms_iou.unwrap_or(0.4),
+        fixed_size: detection.0.model().fixed_size(),
+        landmarks: detection.0.model().landmarks(),
+    };
+
+    let file = wanted(pack, ModelKind::Embedder)?;
+    let chip = |_: &EmbedderModel| -> std::sync::Arc<Frame> {
+        super::warmup::portrait(crate::models::CHIP, crate::models::CHIP).into()
+    };
+    let embedding = model(config, &runtime, pack, file, EmbedderModel::new, chip)?;
+    let embedder = EmbedderInfo {
+        name: file.stem().to_owned(),
+        identity: crate::models::identity(&file.sha256, &file.input),
+        dimensions: file.dimensions.unwrap_or(0),
+        match_threshold: file.match_threshold.unwrap_or(0.4),
+    };
+
+    let mut operations = vec![detection.1, embedding.1];
+    operations.extend(other);
+    let report = DeviceReport {
+        runtime_version: runtime.version().to_owned(),
+        backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
+        devices: Vec::new(),
+        operations,
+    };
+    tracing::info!(
+        detector = detector.name,
+        embedder = embedder.name,
+        seconds = began.elapsed().as_secs_f64(),
+        "the inference engine is ready"
+    );
+    Ok(Inner { detection: detection.0, embedding: embedding.0, detector, embedder, report })
+}
+
+/// Reads, places, warms up and starts one model.
+fn model<M: Model>(
+    config: &Config,
+    runtime: &Runtime,
+    pack: &ResolvedPack,
+    file: &ModelFile,
+    describe: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
+    sample: impl Fn(&M) -> M::Input,
+) -> Result<(Batcher<M>, OperationReport), StartError> {
+    let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
+    let bytes = read(pack, file).map_err(failed)?;
+    let Placed { model, devices, max_batch, report } =
+        place(config, runtime, file, &bytes, describe, sample)?;
+    let limits =
+        Limits { queue_capacity: config.queue_capacity, max_batch, max_delay: config.batch_max_delay };
+    let batcher = Batcher::start(model, devices, limits)
+        .map_err(|e| failed(format!("cannot start its threads: {e}")))?;
+    Ok((batcher, report))
+}
+
+fn wanted(pack: &ResolvedPack, kind: ModelKind) -> Result<&ModelFile, StartError> {
+    pack.pack.file(kind).ok_or_else(|| StartError::Model {
+        model: pack.pack.name.clone(),
+        reason: format!(
+            "the pack has no {}",
+            if kind == ModelKind::Detector { "detector" } else { "embedder" }
+        ),
+    })
+}
+
+/// The file's bytes. They are checked here and not only before, because what is hashed must be what is loaded.
+fn read(pack: &ResolvedPack, file: &ModelFile) -> Result<Vec<u8>, String> {
+    let path = pack.path(file);
+    let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let found = hex::encode(Sha256::digest(&bytes));
+    if found.eq_ignore_ascii_case(&file.sha256) {
+        Ok(bytes)
+    } else {
+        Err(format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
+    }
+}
+
+/// The operations that have no model. Their code runs on the CPU, so a flag that asks for a GPU is answered with the reason.
+fn pixel_operations(config: &Config) -> Result<Vec<OperationReport>, StartError> {
+    let operations = [Operation::ImageProcessing, Operation::ImageEnhancement, Operation::QualityChecks];
+    operations
+        .into_iter()
+        .map(|operation| {
+            let gpu_requested = config.gpu_operations.contains(&operation);
+            let requested = super::placement::requested(config, operation);
+            if !gpu_requested {
+                return Ok(OperationReport {
+                    operation: operation.name(),
+                    gpu_requested,
+                    requested,
+                    effective: Provider::Cpu.name().to_owned(),
+                    reason: None,
+                });
+            }
+            let reason = format!("{} has no GPU implementation in this version", operation.name());
+            super::placement::refuse(config, operation, &requested, &reason)?;
+            Ok(OperationReport {
+                operation: operation.name(),
+                gpu_requested,
+                requested,
+                effective: Provider::Cpu.name().to_owned(),
+                reason: Some(reason),
+            })
+        })
+        .collect()
+}

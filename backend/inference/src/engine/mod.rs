@@ -1,0 +1,142 @@
+//! The engine: models loaded once, called from everywhere.
+mod load;
+mod placement;
+mod warmup;
+
+use crate::batcher::Batcher;
+use crate::models::{DetectorModel, EmbedderModel, Probe};
+use crate::{Config, DeviceReport, Embedding, Operation, ResolvedPack, RunError, StartError};
+use std::sync::Arc;
+use std::time::Duration;
+use vision::{Detection, Frame};
+
+/// Who waits for the answer; interactive work goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// A person or a caller of the API.
+    Interactive,
+    /// A crawl or a batch job.
+    Background,
+}
+
+/// The detector in use.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct DetectorInfo {
+    /// File name without extension.
+    pub name: String,
+    /// sha256 of the file, hex.
+    pub sha256: String,
+    /// Default `min_score`.
+    pub min_score: f32,
+    /// IoU above which two boxes are one face.
+    pub nms_iou: f32,
+    /// The only canvas the model takes, if it is fixed; otherwise any multiple of 32.
+    pub fixed_size: Option<(u32, u32)>,
+    /// Whether the model finds landmarks; otherwise they are placed where they lie in the mean face.
+    pub landmarks: bool,
+}
+
+/// The embedder in use.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct EmbedderInfo {
+    /// File name without extension.
+    pub name: String,
+    /// Identity stored with every face: hex sha256 of file hash and preprocessing.
+    pub identity: String,
+    /// Components of an embedding.
+    pub dimensions: usize,
+    /// Default similarity from which two faces count as one person.
+    pub match_threshold: f32,
+}
+
+/// A result with where its time went.
+#[derive(Clone, Debug)]
+pub struct Timed<T> {
+    /// The result.
+    pub output: T,
+    /// Waiting for a session.
+    pub queued: Duration,
+    /// Running (preparation of the tensor and decoding of the outputs included).
+    pub ran: Duration,
+}
+
+/// Loaded models behind queues; cheap to clone. The sessions are released when the last clone goes.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    detection: Batcher<DetectorModel>,
+    embedding: Batcher<EmbedderModel>,
+    detector: DetectorInfo,
+    embedder: EmbedderInfo,
+    report: DeviceReport,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("detector", &self.inner.detector.name)
+            .field("embedder", &self.inner.embedder.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Loads the library and the pack's models and warms them up. Blocks; call it off the async threads.
+    pub fn start(config: &Config, pack: &ResolvedPack) -> Result<Self, StartError> {
+        load::engine(config, pack).map(|inner| Self { inner: Arc::new(inner) })
+    }
+
+    /// Faces on `canvas` (sides multiples of 32, or the detector's fixed size) with `det_score >= min_score` (0..1), in
+    /// canvas pixels, after NMS, best first. Dropping the future withdraws the request.
+    pub async fn detect(
+        &self,
+        canvas: Arc<Frame>,
+        min_score: f32,
+        lane: Lane,
+    ) -> Result<Timed<Vec<Detection>>, RunError> {
+        if !(0.0..=1.0).contains(&min_score) {
+            return Err(unfit(
+                Operation::FaceDetection,
+                format!("min_score is {min_score}; 0 to 1 is allowed"),
+            ));
+        }
+        let batcher = &self.inner.detection;
+        batcher.model().check(&canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
+        batcher.run(Probe { canvas, min_score }, lane).await
+    }
+
+    /// The embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
+    pub async fn embed(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<Embedding>, RunError> {
+        EmbedderModel::check(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
+        self.inner.embedding.run(chip, lane).await
+    }
+
+    /// The detector.
+    pub fn detector(&self) -> &DetectorInfo {
+        &self.inner.detector
+    }
+
+    /// The embedder.
+    pub fn embedder(&self) -> &EmbedderInfo {
+        &self.inner.embedder
+    }
+
+    /// What runs where, and why.
+    pub fn report(&self) -> DeviceReport {
+        DeviceReport { devices: crate::devices::discover(), ..self.inner.report.clone() }
+    }
+
+    /// Whether every operation can still serve; the reason if not.
+    pub fn ready(&self) -> Result<(), String> {
+        self.inner.detection.ready()?;
+        self.inner.embedding.ready()
+    }
+}
+
+/// The caller's input does not fit the model.
+fn unfit(operation: Operation, reason: String) -> RunError {
+    RunError::Failed { operation: operation.name(), reason }
+}

@@ -1,0 +1,120 @@
+//! Execution providers: which exist, which are tried, how each is registered.
+use crate::GpuBackend;
+use crate::backend::Placement;
+use ort::ep::{self, ExecutionProvider as _, ExecutionProviderDispatch};
+
+/// An execution provider of ONNX Runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Provider {
+    /// The CPU; always there.
+    Cpu,
+    /// NVIDIA CUDA.
+    Cuda,
+    /// NVIDIA TensorRT with CUDA behind it.
+    Tensorrt,
+    /// AMD MIGraphX.
+    Migraphx,
+    /// Apple CoreML.
+    CoreMl,
+}
+
+impl Provider {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Cpu, Self::Cuda, Self::Tensorrt, Self::Migraphx, Self::CoreMl];
+
+    /// The name that `GPU_BACKEND` and the reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::Tensorrt => "tensorrt",
+            Self::Migraphx => "rocm",
+            Self::CoreMl => "mps",
+        }
+    }
+
+    /// Whether this program was built with it.
+    pub fn in_build(self) -> bool {
+        match self {
+            Self::Cpu => true,
+            Self::Cuda => cfg!(feature = "cuda"),
+            Self::Tensorrt => cfg!(feature = "tensorrt"),
+            Self::Migraphx => cfg!(feature = "migraphx"),
+            Self::CoreMl => cfg!(feature = "coreml"),
+        }
+    }
+
+    /// Whether the loaded library was built with it. The library must be loaded.
+    pub(crate) fn in_library(self) -> bool {
+        match self {
+            Self::Cpu => true,
+            #[cfg(feature = "cuda")]
+            Self::Cuda => ep::CUDA::is_available().unwrap_or(false),
+            #[cfg(feature = "tensorrt")]
+            Self::Tensorrt => ep::TensorRT::is_available().unwrap_or(false),
+            #[cfg(feature = "migraphx")]
+            Self::Migraphx => ep::MIGraphX::is_available().unwrap_or(false),
+            #[cfg(feature = "coreml")]
+            Self::CoreMl => ep::CoreML::is_available().unwrap_or(false),
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    /// Which providers `backend` allows, best first. `auto` leaves TensorRT out: it compiles each model for minutes, so it
+    /// is used only when asked for by name.
+    pub fn candidates(backend: GpuBackend) -> &'static [Self] {
+        match backend {
+            GpuBackend::Auto => &[Self::Cuda, Self::Migraphx, Self::CoreMl],
+            GpuBackend::Cuda => &[Self::Cuda],
+            GpuBackend::Tensorrt => &[Self::Tensorrt],
+            GpuBackend::Rocm => &[Self::Migraphx],
+            GpuBackend::Mps => &[Self::CoreMl],
+            GpuBackend::Cpu => &[],
+        }
+    }
+
+    /// What a session registers, in order. Each registration is an error when it fails: nothing falls back in silence.
+    pub(crate) fn registrations(self, placement: &Placement) -> ort::Result<Vec<ExecutionProviderDispatch>> {
+        let device = i32::try_from(placement.device_id)
+            .map_err(|_| ort::Error::new(format!("device id {} is too large", placement.device_id)))?;
+        let _ = device;
+        match self {
+            Self::Cpu => Ok(vec![ep::CPU::default().with_arena_allocator(true).build()]),
+            #[cfg(feature = "cuda")]
+            Self::Cuda => Ok(vec![cuda(device, placement.memory_limit)]),
+            #[cfg(feature = "tensorrt")]
+            Self::Tensorrt => {
+                let tensorrt = ep::TensorRT::default().with_device_id(device).with_fp16(true);
+                let mut registrations = vec![tensorrt.build().error_on_failure()];
+                // What TensorRT cannot take runs on CUDA, not on the CPU.
+                #[cfg(feature = "cuda")]
+                registrations.push(cuda(device, placement.memory_limit));
+                Ok(registrations)
+            }
+            #[cfg(feature = "migraphx")]
+            Self::Migraphx => {
+                let migraphx =
+                    ep::MIGraphX::default().with_device_id(device).with_mem_limit(placement.memory_limit);
+                Ok(vec![migraphx.build().error_on_failure()])
+            }
+            #[cfg(feature = "coreml")]
+            Self::CoreMl => Ok(vec![ep::CoreML::default().with_subgraphs(true).build().error_on_failure()]),
+            #[allow(unreachable_patterns)]
+            other => Err(ort::Error::new(format!("this program was built without {}", other.name()))),
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(device: i32, memory_limit: usize) -> ExecutionProviderDispatch {
+    ep::CUDA::default()
+        .with_device_id(device)
+        .with_memory_limit(memory_limit)
+        // The default doubles the arena at each step and so runs into the limit with half of it unused.
+        .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
+        // An exhaustive search runs every algorithm for every new shape.
+        .with_conv_algorithm_search(ep::cuda::ConvAlgorithmSearch::Heuristic)
+        .build()
+        .error_on_failure()
+}

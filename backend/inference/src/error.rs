@@ -1,0 +1,57 @@
+//! What can go wrong at start-up and with one request.
+use std::time::Duration;
+
+/// Why the engine could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The shared library could not be loaded.
+    #[error("cannot load ONNX Runtime from {path}: {reason}")]
+    Library {
+        /// What was tried.
+        path: String,
+        /// Why it failed.
+        reason: String,
+    },
+    /// A model could not be loaded.
+    #[error("cannot load the model {model}: {reason}")]
+    Model {
+        /// Its file.
+        model: String,
+        /// Why it failed.
+        reason: String,
+    },
+    /// `FORCE_GPU_ONLY` and an operation that asked for a GPU did not get it.
+    #[error("FORCE_GPU_ONLY is set, but {operation} cannot run on {provider}: {reason}")]
+    GpuOnly {
+        /// The operation.
+        operation: &'static str,
+        /// The provider asked for.
+        provider: String,
+        /// Why it failed.
+        reason: String,
+    },
+}
+
+/// Why one request failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RunError {
+    /// The queue is full; try again after the time.
+    #[error("the {operation} queue is full")]
+    Overloaded {
+        /// Which queue.
+        operation: &'static str,
+        /// A guess from the queue's length and speed.
+        retry_after: Duration,
+    },
+    /// The model failed.
+    #[error("{operation} failed: {reason}")]
+    Failed {
+        /// Which operation.
+        operation: &'static str,
+        /// What the runtime said.
+        reason: String,
+    },
+    /// The engine is stopping.
+    #[error("the engine is shutting down")]
+    Stopped,
+}

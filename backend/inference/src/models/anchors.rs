@@ -1,0 +1,64 @@
+//! What anchor-based detectors have in common: outputs told apart by their shapes, and the last steps to faces.
+use crate::backend::OutputView;
+use vision::Detection;
+
+/// At most this many candidates enter the suppression, the best ones; OpenCV's `FaceDetectorYN` has the same default.
+pub const TOP_K: usize = 5000;
+
+/// The part of an output that belongs to one item of the batch: `rows` times `columns` values.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Anchors.
+    pub rows: usize,
+    /// Values per anchor.
+    pub columns: usize,
+    /// Row after row.
+    pub data: &'a [f32],
+}
+
+/// Takes item `index` out of an output that is `[batch, rows, columns]` or, from models without a batch axis,
+/// `[rows, columns]`.
+pub fn rows<'a>(output: &OutputView<'a>, index: usize, batch: usize) -> Result<Rows<'a>, String> {
+    let (items, rows, columns) = match *output.shape.as_slice() {
+        [items, rows, columns] => (items, rows, columns),
+        [rows, columns] => (1, rows, columns),
+        ref other => return Err(format!("output {} has the shape {other:?}", output.name)),
+    };
+    if items != batch || index >= items {
+        return Err(format!("output {} holds {items} items; the batch has {batch}", output.name));
+    }
+    let length = rows * columns;
+    let data = output
+        .data
+        .get(index * length..(index + 1) * length)
+        .ok_or_else(|| format!("output {} is shorter than its shape {:?}", output.name, output.shape))?;
+    Ok(Rows { rows, columns, data })
+}
+
+/// Drops all but the best [`TOP_K`], then suppresses overlaps.
+pub fn suppress(mut faces: Vec<Detection>, iou: f32) -> Vec<Detection> {
+    if faces.len() > TOP_K {
+        faces.select_nth_unstable_by(TOP_K - 1, |a, b| b.det_score.total_cmp(&a.det_score));
+        faces.truncate(TOP_K);
+    }
+    vision::nms(faces, iou)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn items_come_out_with_and_without_a_batch_axis() {
+        let data: Vec<f32> = (0..12_u8).map(f32::from).collect();
+        let batched = OutputView { name: "b", shape: vec![2, 3, 2], data: &data };
+        assert_eq!(rows(&batched, 1, 2).unwrap().data, &data[6..]);
+        let flat = OutputView { name: "f", shape: vec![6, 2], data: &data };
+        let found = rows(&flat, 0, 1).unwrap();
+        assert_eq!((found.rows, found.columns), (6, 2));
+        assert!(rows(&flat, 0, 2).is_err(), "a model without a batch axis runs one by one");
+        let short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data };
+        assert!(rows(&short, 1, 2).unwrap_err().contains("shorter"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Face detectors.
+use super::{Model, PixelWriter, anchors, scrfd, yunet};
+use crate::Operation;
+use crate::backend::OutputView;
+use crate::manifest::{ModelFamily, ModelFile};
+use std::sync::Arc;
+use vision::{Detection, Frame};
+
+/// A canvas to look for faces on.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The pixels; its size fits the detector (see [`DetectorModel::check`]).
+    pub canvas: Arc<Frame>,
+    /// Faces below are not reported, 0..1.
+    pub min_score: f32,
+}
+
+/// A detector: how canvases enter it and how its outputs become faces.
+#[derive(Clone, Debug)]
+pub struct DetectorModel {
+    family: ModelFamily,
+    pixels: PixelWriter,
+    nms_iou: f32,
+    fixed_size: Option<(u32, u32)>,
+    alignment: u32,
+    landmarks: bool,
+}
+
+impl DetectorModel {
+    /// The detector that `file` describes, with the input shape and number of outputs that the loaded model shows.
+    /// The error says what is not a detector about it.
+    pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
+        let (alignment, landmarks) = match file.family {
+            ModelFamily::Yunet if outputs == yunet::OUTPUTS => (32, true),
+            ModelFamily::Scrfd if scrfd::OUTPUTS.contains(&outputs) => {
+                (scrfd::alignment(outputs), scrfd::has_landmarks(outputs))
+            }
+            ModelFamily::Yunet | ModelFamily::Scrfd => {
+                let known = if file.family == ModelFamily::Yunet { "12" } else { "6, 9, 10 or 15" };
+                return Err(format!("it has {outputs} outputs; its family has {known}"));
+            }
+            _ => return Err(format!("{:?} is no family of detectors", file.family)),
+        };
+        let fixed_size = match (input[3], input[2]) {
+            (Some(width), Some(height))
+                if width % alignment == 0 && height % alignment == 0 && width * height > 0 =>
+            {
+                let side =
+                    |s: usize| u32::try_from(s).map_err(|_| format!("its input side {s} is too large"));
+                Some((side(width)?, side(height)?))
+            }
+            (None, None) => None,
+            (width, height) => {
+                return Err(format!(
+                    "its input is {width:?} x {height:?}; both sides must be free, or fixed multiples of {alignment}"
+                ));
+            }
+        };
+        Ok(Self {
+            family: file.family,
+            pixels: PixelWriter::new(&file.input),
+            nms_iou: file.nms_iou.ok_or("the manifest gives it no nms_iou")?,
+            fixed_size,
+            alignment: alignment as u32,
+            landmarks,
+        })
+    }
+
+    /// The only canvas it takes, if its input is fixed.
+    pub fn fixed_size(&self) -> Option<(u32, u32)> {
+        self.fixed_size
+    }
+
+    /// Whether it finds landmarks itself.
+    pub fn landmarks(&self) -> bool {
+        self.landmarks
+    }
+
+    /// Whether `canvas` can enter; the error names the sizes that can.
+    pub fn check(&self, canvas: &Frame) -> Result<(), String> {
+        let (width, height) = (canvas.width(), canvas.height());
+        match self.fixed_size {
+            Some(size) if size != (width, height) => {
+                Err(format!("the canvas is {width}x{height}; this detector takes only {}x{}", size.0, size.1))
+            }
+            None if width % self.alignment != 0 || height % self.alignment != 0 => Err(format!(
+                "the canvas is {width}x{height}; both sides must be multiples of {}",
+                self.alignment
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Model for DetectorModel {
+    type Input = Probe;
+    type Output = Vec<Detection>;
+
+    fn operation(&self) -> Operation {
+        Operation::FaceDetection
+    }
+
+    fn shape(&self, input: &Probe) -> [usize; 3] {
+        [3, input.canvas.height() as usize, input.canvas.width() as usize]
+    }
+
+    fn write(&self, input: &Probe, slot: &mut [f32]) {
+        self.pixels.write(&input.canvas, slot);
+    }
+
+    fn read(
+        &self,
+        input: &Probe,
+        outputs: &[OutputView<'_>],
+        index: usize,
+        batch: usize,
+    ) -> Result<Vec<Detection>, String> {
+        let size = (input.canvas.width() as usize, input.canvas.height() as usize);
+        let mut faces = match self.family {
+            ModelFamily::Yunet => yunet::decode(outputs, index, batch, size, input.min_score)?,
+            _ => scrfd::decode(outputs, index, batch, size, input.min_score)?,
+        };
+        faces.retain(is_finite);
+        Ok(anchors::suppress(faces, self.nms_iou))
+    }
+}
+
+/// An overflowing exponential or a broken device must not put infinities into boxes.
+fn is_finite(face: &Detection) -> bool {
+    let b = face.bbox;
+    [b.x, b.y, b.width, b.height].iter().all(|v| v.is_finite())
+        && face.landmarks.iter().all(|p| p.x.is_finite() && p.y.is_finite())
+}

@@ -1,0 +1,41 @@
+//! What a model takes and what its outputs mean; no runtime in here.
+pub mod anchors;
+mod detector;
+mod embedder;
+mod pixels;
+mod scrfd;
+mod yunet;
+
+pub use detector::{DetectorModel, Probe};
+pub use embedder::EmbedderModel;
+pub(crate) use embedder::{CHIP, identity};
+pub use pixels::PixelWriter;
+
+use crate::Operation;
+use crate::backend::OutputView;
+
+/// How requests become a tensor and outputs become results.
+pub trait Model: Send + Sync + 'static {
+    /// One request.
+    type Input: Send + 'static;
+    /// Its result.
+    type Output: Send + 'static;
+
+    /// Which operation it does.
+    fn operation(&self) -> Operation;
+
+    /// `[channels, height, width]` that `input` needs; only equal shapes share a batch.
+    fn shape(&self, input: &Self::Input) -> [usize; 3];
+
+    /// Fills one item of the batch; `slot` holds `shape`'s product of values.
+    fn write(&self, input: &Self::Input, slot: &mut [f32]);
+
+    /// Reads the result of item `index` out of the outputs of a run over `batch` items.
+    fn read(
+        &self,
+        input: &Self::Input,
+        outputs: &[OutputView<'_>],
+        index: usize,
+        batch: usize,
+    ) -> Result<Self::Output, String>;
+}

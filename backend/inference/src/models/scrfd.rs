@@ -1,0 +1,196 @@
+//! SCRFD's outputs (Guo et al., "Sample and Computation Redistribution for Efficient Face Detection", 2021; the decoding
+//! is InsightFace's).
+//!
+//! Exports differ in the names and the order of the outputs, in the batch axis, in anchors per cell (1 or 2), in levels (3 or
+//! 5) and in whether there are landmarks: 6, 9, 10 or 15 outputs. Shapes tell all of that: scores have one column,
+//! distances four, landmarks ten, and a level with a smaller stride has more rows.
+use super::anchors::{Rows, rows};
+use crate::backend::OutputView;
+use vision::{Detection, Landmarks, Point, Rect};
+
+/// Pixels per cell of each level.
+const STRIDES: [usize; 5] = [8, 16, 32, 64, 128];
+/// Numbers of outputs that an export can have.
+pub(super) const OUTPUTS: [usize; 4] = [6, 9, 10, 15];
+
+/// Where the landmarks of a face lie in its box, as fractions: the mean over faces found by SCRFD 2.5G. Models without
+/// landmarks get these; a chip aligned by them is only roughly upright.
+const MEAN_LANDMARKS: [[f32; 2]; 5] =
+    [[0.277, 0.371], [0.716, 0.369], [0.495, 0.566], [0.314, 0.733], [0.685, 0.731]];
+
+/// Whether an export with this many outputs has landmarks.
+pub(super) fn has_landmarks(outputs: usize) -> bool {
+    outputs == 9 || outputs == 15
+}
+
+/// Pixels that both sides of a canvas must be a multiple of.
+pub(super) fn alignment(outputs: usize) -> usize {
+    if outputs >= 10 { 128 } else { 32 }
+}
+
+/// The outputs of one item, levels ordered by stride.
+struct Heads<'a> {
+    scores: Vec<Rows<'a>>,
+    distances: Vec<Rows<'a>>,
+    landmarks: Vec<Rows<'a>>,
+}
+
+fn heads<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> Result<Heads<'a>, String> {
+    let mut heads = Heads { scores: Vec::new(), distances: Vec::new(), landmarks: Vec::new() };
+    for output in outputs {
+        let item = rows(output, index, batch)?;
+        match item.columns {
+            1 => heads.scores.push(item),
+            4 => heads.distances.push(item),
+            10 => heads.landmarks.push(item),
+            other => return Err(format!("output {} has {other} columns; 1, 4 or 10 are known", output.name)),
+        }
+    }
+    for group in [&mut heads.scores, &mut heads.distances, &mut heads.landmarks] {
+        group.sort_by_key(|item| std::cmp::Reverse(item.rows));
+    }
+    let levels = heads.scores.len();
+    let complete = (levels == 3 || levels == 5)
+        && heads.distances.len() == levels
+        && (heads.landmarks.is_empty() || heads.landmarks.len() == levels);
+    if !complete {
+        return Err(format!(
+            "{levels} score, {} distance and {} landmark outputs do not make SCRFD's 3 or 5 levels",
+            heads.distances.len(),
+            heads.landmarks.len()
+        ));
+    }
+    Ok(heads)
+}
+
+/// Faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before suppression.
+pub(super) fn decode(
+    outputs: &[OutputView<'_>],
+    index: usize,
+    batch: usize,
+    (width, height): (usize, usize),
+    min_score: f32,
+) -> Result<Vec<Detection>, String> {
+    let heads = heads(outputs, index, batch)?;
+    let mut faces = Vec::new();
+    for (level, stride) in (0..heads.scores.len()).zip(STRIDES) {
+        let columns = width / stride;
+        let cells = columns * (height / stride);
+        let scores = heads.scores[level];
+        let anchors = scores.rows.checked_div(cells).unwrap_or(0);
+        if !(1..=2).contains(&anchors) || anchors * cells != scores.rows {
+            return Err(format!("{} scores at stride {stride} do not fit {cells} cells", scores.rows));
+        }
+        let distances = heads.distances[level];
+        let landmarks = heads.landmarks.get(level);
+        if distances.rows != scores.rows || landmarks.is_some_and(|l| l.rows != scores.rows) {
+            return Err(format!("the outputs of stride {stride} differ in length"));
+        }
+        let size = stride as f32;
+        for (row, score) in scores.data.iter().enumerate() {
+            if score.is_nan() || *score < min_score {
+                continue;
+            }
+            let cell = row / anchors;
+            let centre = Point { x: (cell % columns) as f32 * size, y: (cell / columns) as f32 * size };
+            let d = &distances.data[row * 4..row * 4 + 4];
+            let (left, top) = (centre.x - d[0] * size, centre.y - d[1] * size);
+            let bbox = Rect {
+                x: left,
+                y: top,
+                width: (centre.x + d[2] * size - left).max(0.0),
+                height: (centre.y + d[3] * size - top).max(0.0),
+            };
+            let landmarks = match landmarks {
+                Some(offsets) => offset(centre, &offsets.data[row * 10..row * 10 + 10], size),
+                None => typical(bbox),
+            };
+            faces.push(Detection { bbox, det_score: score.min(1.0), landmarks });
+        }
+    }
+    Ok(faces)
+}
+
+fn offset(centre: Point, offsets: &[f32], size: f32) -> Landmarks {
+    std::array::from_fn(|i| Point {
+        x: centre.x + offsets[2 * i] * size,
+        y: centre.y + offsets[2 * i + 1] * size,
+    })
+}
+
+fn typical(bbox: Rect) -> Landmarks {
+    MEAN_LANDMARKS.map(|[x, y]| Point { x: bbox.x + x * bbox.width, y: bbox.y + y * bbox.height })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// An export of the given make with one face at stride 16, row `1`, column `2`, last anchor.
+    fn export(
+        levels: usize,
+        anchors: usize,
+        landmarks: bool,
+        batch_axis: bool,
+    ) -> Vec<(Vec<usize>, Vec<f32>)> {
+        let mut outputs = Vec::new();
+        let groups: &[usize] = if landmarks { &[10, 1, 4] } else { &[4, 1] };
+        for columns in groups {
+            for stride in STRIDES.into_iter().take(levels).rev() {
+                let rows = (256 / stride) * (128 / stride) * anchors;
+                let mut data = vec![0.0; rows * columns];
+                if stride == 16 {
+                    let row = (16 + 2) * anchors + anchors - 1;
+                    for (i, value) in data[row * columns..(row + 1) * columns].iter_mut().enumerate() {
+                        *value = match columns {
+                            1 => 0.75,
+                            4 => 1.0 + i as f32,
+                            _ => 0.25 * i as f32,
+                        };
+                    }
+                }
+                let shape = if batch_axis { vec![1, rows, *columns] } else { vec![rows, *columns] };
+                outputs.push((shape, data));
+            }
+        }
+        outputs
+    }
+
+    #[test]
+    fn every_layout_decodes_to_the_same_face() {
+        for (levels, anchors) in [(3, 2), (3, 1), (5, 1), (5, 2)] {
+            for landmarks in [true, false] {
+                for batch_axis in [true, false] {
+                    let data = export(levels, anchors, landmarks, batch_axis);
+                    assert!(OUTPUTS.contains(&data.len()));
+                    let views: Vec<_> = data
+                        .iter()
+                        .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values })
+                        .collect();
+                    let faces = decode(&views, 0, 1, (256, 128), 0.5).unwrap();
+                    assert_eq!(faces.len(), 1, "{levels} {anchors} {landmarks} {batch_axis}");
+                    // Centre (32, 16); distances 1, 2, 3 and 4 cells.
+                    assert_eq!(faces[0].bbox, Rect { x: 16.0, y: -16.0, width: 64.0, height: 96.0 });
+                    assert!((faces[0].det_score - 0.75).abs() < 1e-6);
+                    let nose = faces[0].landmarks[2];
+                    let wanted = if landmarks { (32.0 + 16.0, 16.0 + 20.0) } else { (47.68, 38.336) };
+                    assert!((nose.x - wanted.0).abs() < 1e-3 && (nose.y - wanted.1).abs() < 1e-3, "{nose:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn outputs_that_make_no_sense_are_named() {
+        let data = export(3, 2, true, true);
+        let views: Vec<_> = data
+            .iter()
+            .map(|(shape, values)| OutputView { name: "out", shape: shape.clone(), data: values })
+            .collect();
+        assert!(decode(&views[..8], 0, 1, (256, 128), 0.5).unwrap_err().contains("levels"));
+        assert!(decode(&views, 0, 1, (512, 512), 0.5).unwrap_err().contains("stride 8"));
+        let odd = [OutputView { name: "odd", shape: vec![4, 3], data: &[0.0; 12] }];
+        assert!(decode(&odd, 0, 1, (256, 128), 0.5).unwrap_err().contains("odd has 3 columns"));
+    }
+}

@@ -1,0 +1,134 @@
+//! YuNet's outputs (Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", 2023; the decoding is that of OpenCV's
+//! `FaceDetectorYN`).
+use super::anchors::{Rows, rows};
+use crate::backend::OutputView;
+use vision::{Detection, Landmarks, Point, Rect};
+
+/// Pixels per cell of each level.
+pub(super) const STRIDES: [usize; 3] = [8, 16, 32];
+/// Two scores, a box and landmarks per level.
+pub(super) const OUTPUTS: usize = 12;
+
+/// The four outputs of one level. The score is the square root of a product, so which of the two one-column outputs is the
+/// class and which the objectness does not matter, and no name is needed.
+struct Level<'a> {
+    scores: [&'a [f32]; 2],
+    boxes: &'a [f32],
+    landmarks: &'a [f32],
+}
+
+/// Faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before suppression.
+pub(super) fn decode(
+    outputs: &[OutputView<'_>],
+    index: usize,
+    batch: usize,
+    (width, height): (usize, usize),
+    min_score: f32,
+) -> Result<Vec<Detection>, String> {
+    let items = outputs.iter().map(|o| rows(o, index, batch)).collect::<Result<Vec<_>, _>>()?;
+    let mut faces = Vec::new();
+    for stride in STRIDES {
+        let columns = width / stride;
+        let level = level(&items, columns * (height / stride), stride)?;
+        decode_level(&level, columns, stride as f32, min_score, &mut faces);
+    }
+    Ok(faces)
+}
+
+fn level<'a>(items: &[Rows<'a>], cells: usize, stride: usize) -> Result<Level<'a>, String> {
+    let with = |columns: usize| {
+        items.iter().filter(move |item| item.rows == cells && item.columns == columns).map(|item| item.data)
+    };
+    let missing = || format!("no outputs of stride {stride} with {cells} cells");
+    let mut scores = with(1);
+    let scores = [scores.next().ok_or_else(missing)?, scores.next().ok_or_else(missing)?];
+    let boxes = with(4).next().ok_or_else(missing)?;
+    let landmarks = with(10).next().ok_or_else(missing)?;
+    Ok(Level { scores, boxes, landmarks })
+}
+
+fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, faces: &mut Vec<Detection>) {
+    // Nearly every cell is below the threshold: compare squares and leave the roots and exponentials to the rest.
+    let threshold = min_score.max(0.0) * min_score.max(0.0);
+    for (cell, (first, second)) in level.scores[0].iter().zip(level.scores[1]).enumerate() {
+        let squared = first.clamp(0.0, 1.0) * second.clamp(0.0, 1.0);
+        if squared.is_nan() || squared < threshold {
+            continue;
+        }
+        let (x, y) = ((cell % columns) as f32, (cell / columns) as f32);
+        let b = &level.boxes[cell * 4..cell * 4 + 4];
+        let k = &level.landmarks[cell * 10..cell * 10 + 10];
+        let (width, height) = (b[2].exp() * stride, b[3].exp() * stride);
+        let landmarks: Landmarks =
+            std::array::from_fn(|i| Point { x: (x + k[2 * i]) * stride, y: (y + k[2 * i + 1]) * stride });
+        faces.push(Detection {
+            bbox: Rect {
+                x: (x + b[0]) * stride - width / 2.0,
+                y: (y + b[1]) * stride - height / 2.0,
+                width,
+                height,
+            },
+            det_score: squared.sqrt(),
+            landmarks,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn one_cell_decodes_by_the_formula_whatever_the_order_of_the_outputs() {
+        let (width, height) = (64, 32);
+        let mut data: Vec<(Vec<usize>, Vec<f32>)> = Vec::new();
+        for columns in [10, 1, 4, 1] {
+            for stride in STRIDES {
+                let cells = (width / stride) * (height / stride);
+                data.push((vec![1, cells, columns], vec![0.0; cells * columns]));
+            }
+        }
+        // Stride 16, cell 6 of 4 x 2: column 2, row 1.
+        let cell = 6;
+        data[4].1[cell] = 0.81;
+        data[10].1[cell] = 1.7;
+        data[7].1[cell * 4..cell * 4 + 4].copy_from_slice(&[0.5, 0.25, 0.0, std::f32::consts::LN_2]);
+        let kps: Vec<f32> = (0..10_u8).map(|i| f32::from(i) * 0.1).collect();
+        data[1].1[cell * 10..cell * 10 + 10].copy_from_slice(&kps);
+        let views: Vec<_> = data
+            .iter()
+            .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values })
+            .collect();
+
+        let faces = decode(&views, 0, 1, (width, height), 0.6).unwrap();
+        assert_eq!(faces.len(), 1);
+        let face = faces[0];
+        assert!((face.det_score - 0.9).abs() < 1e-6, "the root of 0.81 and a value clipped to 1");
+        // Centre (2.5, 1.25) cells, 1 x 2 cells large.
+        assert_eq!(face.bbox, Rect { x: 32.0, y: 4.0, width: 16.0, height: 32.0 });
+        assert!(
+            (face.landmarks[4].x - 2.8 * 16.0).abs() < 1e-4
+                && (face.landmarks[4].y - 1.9 * 16.0).abs() < 1e-4
+        );
+        assert!(decode(&views, 0, 1, (width, height), 0.95).unwrap().is_empty());
+        assert!(decode(&views[..9], 0, 1, (width, height), 0.6).is_err());
+        assert!(decode(&views, 0, 1, (128, 32), 0.6).unwrap_err().contains("stride 8"));
+    }
+
+    #[test]
+    fn values_that_are_not_numbers_are_no_faces() {
+        let cells = [32, 8, 2];
+        let mut data: Vec<(Vec<usize>, Vec<f32>)> = Vec::new();
+        for columns in [1, 1, 4, 10] {
+            for count in cells {
+                data.push((vec![count, columns], vec![f32::NAN; count * columns]));
+            }
+        }
+        let views: Vec<_> = data
+            .iter()
+            .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values })
+            .collect();
+        assert!(decode(&views, 0, 1, (64, 32), 0.0).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,133 @@
+//! ONNX Runtime's shared library: loaded once per process, never unloaded.
+use crate::StartError;
+use crate::ep::Provider;
+use ort::environment::Environment;
+use ort::logging::LogLevel;
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+/// The loaded library.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    environment: Environment,
+    path: PathBuf,
+    version: String,
+}
+
+/// What happened to the one library that a process may load.
+enum Slot {
+    Empty,
+    Loaded(Runtime),
+    /// The library stayed in the process, but could not be started.
+    Broken(PathBuf, String),
+}
+
+static SLOT: Mutex<Slot> = Mutex::new(Slot::Empty);
+
+impl Runtime {
+    /// Loads the library at `path` (`None`: the one that the system's loader finds). Later calls return the same
+    /// library; asking for another one is an error, because a process can hold only one.
+    pub fn load(path: Option<&Path>) -> Result<Self, StartError> {
+        let wanted = locate(path)?;
+        let failed = |reason: String| StartError::Library { path: wanted.display().to_string(), reason };
+        let mut slot = SLOT.lock();
+        match &*slot {
+            Slot::Loaded(runtime) if runtime.path == wanted => return Ok(runtime.clone()),
+            Slot::Loaded(runtime) => {
+                let reason = format!(
+                    "this process already uses {}; only one library can be loaded per process",
+                    runtime.path.display()
+                );
+                return Err(failed(reason));
+            }
+            Slot::Broken(path, reason) => {
+                return Err(failed(format!("{} was loaded before and failed: {reason}", path.display())));
+            }
+            Slot::Empty => {}
+        }
+        // ort asserts where a library hands out null pointers; a foreign library must not take the process down.
+        let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&wanted))) {
+            Ok(Ok(builder)) => builder,
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(_) => return Err(failed("the library does not hand out its interface".to_owned())),
+        };
+        let start = || {
+            let environment = builder.with_name("facecrawl").with_telemetry(false).build()?;
+            environment.set_log_level(log_level());
+            Ok::<_, ort::Error>(environment)
+        };
+        let environment = match catch_unwind(AssertUnwindSafe(start)) {
+            Ok(Ok(environment)) => environment,
+            failure => {
+                let reason = match failure {
+                    Ok(Err(error)) => error.to_string(),
+                    _ => {
+                        format!("the library does not offer version {} of the interface", ort::MINOR_VERSION)
+                    }
+                };
+                *slot = Slot::Broken(wanted.clone(), reason.clone());
+                return Err(failed(reason));
+            }
+        };
+        let version = version(&wanted);
+        let runtime = Self { environment, path: wanted, version };
+        tracing::info!(library = %runtime.path.display(), version = %runtime.version, "ONNX Runtime loaded");
+        *slot = Slot::Loaded(runtime.clone());
+        Ok(runtime)
+    }
+
+    pub(crate) fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// The library's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its version, as its file name tells it, or else its build information.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The providers compiled into the library that this program can use.
+    pub fn providers(&self) -> Vec<Provider> {
+        Provider::ALL.into_iter().filter(|p| p.in_library()).collect()
+    }
+}
+
+/// The file to load. Checked before the loader sees it: a loader's message about a folder or a pipe helps nobody, and
+/// opening a pipe would block for ever.
+fn locate(path: Option<&Path>) -> Result<PathBuf, StartError> {
+    let Some(path) = path else {
+        let name = format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        return Ok(name.into());
+    };
+    let failed = |reason: String| StartError::Library { path: path.display().to_string(), reason };
+    let real = path.canonicalize().map_err(|e| failed(e.to_string()))?;
+    if !real.is_file() {
+        return Err(failed("it is not a file; the path must name the shared library itself".to_owned()));
+    }
+    Ok(real)
+}
+
+/// `libonnxruntime.so.1.31.1` and `libonnxruntime.1.31.1.dylib` carry their version in the name; other builds tell
+/// only where they were built from.
+fn version(path: &Path) -> String {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let numbers: Vec<&str> =
+        name.split('.').filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())).collect();
+    if numbers.len() >= 2 { numbers.join(".") } else { ort::info().to_owned() }
+}
+
+/// The library formats every message it is asked for, so it is asked only for what the log shows.
+pub(crate) fn log_level() -> LogLevel {
+    if tracing::enabled!(target: "ort::logging", tracing::Level::TRACE) {
+        LogLevel::Verbose
+    } else if tracing::enabled!(target: "ort::logging", tracing::Level::DEBUG) {
+        LogLevel::Info
+    } else {
+        LogLevel::Warning
+    }
+}

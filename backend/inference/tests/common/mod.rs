@@ -1,0 +1,112 @@
+//! Engines and photographs for the tests on real models.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, missing_docs)]
+use inference::{Config, Engine, Manifest, ModelFile, ModelKind, Pack, ResolvedPack};
+use std::sync::Arc;
+use vision::{Detection, Frame, Landmarks, Point, Rect};
+
+pub fn config() -> Config {
+    Config { dylib_path: Some(testing::library()), cpu_sessions: 2, ..Config::default() }
+}
+
+/// The pack on the folder of models; `None` where the models are not there.
+pub fn resolve(pack: &Pack) -> Option<ResolvedPack> {
+    Some(ResolvedPack::verify(pack, &testing::models_dir()?).unwrap())
+}
+
+pub fn builtin(name: &str) -> Pack {
+    Manifest::builtin().pack(name).unwrap().clone()
+}
+
+pub fn engine(pack: &Pack) -> Option<Engine> {
+    Some(Engine::start(&config(), &resolve(pack)?).unwrap())
+}
+
+/// MobileFaceNet behind another detector.
+pub fn pack_with(detector: ModelFile) -> Pack {
+    let mut pack = builtin("compact");
+    pack.files.retain(|f| f.kind != ModelKind::Detector);
+    pack.files.push(detector);
+    pack
+}
+
+pub fn photograph(name: &str) -> Frame {
+    vision::decode(&testing::image(name).unwrap(), &vision::Limits::default()).unwrap().frame
+}
+
+/// The image at its own size, black to the right and below up to the next multiple of 32.
+pub fn padded(frame: &Frame) -> Frame {
+    let (width, height) = (frame.width().next_multiple_of(32), frame.height().next_multiple_of(32));
+    let mut canvas = Frame::filled(width, height, [0, 0, 0]);
+    let (from, to) = (frame.width() as usize * 3, width as usize * 3);
+    for (row, target) in frame.data().chunks_exact(from).zip(canvas.data_mut().chunks_exact_mut(to)) {
+        target[..from].copy_from_slice(row);
+    }
+    canvas
+}
+
+/// Detects on the letterboxed 640x640 canvas; coordinates of the image.
+pub async fn detect_at_640(engine: &Engine, frame: &Frame) -> Vec<Detection> {
+    let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (640, 640));
+    let canvas = Arc::new(letterbox.draw(frame));
+    let found =
+        engine.detect(canvas, engine.detector().min_score, inference::Lane::Interactive).await.unwrap();
+    found.output.iter().map(|face| letterbox.restore(face)).collect()
+}
+
+pub fn numbers(value: &serde_json::Value) -> Vec<f32> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
+}
+
+/// A face of the oracle, of either detector.
+pub fn oracle_face(value: &serde_json::Value) -> Detection {
+    let bbox = match value.get("bbox_xywh") {
+        Some(b) => {
+            let b = numbers(b);
+            Rect { x: b[0], y: b[1], width: b[2], height: b[3] }
+        }
+        None => {
+            let b = numbers(&value["bbox_xyxy"]);
+            Rect { x: b[0], y: b[1], width: b[2] - b[0], height: b[3] - b[1] }
+        }
+    };
+    let k = numbers(&value["landmarks"]);
+    let landmarks: Landmarks = std::array::from_fn(|i| Point { x: k[2 * i], y: k[2 * i + 1] });
+    Detection { bbox, det_score: value["score"].as_f64().unwrap() as f32, landmarks }
+}
+
+pub fn iou(a: &Rect, b: &Rect) -> f32 {
+    let width = (a.x + a.width).min(b.x + b.width) - a.x.max(b.x);
+    let height = (a.y + a.height).min(b.y + b.height) - a.y.max(b.y);
+    let shared = width.max(0.0) * height.max(0.0);
+    shared / (a.width * a.height + b.width * b.height - shared)
+}
+
+/// The face of `faces` that overlaps `wanted` most.
+pub fn closest<'a>(faces: &'a [Detection], wanted: &Detection) -> Option<&'a Detection> {
+    faces.iter().max_by(|a, b| iou(&a.bbox, &wanted.bbox).total_cmp(&iou(&b.bbox, &wanted.bbox)))
+}
+
+/// How far two boxes are apart: the largest difference of an edge in pixels, and that as a share of the longer side.
+pub fn distance(a: &Rect, b: &Rect) -> (f32, f32) {
+    let edges = |r: &Rect| [r.x, r.y, r.x + r.width, r.y + r.height];
+    let pixels = edges(a).iter().zip(edges(b)).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+    (pixels, pixels / b.width.max(b.height))
+}
+
+/// Whether the two are the same face within the tolerances of the reference: 2 px or 2 %, and 0.02 in score.
+pub fn agrees(face: &Detection, wanted: &Detection) -> bool {
+    let (pixels, share) = distance(&face.bbox, &wanted.bbox);
+    (pixels <= 2.0 || share <= 0.02) && (face.det_score - wanted.det_score).abs() <= 0.02
+}
+
+/// The oracle's clear faces (score 0.7 and more) that are not among `found`.
+pub fn missed<'a>(found: &[Detection], oracle: &'a [Detection]) -> Vec<&'a Detection> {
+    let clear = oracle.iter().filter(|f| f.det_score >= 0.7);
+    clear.filter(|wanted| !found.iter().any(|face| agrees(face, wanted))).collect()
+}
+
+/// Faces that we see clearly and that the oracle does not have anywhere near.
+pub fn invented<'a>(found: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Detection> {
+    let clear = found.iter().filter(|f| f.det_score >= 0.72);
+    clear.filter(|face| oracle.iter().all(|known| iou(&known.bbox, &face.bbox) < 0.3)).collect()
+}

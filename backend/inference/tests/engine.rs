@@ -1,0 +1,229 @@
+//! Starting, refusing, reporting.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+use common::*;
+use inference::{
+    Config, Engine, GpuBackend, Lane, ModelKind, Operation, Pack, ResolvedPack, RunError, StartError,
+};
+use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use vision::Frame;
+
+/// Counts `facecrawl_ep_fallback_total` by its labels.
+#[derive(Clone, Default)]
+struct Fallbacks(Arc<Mutex<BTreeMap<String, u64>>>);
+
+struct Count(Fallbacks, String);
+
+impl CounterFn for Count {
+    fn increment(&self, value: u64) {
+        *self.0.0.lock().unwrap().entry(self.1.clone()).or_default() += value;
+    }
+    fn absolute(&self, _: u64) {}
+}
+
+impl Recorder for Fallbacks {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        assert_eq!(key.name(), "facecrawl_ep_fallback_total");
+        let mut labels: Vec<_> = key.labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
+        labels.sort();
+        Counter::from_arc(Arc::new(Count(self.clone(), labels.join(","))))
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+fn start_counting(
+    config: &Config,
+    pack: &ResolvedPack,
+) -> (Result<Engine, StartError>, BTreeMap<String, u64>) {
+    let fallbacks = Fallbacks::default();
+    let engine = metrics::with_local_recorder(&fallbacks, || Engine::start(config, pack));
+    let counts = fallbacks.0.lock().unwrap().clone();
+    (engine, counts)
+}
+
+#[tokio::test]
+async fn an_absent_provider_falls_back_loudly() {
+    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let config = Config {
+        gpu_operations: vec![Operation::FaceDetection, Operation::QualityChecks],
+        backend: GpuBackend::Cuda,
+        ..config()
+    };
+    let (engine, counts) = start_counting(&config, &pack);
+    let engine = engine.unwrap();
+    let expected = [
+        ("operation=face_detection,provider=cuda".to_owned(), 1),
+        ("operation=quality_checks,provider=cuda".to_owned(), 1),
+    ];
+    assert_eq!(counts, BTreeMap::from(expected));
+
+    let report = engine.report();
+    assert_eq!(report.backends, ["cpu"]);
+    let names: Vec<_> = report.operations.iter().map(|o| o.operation).collect();
+    assert_eq!(names, Operation::ALL.map(Operation::name));
+    for operation in &report.operations {
+        assert_eq!(operation.effective, "cpu");
+        let asked = operation.operation == "face_detection" || operation.operation == "quality_checks";
+        assert_eq!(operation.gpu_requested, asked);
+        assert_eq!(operation.requested, if asked { "cuda" } else { "cpu" });
+        assert_eq!(operation.reason.is_some(), asked, "{operation:?}");
+    }
+    let reason = report.operations[0].reason.as_deref().unwrap();
+    assert!(reason.contains("cuda") && reason.contains("built without"), "{reason}");
+
+    let frame = photograph("obama.jpg");
+    assert_eq!(detect_at_640(&engine, &frame).await.len(), 1, "it serves on the CPU");
+    engine.ready().unwrap();
+}
+
+#[test]
+fn every_backend_that_is_not_there_is_named() {
+    let Some(pack) = resolve(&builtin("compact")) else { return };
+    for (backend, requested, reason) in [
+        (GpuBackend::Auto, "auto", "cuda: "),
+        (GpuBackend::Tensorrt, "tensorrt", "tensorrt: "),
+        (GpuBackend::Rocm, "rocm", "rocm: "),
+        (GpuBackend::Mps, "mps", "mps: "),
+        (GpuBackend::Cpu, "cpu", "GPU_BACKEND is cpu"),
+    ] {
+        let config = Config { gpu_operations: vec![Operation::FaceEmbedding], backend, ..config() };
+        let (engine, counts) = start_counting(&config, &pack);
+        let report = engine.unwrap().report();
+        assert_eq!(report.operations[1].requested, requested);
+        assert!(report.operations[1].reason.as_deref().unwrap().contains(reason), "{report:?}");
+        assert_eq!(counts[&format!("operation=face_embedding,provider={requested}")], 1);
+    }
+}
+
+#[test]
+fn force_gpu_only_refuses_to_start() {
+    let Some(pack) = resolve(&builtin("compact")) else { return };
+    for operation in Operation::ALL {
+        let config = Config {
+            gpu_operations: vec![operation],
+            backend: GpuBackend::Cuda,
+            force_gpu_only: true,
+            ..config()
+        };
+        let (engine, counts) = start_counting(&config, &pack);
+        match engine.unwrap_err() {
+            StartError::GpuOnly { operation: named, provider, reason } => {
+                assert_eq!((named, provider.as_str()), (operation.name(), "cuda"));
+                assert!(!reason.is_empty());
+            }
+            other => panic!("{other}"),
+        }
+        assert!(counts.is_empty(), "nothing fell back");
+    }
+    // Without a GPU operation there is nothing to force.
+    Engine::start(&Config { force_gpu_only: true, ..config() }, &pack).unwrap();
+}
+
+/// A pack whose files lie in a folder of the test, with contents and hashes that agree.
+fn pack_of(folder: &std::path::Path, detector: &[u8]) -> ResolvedPack {
+    use sha2::Digest;
+    let mut pack: Pack = builtin("compact");
+    let models = testing::models_dir().unwrap();
+    for file in &mut pack.files {
+        let path = folder.join(&file.file);
+        if file.kind == ModelKind::Detector {
+            std::fs::write(path, detector).unwrap();
+            file.sha256 = hex::encode(sha2::Sha256::digest(detector));
+        } else {
+            std::fs::copy(models.join(&file.file), path).unwrap();
+        }
+    }
+    ResolvedPack { pack, directory: folder.to_owned() }
+}
+
+fn model_error(config: &Config, pack: &ResolvedPack) -> String {
+    match Engine::start(config, pack).unwrap_err() {
+        StartError::Model { model, reason } => format!("{model}: {reason}"),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn models_that_cannot_be_used_are_named() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("facecrawl-models-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+
+    let error = model_error(&config(), &pack_of(&folder, b"not an ONNX file"));
+    assert!(error.starts_with("face_detection_yunet_dynamic.onnx: "), "{error}");
+
+    let scrfd = std::fs::read(testing::model("scrfd_2.5g_bnkps.onnx").unwrap()).unwrap();
+    let error = model_error(&config(), &pack_of(&folder, &scrfd));
+    assert!(error.contains("9 outputs"), "an SCRFD that is called a YuNet: {error}");
+
+    let mut changed = pack_of(&folder, &scrfd);
+    changed.pack.files[0].sha256 = builtin("compact").files[0].sha256.clone();
+    assert!(model_error(&config(), &changed).contains("is corrupt"));
+
+    std::fs::remove_file(folder.join("mobilefacenet.onnx")).unwrap();
+    let yunet = std::fs::read(testing::model("face_detection_yunet_dynamic.onnx").unwrap()).unwrap();
+    let mut missing = pack_of(&folder, &yunet);
+    std::fs::remove_file(folder.join("mobilefacenet.onnx")).unwrap();
+    assert!(model_error(&config(), &missing).starts_with("mobilefacenet.onnx: "));
+    missing.pack.files.retain(|f| f.kind == ModelKind::Detector);
+    assert!(model_error(&config(), &missing).contains("no embedder"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test]
+async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
+    let Some(engine) = engine(&builtin("compact")) else { return };
+    let detect = |width, height, min_score| {
+        engine.detect(Arc::new(Frame::filled(width, height, [9, 9, 9])), min_score, Lane::Interactive)
+    };
+    let reason = |error: RunError| match error {
+        RunError::Failed { reason, .. } => reason,
+        other => panic!("{other}"),
+    };
+    assert!(reason(detect(100, 64, 0.5).await.unwrap_err()).contains("multiples of 32"));
+    assert!(reason(detect(64, 64, 1.5).await.unwrap_err()).contains("0 to 1"));
+    assert!(reason(detect(64, 64, f32::NAN).await.unwrap_err()).contains("0 to 1"));
+    let chip = Arc::new(Frame::filled(111, 112, [9, 9, 9]));
+    assert!(reason(engine.embed(chip, Lane::Interactive).await.unwrap_err()).contains("112x112"));
+    assert!(detect(32, 32, 0.5).await.unwrap().output.is_empty());
+    // Everything above zero is reported, suppressed, and still bounded.
+    assert!(detect(640, 640, 0.0).await.unwrap().output.len() <= 5000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_requests_get_their_own_answers() {
+    let Some(engine) = engine(&builtin("compact")) else { return };
+    let names = ["obama.jpg", "two_people.jpg", "view.jpg", "biden.jpg", "group_6.jpg", "Rob_Lowe_0001.jpg"];
+    let mut alone = Vec::new();
+    for name in names {
+        alone.push((Arc::new(photograph(name)), detect_at_640(&engine, &photograph(name)).await));
+    }
+    let tasks: Vec<_> = (0..60)
+        .map(|i| {
+            let engine = engine.clone();
+            let (frame, wanted) = alone[i % alone.len()].clone();
+            tokio::spawn(async move { assert_eq!(detect_at_640(&engine, &frame).await, wanted) })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let (infos, detector) = (engine.embedder().clone(), engine.detector().clone());
+    assert_eq!(
+        (infos.name.as_str(), detector.name.as_str()),
+        ("mobilefacenet", "face_detection_yunet_dynamic")
+    );
+    assert_eq!(infos.identity.len(), 64);
+}

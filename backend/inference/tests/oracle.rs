@@ -1,0 +1,230 @@
+//! Real models against the outputs of reference implementations.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+use common::*;
+use inference::backend::{OnnxModel, Placement};
+use inference::batcher::{Batcher, Device, Limits};
+use inference::models::EmbedderModel;
+use inference::runtime::Runtime;
+use inference::{Embedding, Engine, Lane, ModelKind};
+use std::sync::Arc;
+use std::time::Duration;
+use vision::{Detection, Frame};
+
+fn oracle_faces(image: &serde_json::Value, detector: &str) -> Vec<Detection> {
+    image[detector].as_array().unwrap().iter().map(oracle_face).collect()
+}
+
+/// OpenCV suppresses overlaps on boxes cut down to whole pixels, so among small faces in a crowd another one of two
+/// overlapping candidates may survive. Such a face must still be among our candidates, equal within the tolerances, and have
+/// been suppressed by a kept one that is at least as good; and these are few.
+#[tokio::test]
+async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
+    let Some(oracle) = testing::oracle() else { return };
+    let pack = builtin("compact");
+    let mut all = pack.clone();
+    all.files.iter_mut().for_each(|f| f.nms_iou = f.nms_iou.map(|_| 1.0));
+    let (Some(engine), Some(unsuppressed)) = (engine(&pack), engine(&all)) else { return };
+    let (mut wrong, mut compared, mut explained) = (Vec::new(), 0, 0);
+    for (name, image) in oracle.as_object().unwrap() {
+        let canvas = Arc::new(padded(&photograph(name)));
+        let found = engine.detect(canvas.clone(), 0.6, Lane::Background).await.unwrap().output;
+        let wanted = oracle_faces(image, "yunet_native");
+        compared += wanted.iter().filter(|f| f.det_score >= 0.7).count();
+        wrong.extend(invented(&found, &wanted).iter().map(|face| format!("{name}: invented {face:?}")));
+        let missed = missed(&found, &wanted);
+        if missed.is_empty() {
+            continue;
+        }
+        let candidates = unsuppressed.detect(canvas, 0.6, Lane::Background).await.unwrap().output;
+        for face in missed {
+            let suppressed = candidates.iter().filter(|c| agrees(c, face)).any(|c| {
+                found.iter().any(|kept| kept.det_score >= c.det_score && iou(&kept.bbox, &c.bbox) > 0.3)
+            });
+            if suppressed { explained += 1 } else { wrong.push(format!("{name}: missed {face:?}")) }
+        }
+    }
+    println!("{compared} faces, {explained} of them by another candidate");
+    assert!(compared > 800, "only {compared} faces were compared");
+    assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(explained * 100 <= compared, "{explained} of {compared} differ in the suppression");
+}
+
+#[tokio::test]
+async fn scrfd_agrees_with_the_reference_at_640() {
+    let Some(oracle) = testing::oracle() else { return };
+    let Some(engine) = engine(&builtin("research")) else { return };
+    assert!(engine.detector().landmarks && engine.detector().fixed_size.is_none());
+    let (mut wrong, mut compared) = (Vec::new(), 0);
+    for (name, image) in oracle.as_object().unwrap() {
+        let found = detect_at_640(&engine, &photograph(name)).await;
+        let wanted = oracle_faces(image, "scrfd_640");
+        compared += wanted.iter().filter(|f| f.det_score >= 0.7).count();
+        wrong.extend(missed(&found, &wanted).iter().map(|face| format!("{name}: missed {face:?}")));
+        wrong.extend(invented(&found, &wanted).iter().map(|face| format!("{name}: invented {face:?}")));
+    }
+    assert!(compared > 300, "only {compared} faces were compared");
+    assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The same network with a fixed 640x640 input gives the same faces.
+#[tokio::test]
+async fn fixed_yunet_equals_dynamic_yunet() {
+    let fixed = builtin("opencv").file(ModelKind::Detector).unwrap().clone();
+    let (Some(fixed), Some(dynamic)) = (engine(&pack_with(fixed)), engine(&builtin("compact"))) else {
+        return;
+    };
+    assert_eq!(fixed.detector().fixed_size, Some((640, 640)));
+    assert_eq!(dynamic.detector().fixed_size, None);
+    for name in ["obama.jpg", "group_1.jpg", "two_people.jpg", "view.jpg"] {
+        let frame = photograph(name);
+        let (a, b) = (detect_at_640(&fixed, &frame).await, detect_at_640(&dynamic, &frame).await);
+        assert_eq!(a.len(), b.len(), "{name}");
+        for (a, b) in a.iter().zip(&b) {
+            assert!(distance(&a.bbox, &b.bbox).0 < 0.1 && (a.det_score - b.det_score).abs() < 1e-3, "{name}");
+        }
+    }
+}
+
+/// Another export: a batch axis, another order of outputs, a fixed size. It is a weaker network, so only faces that
+/// nobody overlooks are asked for.
+#[tokio::test]
+async fn the_other_scrfd_layout_finds_the_obvious_faces() {
+    let mut file = builtin("research").file(ModelKind::Detector).unwrap().clone();
+    file.file = "scrfd_500m_kps_640.onnx".into();
+    file.sha256 = "517cb1980c72422e676738fc45431700fb7cbee56d0f825b623ee427b3e5ce58".into();
+    let Some(engine) = engine(&pack_with(file)) else { return };
+    let Some(oracle) = testing::oracle() else { return };
+    assert_eq!(engine.detector().fixed_size, Some((640, 640)));
+    let mut compared = 0;
+    for (name, image) in oracle.as_object().unwrap() {
+        if name.starts_with("group") || name.starts_with("rotate") || name.starts_with("images") {
+            continue;
+        }
+        let found = detect_at_640(&engine, &photograph(name)).await;
+        for wanted in oracle_faces(image, "scrfd_640").iter().filter(|f| f.det_score >= 0.8) {
+            let face = closest(&found, wanted).unwrap_or_else(|| panic!("{name}: nothing found"));
+            assert!(iou(&face.bbox, &wanted.bbox) > 0.6, "{name}: {face:?} {wanted:?}");
+            let eye = (face.landmarks[0].x - wanted.landmarks[0].x)
+                .hypot(face.landmarks[0].y - wanted.landmarks[0].y);
+            assert!(eye < 0.15 * wanted.bbox.width, "{name}: the right eye is {eye} px off");
+            compared += 1;
+        }
+    }
+    assert!(compared >= 15, "only {compared} faces were compared");
+}
+
+/// Chips of the oracle's landmarks with the embeddings that the reference computed from them.
+fn chips() -> Option<Vec<(String, Arc<Frame>, Embedding)>> {
+    let oracle = testing::oracle()?;
+    let mut chips = Vec::new();
+    for (name, image) in oracle.as_object().unwrap() {
+        let frame = photograph(name);
+        for face in image["scrfd_640"].as_array().unwrap() {
+            let chip = vision::norm_crop(&frame, &oracle_face(face).landmarks, 112).unwrap();
+            chips.push((
+                name.clone(),
+                Arc::new(chip),
+                Embedding::from_raw(numbers(&face["embedding"])).unwrap(),
+            ));
+        }
+    }
+    Some(chips)
+}
+
+#[tokio::test]
+async fn mobilefacenet_agrees_with_the_reference() {
+    let (Some(engine), Some(chips)) = (engine(&builtin("compact")), chips()) else { return };
+    assert_eq!(engine.embedder().dimensions, 128);
+    let mut wrong = Vec::new();
+    for (name, chip, wanted) in &chips {
+        let found = engine.embed(chip.clone(), Lane::Background).await.unwrap().output;
+        let cosine = found.similarity(wanted).unwrap();
+        if cosine < 0.995 {
+            wrong.push(format!("{name}: {cosine}"));
+        }
+    }
+    assert!(chips.len() > 500);
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), chips.len(), wrong.join("\n"));
+}
+
+/// A batch of many gives what many batches of one give, on the model whose batch axis is free.
+#[tokio::test]
+async fn a_batch_equals_single_runs() {
+    let (Some(path), Some(chips)) = (testing::model("mobilefacenet_dynamic.onnx"), chips()) else { return };
+    let runtime = Runtime::load(Some(&testing::library())).unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    let file = builtin("compact").file(ModelKind::Embedder).unwrap().clone();
+    let start = |max_batch: usize| {
+        let session = OnnxModel::load(&runtime, &bytes, &Placement::CPU).unwrap();
+        assert_eq!(session.input()[0], None);
+        let model = EmbedderModel::new(&file, session.input(), session.outputs()).unwrap();
+        let device = Device { primary: Box::new(session), fallback: None };
+        let limits = Limits { queue_capacity: 64, max_batch, max_delay: Duration::from_secs(3600) };
+        Batcher::start(model, vec![device], limits).unwrap()
+    };
+    let (alone, together) = (start(1), start(8));
+    let chips: Vec<_> = chips.into_iter().map(|(_, chip, _)| chip).take(16).collect();
+    let tasks: Vec<_> = chips
+        .iter()
+        .map(|chip| {
+            let (batcher, chip) = (together.clone(), chip.clone());
+            tokio::spawn(async move { batcher.run(chip, Lane::Background).await.unwrap().output })
+        })
+        .collect();
+    for (task, chip) in tasks.into_iter().zip(&chips) {
+        let single = alone.run(chip.clone(), Lane::Background).await.unwrap().output;
+        assert!(task.await.unwrap().similarity(&single).unwrap() > 0.99999);
+    }
+}
+
+async fn largest_face(engine: &Engine, name: &str) -> Embedding {
+    let frame = photograph(name);
+    let faces = detect_at_640(engine, &frame).await;
+    let area = |f: &Detection| f.bbox.width * f.bbox.height;
+    let face =
+        faces.iter().max_by(|a, b| area(a).total_cmp(&area(b))).unwrap_or_else(|| panic!("{name}: no face"));
+    let chip = vision::norm_crop(&frame, &face.landmarks, 112).unwrap();
+    engine.embed(Arc::new(chip), Lane::Interactive).await.unwrap().output
+}
+
+#[tokio::test]
+async fn every_pair_of_one_person_is_closer_than_every_pair_of_two() {
+    const PEOPLE: [&[&str]; 4] = [
+        &[
+            "obama.jpg",
+            "obama1.jpg",
+            "obama2.jpg",
+            "obama3.jpg",
+            "obama_small.jpg",
+            "obama-240p.jpg",
+            "obama-480p.jpg",
+            "obama-1080p.jpg",
+        ],
+        &["biden.jpg", "biden2.jpg"],
+        &["alex-lacamoire.png", "alex_lacamoire1.jpg", "alex2.jpg"],
+        &["Rob_Lowe_0001.jpg", "Rob_Lowe_0002.jpg"],
+    ];
+    for pack in ["research", "compact"] {
+        let Some(engine) = engine(&builtin(pack)) else { return };
+        let mut faces = Vec::new();
+        for (person, names) in PEOPLE.iter().enumerate() {
+            for name in *names {
+                faces.push((person, *name, largest_face(&engine, name).await));
+            }
+        }
+        let (mut same, mut different) = (Vec::new(), Vec::new());
+        for (i, (person, name, embedding)) in faces.iter().enumerate() {
+            for (other_person, other, second) in &faces[..i] {
+                let pair = (embedding.similarity(second).unwrap(), *name, *other);
+                if person == other_person { same.push(pair) } else { different.push(pair) }
+            }
+        }
+        let lowest = same.iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+        let highest = different.iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+        println!("{pack}: lowest same {lowest:?}, highest different {highest:?}");
+        assert!(lowest.0 > highest.0, "{pack}: {lowest:?} {highest:?}");
+        let threshold = engine.embedder().match_threshold;
+        assert!(lowest.0 > threshold && highest.0 < threshold, "{pack}: {threshold} does not separate them");
+    }
+}

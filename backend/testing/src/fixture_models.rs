@@ -1,0 +1,191 @@
+//! A detector and an embedder without weights, whose answers follow from the picture by a simple rule.
+//!
+//! **Detector** (YuNet's input and outputs, any size): a cell of 32x32 pixels at a multiple of 32 that is white is the
+//! centre of a face of 64x64 pixels. Its score is the cell's mean grey level, 127.5 to 0 and 242 (or more) to 0.95; nothing
+//! else is a face. Landmarks are placed so that the aligned chip is exactly the 64x64 box.
+//!
+//! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): red and blue against green on an 8x8 grid of the
+//! chip. Grey contributes little, so the colours around the white centre make the identity.
+//!
+//! [`draw_face`] draws what both understand. A detector that letterboxes to 640 leaves pictures whose longer side is 640 as
+//! they are; draw on such.
+use crate::onnx::{Attribute, Axis, Graph};
+use image::{Rgb, RgbImage};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// What [`draw_face`] draws on.
+pub type Picture = RgbImage;
+
+/// Side of the white cell in pixels; its position is a multiple of it.
+pub const CELL: u32 = 32;
+/// The score of a face that [`draw_face`] drew.
+pub const SCORE: f32 = 0.95;
+
+/// Positions of the landmarks in a 112x112 chip: the template that faces are aligned to.
+const TEMPLATE: [[f32; 2]; 5] =
+    [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
+
+/// A model file that was written.
+#[derive(Clone, Debug)]
+pub struct FixtureModel {
+    /// Its name in the folder.
+    pub file: String,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// Its sha256, hex.
+    pub sha256: String,
+}
+
+/// A detector and an embedder in one folder.
+#[derive(Clone, Debug)]
+pub struct FixturePack {
+    /// The folder.
+    pub directory: PathBuf,
+    /// `fixture_detector.onnx`.
+    pub detector: FixtureModel,
+    /// `fixture_embedder.onnx`.
+    pub embedder: FixtureModel,
+}
+
+/// Writes both models into `directory`.
+pub fn fixture_pack(directory: &Path) -> FixturePack {
+    FixturePack {
+        directory: directory.to_owned(),
+        detector: write(directory, "fixture_detector.onnx", &detector()),
+        embedder: write(directory, "fixture_embedder.onnx", &embedder()),
+    }
+}
+
+impl FixturePack {
+    /// The pack as a manifest (the format of `models.toml`) with one pack called `fixture`.
+    pub fn manifest(&self) -> String {
+        let file = |model: &FixtureModel, rest: &str| {
+            format!(
+                "[[file]]\nfile = \"{}\"\nbytes = {}\nsha256 = \"{}\"\nlicence = \"Apache-2.0\"\nurls = []\n{rest}\n",
+                model.file, model.bytes, model.sha256
+            )
+        };
+        let detector = "kind = \"detector\"\nfamily = \"yunet\"\nmin_score = 0.6\nnms_iou = 0.3\n\
+             input = { channels = \"bgr\", mean = [0.0, 0.0, 0.0], std = [1.0, 1.0, 1.0] }";
+        let embedder = "kind = \"embedder\"\nfamily = \"arcface\"\nmatch_threshold = 0.6\ndimensions = 128\n\
+             input = { channels = \"rgb\", mean = [127.5, 127.5, 127.5], std = [127.5, 127.5, 127.5] }";
+        format!(
+            "{}{}[[pack]]\nname = \"fixture\"\ndescription = \"Models without weights\"\nfiles = [\"{}\", \"{}\"]\n",
+            file(&self.detector, detector),
+            file(&self.embedder, embedder),
+            self.detector.file,
+            self.embedder.file
+        )
+    }
+}
+
+fn write(directory: &Path, file: &str, content: &[u8]) -> FixtureModel {
+    let path = directory.join(file);
+    std::fs::write(&path, content).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    FixtureModel {
+        file: file.to_owned(),
+        path,
+        bytes: content.len() as u64,
+        sha256: hex::encode(Sha256::digest(content)),
+    }
+}
+
+/// Draws a face whose white cell is the one in column `column` and row `row` of the 32-pixel grid; both at least 1, so that
+/// the 64x64 box is inside. Equal `identity` numbers give equal faces, others different ones.
+pub fn draw_face(picture: &mut RgbImage, column: u32, row: u32, identity: u32) {
+    assert!(column > 0 && row > 0, "the box would reach outside the picture");
+    let (left, top) = (column * CELL, row * CELL);
+    assert!(
+        left + CELL + CELL / 2 <= picture.width() && top + CELL + CELL / 2 <= picture.height(),
+        "the box would reach outside the picture"
+    );
+    for y in 0..2 * CELL {
+        for x in 0..2 * CELL {
+            let block = (y / 16) * 4 + x / 16;
+            let centre = (CELL / 2..CELL / 2 + CELL).contains(&x) && (CELL / 2..CELL / 2 + CELL).contains(&y);
+            let colour = if centre { Rgb([255, 255, 255]) } else { colour(identity, block) };
+            picture.put_pixel(left - CELL / 2 + x, top - CELL / 2 + y, colour);
+        }
+    }
+}
+
+/// A saturated colour, dark enough not to be taken for a face, drawn from the two numbers (Knuth's multiplicative hash).
+fn colour(identity: u32, block: u32) -> Rgb<u8> {
+    let mut hash = identity.wrapping_mul(0x9e37_79b1) ^ block.wrapping_add(1).wrapping_mul(0x85eb_ca6b);
+    hash = (hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d);
+    hash ^= hash >> 12;
+    Rgb([[200, 20, 20], [20, 160, 20], [30, 30, 220], [180, 20, 200], [20, 160, 180], [180, 150, 20]]
+        [(hash % 6) as usize])
+}
+
+fn detector() -> Vec<u8> {
+    let mut graph = Graph::new();
+    graph.input("input", &[Axis::Free("batch"), Axis::Fixed(3), Axis::Free("height"), Axis::Free("width")]);
+    graph.floats("zero", &[], &[0.0]);
+    graph.floats("score", &[], &[SCORE]);
+    for stride in [8_i64, 16, 32] {
+        let mean = format!("mean_{stride}");
+        let window = [stride, stride];
+        graph.node(
+            "AveragePool",
+            &["input"],
+            &mean,
+            &[("kernel_shape", Attribute::Integers(&window)), ("strides", Attribute::Integers(&window))],
+        );
+        let finds = stride == i64::from(CELL);
+        // Grey level 127.5 to 0 and 242 to SCORE, linear; the other levels find nothing.
+        let slope = if finds { SCORE / (242.0 - 127.5) } else { 0.0 };
+        for name in ["cls", "obj"] {
+            head(&mut graph, name, stride, &[slope / 3.0; 3], &[-127.5 * slope], true);
+        }
+        let ln2 = std::f32::consts::LN_2;
+        head(&mut graph, "bbox", stride, &[0.0; 12], &[0.5, 0.5, ln2, ln2], false);
+        let cells_per_chip_pixel = 2.0 / 112.0;
+        let landmarks: Vec<f32> =
+            TEMPLATE.iter().flatten().map(|v| 0.5 + (v - 56.0) * cells_per_chip_pixel).collect();
+        head(&mut graph, "kps", stride, &[0.0; 30], &landmarks, false);
+    }
+    graph.encode()
+}
+
+/// `name_stride`: a 1x1 convolution of the level's mean colours, as rows of one anchor each.
+fn head(graph: &mut Graph, name: &str, stride: i64, weights: &[f32], bias: &[f32], score: bool) {
+    let columns = bias.len() as i64;
+    let output = format!("{name}_{stride}");
+    let part = |what: &str| format!("{output}.{what}");
+    graph.floats(&part("weight"), &[columns, 3, 1, 1], weights);
+    graph.floats(&part("bias"), &[columns], bias);
+    graph.integers(&part("rows"), &[0, -1, columns]);
+    graph.node("Conv", &[&format!("mean_{stride}"), &part("weight"), &part("bias")], &part("map"), &[]);
+    let mut last = part("map");
+    if score {
+        graph.node("Clip", &[&last, "zero", "score"], &part("clipped"), &[]);
+        last = part("clipped");
+    }
+    graph.node("Transpose", &[&last], &part("pixels"), &[("perm", Attribute::Integers(&[0, 2, 3, 1]))]);
+    graph.node("Reshape", &[&part("pixels"), &part("rows")], &output, &[]);
+    graph.output(&output, &[Axis::Free("batch"), Axis::Free("anchors"), Axis::Fixed(columns)]);
+}
+
+fn embedder() -> Vec<u8> {
+    let mut graph = Graph::new();
+    graph.input("input", &[Axis::Free("batch"), Axis::Fixed(3), Axis::Fixed(112), Axis::Fixed(112)]);
+    let window = [14, 14];
+    graph.node(
+        "AveragePool",
+        &["input"],
+        "grid",
+        &[("kernel_shape", Attribute::Integers(&window)), ("strides", Attribute::Integers(&window))],
+    );
+    // A little brightness, so that a grey chip has an embedding too.
+    let grey = 0.03;
+    graph.floats("mix", &[2, 3, 1, 1], &[1.0 + grey, -1.0 + grey, grey, grey, -1.0 + grey, 1.0 + grey]);
+    graph.node("Conv", &["grid", "mix"], "opponents", &[]);
+    graph.integers("vector", &[0, 128]);
+    graph.node("Reshape", &["opponents", "vector"], "output", &[]);
+    graph.output("output", &[Axis::Free("batch"), Axis::Fixed(128)]);
+    graph.encode()
+}
