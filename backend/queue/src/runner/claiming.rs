@@ -19,6 +19,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Shortest pause after a claim that brought nothing, also when a job is due: another worker is at it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// Longest pause, whatever the poll interval says.
+const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 
 /// The whole life of a runner.
 pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) {
@@ -88,7 +90,7 @@ async fn claim_until(
             () = shutdown.cancelled() => return,
             () = shared.slots.changed() => {}
             () = tokio::time::sleep_until(look_again.into()) => {
-                look_again = Instant::now() + shared.config.poll.max(SHORTEST_PAUSE);
+                look_again = Instant::now() + poll(shared);
                 shared.slots.wake();
             }
         }
@@ -118,14 +120,18 @@ async fn claim(
     Ok(count)
 }
 
+fn poll(shared: &Shared) -> Duration {
+    shared.config.poll.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}
+
 /// How long to wait after an empty claim: until the next poll, or less when a job is due before it.
 async fn pause(shared: &Shared) -> Duration {
-    let poll = shared.config.poll;
+    let poll = poll(shared);
     let kinds = shared.slots.with_room();
     match within(poll, shared.queue.next_due(&kinds)).await {
-        Ok(Some(due)) => due.min(poll).max(SHORTEST_PAUSE),
+        Ok(Some(due)) => due.clamp(SHORTEST_PAUSE, poll),
         // A failure is the next claim's to report.
-        Ok(None) | Err(_) => poll.max(SHORTEST_PAUSE),
+        Ok(None) | Err(_) => poll,
     }
 }
 
