@@ -15,7 +15,7 @@ mod up;
 
 pub use args::{Cli, Command};
 
-use crate::config::{ConfigErrors, Loaded, Settings, load};
+use crate::config::{ConfigErrors, Loaded, Log, Settings, load};
 use crate::models::ModelError;
 use crate::telemetry;
 
@@ -63,7 +63,7 @@ pub async fn run(cli: Cli) -> Exit {
     // reqwest, the crawler and the database use rustls; the first to ask must find the provider in place.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
-        Ok(loaded) => match telemetry::init_logs(&loaded.settings.log) {
+        Ok(loaded) => match telemetry::init_logs(&log_of(&cli, &loaded)) {
             Ok(()) => dispatch(cli, loaded).await,
             Err(error) => Err(error.into()),
         },
@@ -90,6 +90,16 @@ async fn dispatch(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
         Command::Openapi => openapi::run(),
         Command::Health(args) => health::run(settings, args).await,
     }
+}
+
+/// A command that somebody waits for says only what matters, unless `LOG_LEVEL` or `DEBUG` asks for more; a service tells its story.
+fn log_of(cli: &Cli, loaded: &Loaded) -> Log {
+    let mut log = loaded.settings.log.clone();
+    let serves = matches!(cli.command, None | Some(Command::Up | Command::Serve | Command::Worker));
+    if !serves && !loaded.is_set("LOG_LEVEL") && !log.debug {
+        log.level = "warn,app::models=info".into();
+    }
+    log
 }
 
 fn exit_of(error: &anyhow::Error) -> Exit {

@@ -1,6 +1,6 @@
 //! `up`, `serve` and `worker`: the service in its roles.
 use super::Exit;
-use crate::config::Settings;
+use crate::config::{LogFormat, Settings};
 use crate::service::{Foundation, bind, listen_for_signals, serve, start_runner};
 use crate::telemetry;
 use anyhow::bail;
@@ -36,11 +36,14 @@ pub(super) async fn run(settings: &Settings, roles: Roles) -> anyhow::Result<Exi
         address = address.map(tracing::field::display),
         "ready"
     );
-    match address {
-        Some(address) => {
-            eprintln!("facecrawl is ready on http://{address} (API pages: http://{address}/docs)")
+    // For people; a program that reads JSON lines has the line above.
+    if settings.log.format == LogFormat::Text {
+        match address {
+            Some(address) => {
+                eprintln!("facecrawl is ready on http://{address} (API pages: http://{address}/docs)");
+            }
+            None => eprintln!("facecrawl worker is ready"),
         }
-        None => eprintln!("facecrawl worker is ready"),
     }
 
     let serving = async {

@@ -106,6 +106,23 @@ impl Settings {
         self.storage.blob_store_url.clone().unwrap_or_else(folder)
     }
 
+    /// `AWS_` variables that are set, for a bucket.
+    pub fn bucket(&self) -> Vec<(&'static str, String)> {
+        let storage = &self.storage;
+        let http = storage.aws_allow_http.then(|| "true".to_owned());
+        [
+            ("AWS_ACCESS_KEY_ID", &storage.aws_access_key_id),
+            ("AWS_SECRET_ACCESS_KEY", &storage.aws_secret_access_key),
+            ("AWS_SESSION_TOKEN", &storage.aws_session_token),
+            ("AWS_REGION", &storage.aws_region),
+            ("AWS_ENDPOINT_URL", &storage.aws_endpoint_url),
+            ("AWS_ALLOW_HTTP", &http),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| value.clone().map(|value| (name, value)))
+        .collect()
+    }
+
     /// Jobs in work at once, per kind.
     pub fn workers(&self) -> usize {
         match self.crawl.workers {

@@ -101,6 +101,18 @@ settings! {
             data_dir: PathBuf = DATA_DIR, "data", path();
             /// `BLOB_STORE_URL`: Where crops, chips and thumbnails go: a folder or `s3://bucket/prefix`. Unset: `blobs` in `DATA_DIR`.
             blob_store_url: Option<String> = BLOB_STORE_URL, "", optional(text("a folder, a file:// URL or an s3:// URL"));
+            /// `AWS_ACCESS_KEY_ID`: Key of an S3 `BLOB_STORE_URL`. Unset: the credentials of the machine (instance or container role).
+            aws_access_key_id: Option<String> = AWS_ACCESS_KEY_ID, "", optional(text("a key"));
+            /// `AWS_SECRET_ACCESS_KEY`: Its secret.
+            aws_secret_access_key: Option<String> = AWS_SECRET_ACCESS_KEY, "", optional(text("a secret"));
+            /// `AWS_SESSION_TOKEN`: The token of temporary credentials.
+            aws_session_token: Option<String> = AWS_SESSION_TOKEN, "", optional(text("a token"));
+            /// `AWS_REGION`: Region of the bucket.
+            aws_region: Option<String> = AWS_REGION, "", optional(text("a region like eu-central-1"));
+            /// `AWS_ENDPOINT_URL`: Another S3 service than that of AWS.
+            aws_endpoint_url: Option<String> = AWS_ENDPOINT_URL, "", optional(url(&["http", "https"], "an http(s) URL"));
+            /// `AWS_ALLOW_HTTP`: Allow an endpoint without TLS.
+            aws_allow_http: bool = AWS_ALLOW_HTTP, "false", flag();
         }
         /// Model files and the library that runs them.
         models: Models("Models") {
