@@ -71,6 +71,9 @@ impl CrawlError {
 }
 
 /// Creates and steers crawls; cheap to clone.
+///
+/// Every transaction that touches jobs and rows, here and in the job bodies, takes its locks in one order: the group of jobs (by a word to the
+/// queue), the crawl, near pictures' rendezvous, images, ledger rows.
 #[derive(Clone)]
 pub struct Crawls {
     store: Store,
@@ -141,12 +144,12 @@ impl Crawls {
     /// `StoreError::Conflict` names the state when the crawl is not running.
     pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let mut tx = self.store.begin().await?;
+        self.queue.hold_group(tx.conn(), id).await?;
         let crawl = self.store.set_crawl_state(tx.conn(), id, &["running"], "paused", None).await?;
         if crawl.kind != "web" {
             let reason = "a scan of local files runs with its command and cannot be paused";
             return Err(StoreError::Conflict(reason.into()).into());
         }
-        self.queue.hold_group(tx.conn(), id).await?;
         tx.commit().await?;
         Ok(crawl)
     }
@@ -157,8 +160,8 @@ impl Crawls {
     /// `StoreError::Conflict` names the state when the crawl is not paused.
     pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let mut tx = self.store.begin().await?;
-        let crawl = self.store.set_crawl_state(tx.conn(), id, &["paused"], "running", None).await?;
         self.queue.release_group(tx.conn(), id).await?;
+        let crawl = self.store.set_crawl_state(tx.conn(), id, &["paused"], "running", None).await?;
         tx.commit().await?;
         Ok(crawl)
     }
@@ -169,10 +172,10 @@ impl Crawls {
     /// `StoreError::Conflict` names the state when the crawl has ended.
     pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let mut tx = self.store.begin().await?;
+        self.queue.cancel_group(tx.conn(), id).await?;
         let crawl =
             self.store.set_crawl_state(tx.conn(), id, &["running", "paused"], "cancelled", None).await?;
         self.store.skip_queued(tx.conn(), id, "cancelled").await?;
-        self.queue.cancel_group(tx.conn(), id).await?;
         tx.commit().await?;
         metrics::counter!("facecrawl_crawls_total", "event" => "cancelled").increment(1);
         Ok(crawl)

@@ -10,7 +10,7 @@ pub enum Rotate {
     /// Upright only.
     #[default]
     Off,
-    /// When nothing is found upright, try 90, 180 and 270 degrees.
+    /// When nothing convincing is found upright, try 90, 180 and 270 degrees too, and take the turn with the best scores.
     Auto,
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// First word of the transaction, so that the crawl's row is locked before any ledger row is (everybody locks in that order).
+    /// Said right after the word to the queue and before anything else, so that the crawl's row is locked before any ledger row is.
     pub(crate) async fn begin(store: &Store, tx: &mut Tx, crawl: Uuid) -> Result<Self, StoreError> {
         let near_the_end = store.queued_up_to(tx.conn(), crawl, NEAR_THE_END).await? < NEAR_THE_END;
         if near_the_end {
@@ -60,8 +60,9 @@ pub(crate) async fn finish_if_done(store: &Store, tx: &mut Tx, crawl: Uuid) -> R
 
 /// `None` for a crawl that got something; otherwise a sentence with the reasons.
 fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
-    let got_something =
-        outcomes.iter().any(|o| matches!(o.state.as_str(), "fetched" | "processed" | "duplicate" | "suppressed"));
+    let got_something = outcomes
+        .iter()
+        .any(|o| matches!(o.state.as_str(), "fetched" | "processed" | "duplicate" | "suppressed"));
     if got_something {
         return None;
     }

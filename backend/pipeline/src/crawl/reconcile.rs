@@ -44,7 +44,11 @@ impl Crawls {
             }
         }
         if done != Reconciled::default() {
-            tracing::warn!(rows = done.rows, crawls = done.crawls, "settled rows whose jobs had been discarded");
+            tracing::warn!(
+                rows = done.rows,
+                crawls = done.crawls,
+                "settled rows whose jobs had been discarded"
+            );
         }
         Ok(done)
     }

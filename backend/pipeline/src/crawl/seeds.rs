@@ -21,7 +21,10 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
         let wrong = |reason: String| CrawlError::invalid("seeds", format!("number {}: {reason}", index + 1));
         let url = crawler::urls::parse(seed.trim()).map_err(&wrong)?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(wrong(format!("{seed:?} has the scheme {:?}; allowed are http and https", url.scheme())));
+            return Err(wrong(format!(
+                "{seed:?} has the scheme {:?}; allowed are http and https",
+                url.scheme()
+            )));
         }
         if seen.insert(url.clone()) {
             urls.push(url);
@@ -34,10 +37,7 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
 pub(super) fn is_image_file(url: &Url) -> bool {
     let name = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
-    matches!(
-        extension.as_deref(),
-        Some("jpg" | "jpeg" | "jpe" | "png" | "webp" | "gif" | "bmp" | "avif")
-    )
+    matches!(extension.as_deref(), Some("jpg" | "jpeg" | "jpe" | "png" | "webp" | "gif" | "bmp" | "avif"))
 }
 
 #[cfg(test)]

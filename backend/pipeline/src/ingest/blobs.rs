@@ -40,8 +40,7 @@ impl Ingest {
             .cpu()
             .run(move || {
                 let thumbnail = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
-                let mut all =
-                    vec![Encoded { kind: "thumbnails", extension: "jpg", bytes: thumbnail.into() }];
+                let mut all = vec![Encoded { kind: "thumbnails", extension: "jpg", bytes: thumbnail.into() }];
                 for (bbox, chip) in faces {
                     let mut face = crop::face_crop(&frame, &bbox, CROP_MARGIN);
                     if rotation != 0 {

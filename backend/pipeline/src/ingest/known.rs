@@ -48,9 +48,8 @@ impl Ingest {
         reason: Option<&'static str>,
         image: Uuid,
     ) -> Result<(), IngestError> {
-        let mut tx = self.inner.store.begin().await?;
-        let watch = self.watch(&mut tx, incoming, claim).await?;
-        self.close(tx, watch, incoming, claim, state, reason, image).await
+        let ending = self.open(incoming, claim).await?;
+        self.close(ending, state, reason, image).await
     }
 
     /// A stored image that shows the same picture.

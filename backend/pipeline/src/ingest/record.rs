@@ -1,16 +1,57 @@
 //! The one transaction: image, faces, ledger row, job, end of the crawl.
 
 use super::blobs::StoredBlobs;
-use super::{Incoming, Ingest, IngestError, Ingested, known};
+use super::{Incoming, Ingest, IngestError, Ingested, Inner, known};
 use crate::crawl::completion::Watch;
 use crate::{Analysis, AnalyzedFace, Dedupe};
 use queue::Claim;
+use store::Tx;
 use store::faces::NewFace;
 use store::images::NewImage;
-use store::{StoreError, Tx};
 use uuid::Uuid;
 
+/// The transaction in which a picture's row, its job and, if this was the last row, its crawl end together.
+pub(super) struct Ending {
+    tx: Tx,
+    watch: Option<Watch>,
+    image_url: Uuid,
+}
+
 impl Ingest {
+    /// Begins it. A lost claim is told here, before anything is written.
+    pub(super) async fn open(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+    ) -> Result<Ending, IngestError> {
+        let mut tx = self.inner.store.begin().await?;
+        let mut watch = None;
+        if let Some(claim) = claim {
+            self.inner.queue.complete(tx.conn(), claim).await?;
+            watch = Some(Watch::begin(&self.inner.store, &mut tx, incoming.crawl).await?);
+        }
+        Ok(Ending { tx, watch, image_url: incoming.image_url })
+    }
+
+    /// Settles the row with the image, ends the crawl if this was all, and commits.
+    pub(super) async fn close(
+        &self,
+        ending: Ending,
+        state: &'static str,
+        reason: Option<&'static str>,
+        image: Uuid,
+    ) -> Result<(), IngestError> {
+        let Ending { mut tx, watch, image_url } = ending;
+        let store = &self.inner.store;
+        store.settle_image_url(tx.conn(), image_url, state, reason, None, Some(image)).await?;
+        if let Some(watch) = watch {
+            watch.end(store, &mut tx).await?;
+        }
+        tx.commit().await?;
+        crate::jobs::count_outcome("image", state, reason);
+        Ok(())
+    }
+
     /// Stores the picture, or finds that another was faster.
     pub(super) async fn record(
         &self,
@@ -19,88 +60,38 @@ impl Ingest {
         analysis: &Analysis,
         blobs: StoredBlobs,
     ) -> Result<Ingested, IngestError> {
-        let mut tx = self.inner.store.begin().await?;
-        let watch = self.watch(&mut tx, incoming, claim).await?;
+        let Inner { store, model_id, .. } = &*self.inner;
+        let mut ending = self.open(incoming, claim).await?;
         if incoming.dedupe == Dedupe::Near
-            && let Some(image) = self.near_settled(&mut tx, incoming.collection, &analysis.hashes).await?
+            && let Some(image) =
+                self.near_settled(&mut ending.tx, incoming.collection, &analysis.hashes).await?
         {
-            let reason = known::NEAR;
-            self.close(tx, watch, incoming, claim, "duplicate", Some(reason), image).await?;
-            return Ok(Ingested::Duplicate { image, reason });
+            self.close(ending, "duplicate", Some(known::NEAR), image).await?;
+            return Ok(Ingested::Duplicate { image, reason: known::NEAR });
         }
         let image = new_image(analysis, blobs.thumbnail);
-        if let Err(image) =
-            self.inner.store.insert_image(tx.conn(), incoming.collection, &image).await?
-        {
-            return self.lost_race(tx, watch, incoming, claim, image).await;
+        let inserted = store.insert_image(ending.tx.conn(), incoming.collection, &image).await?;
+        if let Err(image) = inserted {
+            return self.lost_race(ending, incoming.dedupe, image).await;
         }
         let faces: Vec<NewFace> = (analysis.faces.iter().zip(blobs.faces))
-            .filter_map(|(face, (crop, chip))| new_face(face, self.inner.model_id, crop, chip))
+            .filter_map(|(face, (crop, chip))| new_face(face, *model_id, crop, chip))
             .collect();
-        self.inner.store.insert_faces(tx.conn(), incoming.collection, image.id, &faces).await?;
-        self.close(tx, watch, incoming, claim, "processed", None, image.id).await?;
+        store.insert_faces(ending.tx.conn(), incoming.collection, image.id, &faces).await?;
+        self.close(ending, "processed", None, image.id).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         Ok(Ingested::Stored { image: image.id, faces: faces.len() })
     }
 
     /// The same bytes were stored between the first look and now.
-    async fn lost_race(
-        &self,
-        tx: Tx,
-        watch: Option<Watch>,
-        incoming: &Incoming,
-        claim: Option<Claim>,
-        image: Uuid,
-    ) -> Result<Ingested, IngestError> {
-        if incoming.dedupe == Dedupe::Off {
-            self.close(tx, watch, incoming, claim, "processed", None, image).await?;
+    async fn lost_race(&self, ending: Ending, dedupe: Dedupe, image: Uuid) -> Result<Ingested, IngestError> {
+        if dedupe == Dedupe::Off {
+            self.close(ending, "processed", None, image).await?;
             let faces = self.inner.store.image(image).await?.face_count.unsigned_abs() as usize;
             return Ok(Ingested::Stored { image, faces });
         }
-        let reason = known::EXACT;
-        self.close(tx, watch, incoming, claim, "duplicate", Some(reason), image).await?;
-        Ok(Ingested::Duplicate { image, reason })
-    }
-
-    /// Begins to watch for the crawl's end, if a job and not a caller of ours ends it.
-    pub(super) async fn watch(
-        &self,
-        tx: &mut Tx,
-        incoming: &Incoming,
-        claim: Option<Claim>,
-    ) -> Result<Option<Watch>, StoreError> {
-        match claim {
-            Some(_) => Ok(Some(Watch::begin(&self.inner.store, tx, incoming.crawl).await?)),
-            None => Ok(None),
-        }
-    }
-
-    /// Settles the row, completes the job, ends the crawl if this was all, and commits.
-    #[expect(clippy::too_many_arguments, reason = "one transaction's closing words, said in three places")]
-    pub(super) async fn close(
-        &self,
-        mut tx: Tx,
-        watch: Option<Watch>,
-        incoming: &Incoming,
-        claim: Option<Claim>,
-        state: &'static str,
-        reason: Option<&'static str>,
-        image: Uuid,
-    ) -> Result<(), IngestError> {
-        let Self { inner } = self;
-        inner
-            .store
-            .settle_image_url(tx.conn(), incoming.image_url, state, reason, None, Some(image))
-            .await?;
-        if let Some(claim) = claim {
-            inner.queue.complete(tx.conn(), claim).await?;
-        }
-        if let Some(watch) = watch {
-            watch.end(&inner.store, &mut tx).await?;
-        }
-        tx.commit().await?;
-        crate::jobs::count_outcome("image", state, reason);
-        Ok(())
+        self.close(ending, "duplicate", Some(known::EXACT), image).await?;
+        Ok(Ingested::Duplicate { image, reason: known::EXACT })
     }
 }
 

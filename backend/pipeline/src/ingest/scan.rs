@@ -132,9 +132,7 @@ impl Scan {
         detail: &str,
     ) -> Result<(), StoreError> {
         let mut tx = self.store.begin().await?;
-        self.store
-            .settle_image_url(tx.conn(), row, state, Some(reason), Some(detail), None)
-            .await?;
+        self.store.settle_image_url(tx.conn(), row, state, Some(reason), Some(detail), None).await?;
         tx.commit().await?;
         crate::jobs::count_outcome("image", state, Some(reason));
         Ok(())

@@ -44,13 +44,7 @@ pub(super) struct CrawlView {
 }
 
 impl Context {
-    pub(super) fn new(
-        store: Store,
-        queue: Queue,
-        crawls: &Crawls,
-        ingest: Ingest,
-        fetcher: Fetcher,
-    ) -> Self {
+    pub(super) fn new(store: Store, queue: Queue, crawls: &Crawls, ingest: Ingest, fetcher: Fetcher) -> Self {
         let config = crawls.config().clone();
         let turns = Arc::new(Turns::new(store.clone(), config.clone()));
         let robots = RobotsCache::new(store.clone(), fetcher.clone(), turns.clone(), config.clone());
@@ -122,13 +116,13 @@ impl Context {
     ) -> Result<Outcome, QueueError> {
         let ended: Result<(), EndError> = async {
             let mut tx = self.store.begin().await?;
-            let watch = Watch::begin(&self.store, &mut tx, crawl).await?;
-            row.settle(&self.store, &mut tx, state, code, Some(detail), status).await?;
             if spent {
                 self.queue.fail(tx.conn(), job.claim, &format!("{code}: {detail}"), true, None).await?;
             } else {
                 self.queue.complete(tx.conn(), job.claim).await?;
             }
+            let watch = Watch::begin(&self.store, &mut tx, crawl).await?;
+            row.settle(&self.store, &mut tx, state, code, Some(detail), status).await?;
             watch.end(&self.store, &mut tx).await?;
             tx.commit().await?;
             Ok(())

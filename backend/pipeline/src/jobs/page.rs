@@ -171,6 +171,7 @@ async fn store(
     let Harvest { pages, images, home, result } = harvest;
     let (crawl, options) = (job.crawl_id, &view.options);
     let mut tx = store.begin().await?;
+    queue.complete(tx.conn(), claim).await?;
     let watch = Watch::begin(store, &mut tx, crawl).await?;
     let mut jobs: Vec<NewJob> = Vec::new();
     if !pages.is_empty() {
@@ -181,10 +182,8 @@ async fn store(
         let admitted = store.admit_images(tx.conn(), crawl, options.max_images, &images).await?;
         jobs.extend(admitted.into_iter().map(|row| ImageJob::new(crawl, row, job.depth).job()));
     }
-    // The row before the jobs: a cancel locks the crawl, then rows, then the group of jobs, and so must we.
     store.settle_page(tx.conn(), job.page_id, &result).await?;
     queue.enqueue(tx.conn(), &jobs).await?;
-    queue.complete(tx.conn(), claim).await?;
     watch.end(store, &mut tx).await?;
     tx.commit().await?;
     let state = if result.state == "fetched" { "fetched" } else { "skipped" };

@@ -56,7 +56,11 @@ impl RobotsCache {
     ///
     /// # Errors
     /// `Refused("robots_unavailable")`, `Later`, or the network's own error.
-    pub(super) async fn rules(&self, url: &Url, own_delay: Option<Duration>) -> Result<Arc<Robots>, FetchError> {
+    pub(super) async fn rules(
+        &self,
+        url: &Url,
+        own_delay: Option<Duration>,
+    ) -> Result<Arc<Robots>, FetchError> {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
         let patience = self.config.patience;
@@ -167,9 +171,9 @@ impl Answer {
         match self {
             Self::Rules(robots) => Ok(robots.clone()),
             Self::Unavailable => Err(FetchError::Refused(UNAVAILABLE.into())),
-            Self::Unreachable => {
-                Err(FetchError::Connect("the host did not answer a moment ago when asked for robots.txt".into()))
-            }
+            Self::Unreachable => Err(FetchError::Connect(
+                "the host did not answer a moment ago when asked for robots.txt".into(),
+            )),
         }
     }
 }

@@ -124,7 +124,9 @@ mod tests {
     #[test]
     fn a_missing_page_stays_missing_and_a_busy_host_is_asked_again_when_it_said() {
         let missing = of(FetchError::Status { status: 404, retry_after: None });
-        assert!(matches!(missing, Setback::Final { state: "failed", ref code, status: Some(404), .. } if code == "http_404"));
+        assert!(
+            matches!(missing, Setback::Final { state: "failed", ref code, status: Some(404), .. } if code == "http_404")
+        );
         let wait = Duration::from_secs(120);
         let busy = of(FetchError::Status { status: 503, retry_after: Some(wait) });
         let Setback::Again { at: Some(at), .. } = busy else { panic!("{busy:?}") };
@@ -135,12 +137,11 @@ mod tests {
     fn what_is_forbidden_is_skipped_and_what_broke_is_failed() {
         for (code, state) in [("robots_disallowed", "skipped"), ("out_of_scope", "skipped")] {
             let refused = of(FetchError::Refused(code.into()));
-            assert!(matches!(refused, Setback::Final { state: s, code: ref c, .. } if s == state && c == code));
+            assert!(
+                matches!(refused, Setback::Final { state: s, code: ref c, .. } if s == state && c == code)
+            );
         }
-        assert!(matches!(
-            of(FetchError::TooManyRedirects),
-            Setback::Final { state: "failed", .. }
-        ));
+        assert!(matches!(of(FetchError::TooManyRedirects), Setback::Final { state: "failed", .. }));
         let corrupt = DecodeError::Corrupt { format: "jpeg", reason: "x".into() };
         assert_eq!(Setback::of_analysis(&corrupt.into()), ("failed", "corrupt_image"));
         assert_eq!(Setback::of_analysis(&DecodeError::NotAnImage.into()), ("skipped", "not_an_image"));
@@ -148,7 +149,8 @@ mod tests {
 
     #[test]
     fn an_overloaded_engine_burns_no_attempt() {
-        let overloaded = RunError::Overloaded { operation: "face_detection", retry_after: Duration::from_secs(1) };
+        let overloaded =
+            RunError::Overloaded { operation: "face_detection", retry_after: Duration::from_secs(1) };
         assert!(matches!(Setback::from(IngestError::Analyze(overloaded.into())), Setback::Later(_)));
     }
 }

@@ -1,0 +1,176 @@
+use crate::support::{analyzer, photograph};
+use inference::Lane;
+use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Rotate};
+use sha2::Digest;
+use vision::{DecodeError, Rect, crop};
+
+async fn analyze(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> Analysis {
+    analyzer.analyze(photograph(name).into(), options, Lane::Interactive).await.unwrap()
+}
+
+fn similarity(a: &Analysis, b: &Analysis) -> f32 {
+    let embedding = |analysis: &Analysis| analysis.faces[0].embedding.clone().unwrap();
+    embedding(a).similarity(&embedding(b)).unwrap()
+}
+
+fn iou(a: &Rect, b: &Rect) -> f32 {
+    let overlap = |p: f32, q: f32, r: f32, s: f32| (p + q).min(r + s) - p.max(r);
+    let (w, h) = (overlap(a.x, a.width, b.x, b.width), overlap(a.y, a.height, b.y, b.height));
+    let both = w.max(0.0) * h.max(0.0);
+    both / (a.width * a.height + b.width * b.height - both)
+}
+
+#[tokio::test]
+async fn a_portrait_gives_its_face_in_image_coordinates() {
+    let Some(analyzer) = analyzer().await else { return };
+    let obama = analyze(&analyzer, "obama.jpg", &AnalyzeOptions::default()).await;
+    let oracle = testing::oracle().unwrap();
+    let expected = &oracle["obama.jpg"];
+    assert_eq!(obama.frame.width(), expected["width"].as_u64().unwrap() as u32);
+    assert_eq!(obama.frame.height(), expected["height"].as_u64().unwrap() as u32);
+    assert_eq!(obama.sha256, <[u8; 32]>::from(sha2::Sha256::digest(photograph("obama.jpg"))));
+    assert_eq!((obama.faces.len(), obama.rotation), (1, 0));
+
+    let face = &obama.faces[0];
+    // The reference ran the same model at the picture's own size: the same face, nearly the same box.
+    let reference: Vec<f32> =
+        serde_json::from_value(expected["yunet_native"][0]["bbox_xywh"].clone()).unwrap();
+    let reference = Rect { x: reference[0], y: reference[1], width: reference[2], height: reference[3] };
+    assert!(iou(&face.detection.bbox, &reference) > 0.8, "{:?} {reference:?}", face.detection.bbox);
+    assert_eq!((face.chip.width(), face.chip.height()), (112, 112));
+    assert_eq!(face.embedding.as_ref().unwrap().as_slice().len(), analyzer.engine().embedder().dimensions);
+    assert!(face.quality.as_ref().unwrap().passed, "{:?}", face.quality);
+}
+
+#[tokio::test]
+async fn same_people_are_nearer_than_different_people() {
+    let Some(analyzer) = analyzer().await else { return };
+    let options = AnalyzeOptions::default();
+    let obama = analyze(&analyzer, "obama.jpg", &options).await;
+    let obama2 = analyze(&analyzer, "obama2.jpg", &options).await;
+    let biden = analyze(&analyzer, "biden.jpg", &options).await;
+    assert!(similarity(&obama, &obama2) > similarity(&obama, &biden) + 0.2);
+    assert!(similarity(&obama, &obama2) > similarity(&obama2, &biden) + 0.2);
+}
+
+#[tokio::test]
+async fn a_turned_photograph_gives_the_face_of_the_upright_one() {
+    let Some(analyzer) = analyzer().await else { return };
+    let options = AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() };
+    let upright = analyze(&analyzer, "rotate_rot_0.jpg", &options).await;
+    assert_eq!((upright.faces.len(), upright.rotation), (1, 0));
+    let mut rotations = Vec::new();
+    for name in ["rotate_rot_90.jpg", "rotate_rot_180.jpg", "rotate_rot_270.jpg"] {
+        let turned = analyze(&analyzer, name, &options).await;
+        assert_eq!(turned.faces.len(), 1, "{name}");
+        assert!(similarity(&upright, &turned) >= 0.9, "{name}: {}", similarity(&upright, &turned));
+        rotations.push(turned.rotation);
+
+        // `rotation` makes the picture the upright one, and takes the box to where the face is there.
+        let frame = crop::rotate(&turned.frame, turned.rotation);
+        assert_eq!(
+            (frame.width(), frame.height()),
+            (upright.frame.width(), upright.frame.height()),
+            "{name}"
+        );
+        let (width, height) = (turned.frame.width() as f32, turned.frame.height() as f32);
+        let b = turned.faces[0].detection.bbox;
+        let back = match turned.rotation {
+            90 => Rect { x: height - b.y - b.height, y: b.x, width: b.height, height: b.width },
+            180 => Rect { x: width - b.x - b.width, y: height - b.y - b.height, ..b },
+            _ => Rect { x: b.y, y: width - b.x - b.width, width: b.height, height: b.width },
+        };
+        let expected = upright.faces[0].detection.bbox;
+        assert!(iou(&back, &expected) > 0.85, "{name}: {back:?} {expected:?}");
+        let roll = turned.faces[0].quality.as_ref().unwrap().pose.roll;
+        let upright_roll = upright.faces[0].quality.as_ref().unwrap().pose.roll;
+        assert!((roll - upright_roll).abs() < 10.0, "{name}: roll {roll}, upright {upright_roll}");
+    }
+    rotations.sort_unstable();
+    assert_eq!(rotations, [90, 180, 270]);
+}
+
+#[tokio::test]
+async fn faces_come_best_first_and_no_more_than_asked_for() {
+    let Some(analyzer) = analyzer().await else { return };
+    let lean = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
+    let all = analyze(&analyzer, "group_1.jpg", &lean).await;
+    assert!(all.faces.len() > 5);
+    assert!(all.faces.is_sorted_by(|a, b| a.detection.det_score >= b.detection.det_score));
+    assert!(all.faces.iter().all(|face| face.embedding.is_none() && face.quality.is_none()));
+
+    let two = AnalyzeOptions { max_faces: Some(2), ..lean.clone() };
+    let best = analyze(&analyzer, "group_1.jpg", &two).await;
+    let boxes = |faces: &[pipeline::AnalyzedFace]| faces.iter().map(|f| f.detection.bbox).collect::<Vec<_>>();
+    assert_eq!(boxes(&best.faces), boxes(&all.faces[..2]));
+
+    let sure = AnalyzeOptions { min_score: Some(0.9), ..lean.clone() };
+    let sure = analyze(&analyzer, "group_1.jpg", &sure).await;
+    assert!(sure.faces.len() < all.faces.len());
+    assert!(sure.faces.iter().all(|face| face.detection.det_score >= 0.9));
+
+    let coarse = AnalyzeOptions { det_size: Some(160), ..lean };
+    assert!(analyze(&analyzer, "group_1.jpg", &coarse).await.faces.len() < all.faces.len());
+}
+
+#[tokio::test]
+async fn a_picture_without_faces_is_an_answer() {
+    let Some(analyzer) = analyzer().await else { return };
+    let options = AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() };
+    let view = analyze(&analyzer, "view.jpg", &options).await;
+    assert_eq!((view.faces.len(), view.rotation), (0, 0));
+}
+
+#[tokio::test]
+async fn options_out_of_range_are_named() {
+    let Some(analyzer) = analyzer().await else { return };
+    let ok = AnalyzeOptions::default;
+    for (options, allowed) in [
+        (AnalyzeOptions { min_score: Some(1.5), ..ok() }, "from 0 to 1"),
+        (AnalyzeOptions { min_score: Some(f32::NAN), ..ok() }, "from 0 to 1"),
+        (AnalyzeOptions { max_faces: Some(0), ..ok() }, "at least 1"),
+        (AnalyzeOptions { det_size: Some(100), ..ok() }, "multiple of 32 from 64 to 2048"),
+        (AnalyzeOptions { det_size: Some(32), ..ok() }, "multiple of 32 from 64 to 2048"),
+        (AnalyzeOptions { det_size: Some(4096), ..ok() }, "multiple of 32 from 64 to 2048"),
+    ] {
+        let answer = analyzer.analyze(photograph("view.jpg").into(), &options, Lane::Interactive).await;
+        let Err(AnalyzeError::Option(reason)) = answer else { panic!("{options:?}: {answer:?}") };
+        assert!(reason.contains(allowed), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_picture_is_told_with_its_reason() {
+    let Some(analyzer) = analyzer().await else { return };
+    let analyze = async |bytes: Vec<u8>| {
+        analyzer.analyze(bytes.into(), &AnalyzeOptions::default(), Lane::Interactive).await.unwrap_err()
+    };
+    let error = analyze(b"<html></html>".to_vec()).await;
+    assert!(matches!(error, AnalyzeError::Decode(DecodeError::NotAnImage)), "{error:?}");
+    let mut cut = photograph("view.jpg");
+    cut.truncate(200);
+    let error = analyze(cut).await;
+    assert_eq!(error.code(), "corrupt_image", "{error:?}");
+}
+
+#[tokio::test]
+async fn many_pictures_at_once_get_the_answers_they_get_alone() {
+    let Some(analyzer) = analyzer().await else { return };
+    let options = AnalyzeOptions::default();
+    let names = ["obama_small.jpg", "Rob_Lowe_0001.jpg", "group_13.jpg", "obama-240p.jpg"];
+    let together = futures::future::join_all(
+        names.iter().cycle().take(12).map(|name| analyze(&analyzer, name, &options)),
+    )
+    .await;
+    for (at, name) in names.iter().enumerate() {
+        let alone = analyze(&analyzer, name, &options).await;
+        for other in together.iter().skip(at).step_by(names.len()) {
+            assert_eq!(alone.faces.len(), other.faces.len(), "{name}");
+            for (a, b) in alone.faces.iter().zip(&other.faces) {
+                assert_eq!(a.detection, b.detection, "{name}");
+                let same = a.embedding.as_ref().unwrap().similarity(b.embedding.as_ref().unwrap()).unwrap();
+                assert!(same > 0.9999, "{name}: {same}");
+            }
+        }
+    }
+}

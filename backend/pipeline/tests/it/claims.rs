@@ -1,0 +1,105 @@
+//! The word of a worker that lost its claim does not count.
+
+use crate::support::{Answer, Site, World, counts, fast, impatient, photograph, wait_for};
+use pipeline::{CrawlOptions, jobs};
+use queue::{ClaimedJob, Outcome};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Claims the one job of the kind, lets the lease run out, and claims it again: an old holder and a new one.
+async fn two_holders(world: &World, kind: &str) -> (ClaimedJob, ClaimedJob) {
+    let kinds = [kind.to_owned()];
+    let old = world.queue.claim(&kinds, 1, "old").await.unwrap().remove(0);
+    let again = async || {
+        world.queue.rescue().await.unwrap();
+        world.queue.claim(&kinds, 1, "new").await.unwrap().pop()
+    };
+    let new = wait_for(again).await.expect("the job comes back");
+    assert_eq!(old.claim.id, new.claim.id);
+    (old, new)
+}
+
+fn short_leases() -> queue::Config {
+    queue::Config { lease: Duration::from_millis(50), ..queue::Config::default() }
+}
+
+#[tokio::test]
+async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
+    let Some(world) = World::with(short_leases(), impatient()).await else { return };
+    let site = Site::start().await;
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    let crawl = world.create(&[site.url("/rob.jpg")], fast()).await;
+    let (old, new) = two_holders(&world, jobs::SCAN_IMAGE).await;
+    let handlers = world.handlers();
+    let handler = &handlers[jobs::SCAN_IMAGE];
+
+    let outcome = handler.run(old, CancellationToken::new()).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(world.images().await.is_empty());
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
+
+    let outcome = handler.run(new.clone(), CancellationToken::new()).await;
+    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert_eq!(world.images().await.len(), 1);
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "completed");
+
+    // Said twice is said once.
+    let outcome = handler.run(new, CancellationToken::new()).await;
+    assert!(!matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert_eq!(world.images().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_page_is_read_by_the_holder_of_the_claim_only() {
+    let Some(world) = World::with(short_leases(), impatient()).await else { return };
+    let site = Site::start().await;
+    site.set("/", Answer::html("<img src=rob.jpg><a href=more.html>x</a>"));
+    let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
+    let (old, new) = two_holders(&world, jobs::SCAN_PAGE).await;
+    let handlers = world.handlers();
+    let handler = &handlers[jobs::SCAN_PAGE];
+
+    let outcome = handler.run(old, CancellationToken::new()).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    let progress = world.progress(crawl.id).await;
+    assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("queued", 1)].into(), [].into()));
+    assert_eq!(world.live(crawl.id).await, 1, "no job of the old holder's making");
+
+    let outcome = handler.run(new, CancellationToken::new()).await;
+    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    let progress = world.progress(crawl.id).await;
+    assert_eq!(counts(&progress.pages), [("fetched", 1), ("queued", 1)].into());
+    assert_eq!(counts(&progress.images), [("queued", 1)].into());
+    assert_eq!(world.live(crawl.id).await, 2);
+}
+
+#[tokio::test]
+async fn a_failure_told_by_an_old_holder_settles_nothing() {
+    let Some(world) = World::with(short_leases(), impatient()).await else { return };
+    let site = Site::start().await;
+    let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
+    let (old, _new) = two_holders(&world, jobs::SCAN_IMAGE).await;
+    let outcome = world.handlers()[jobs::SCAN_IMAGE].run(old, CancellationToken::new()).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_to_stop_gives_its_job_back() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&never));
+    let crawl = world.create(&[site.url("/rob.jpg")], fast()).await;
+    let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
+    let cancel = CancellationToken::new();
+    let handlers = world.handlers();
+    let running = handlers[jobs::SCAN_IMAGE].run(job, cancel.clone());
+    let stop = async {
+        wait_for(async || (site.asked("/rob.jpg") == 1).then_some(())).await.unwrap();
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(running, stop);
+    assert!(matches!(outcome, Outcome::Snooze(_)), "{outcome:?}");
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
+}

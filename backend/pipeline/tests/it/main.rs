@@ -1,0 +1,12 @@
+//! The pipeline on real photographs, real models, a real Postgres and a real HTTP site.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod analyze;
+mod claims;
+mod control;
+mod crawl;
+mod duplicates;
+mod manners;
+mod scan;
+mod support;
+mod validation;

@@ -1,0 +1,114 @@
+//! robots.txt, directives, busy hosts.
+
+use crate::support::{Answer, Site, World, counts, fast, impatient, photograph};
+use pipeline::CrawlOptions;
+use std::time::Duration;
+
+fn quick_retries() -> queue::Config {
+    queue::Config {
+        retry_base: Duration::from_millis(1),
+        retry_max: Duration::from_millis(5),
+        ..queue::Config::default()
+    }
+}
+
+#[tokio::test]
+async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
+    let Some(world) = World::with(quick_retries(), impatient()).await else { return };
+    let site = Site::start().await;
+    site.set_series("/robots.txt", vec![Answer::status(500), Answer::status(502), Answer::status(404)]);
+    site.set("/", Answer::html("<img src=rob.jpg>"));
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(crawl.state, "completed");
+    assert_eq!(counts(&progress.images), [("processed", 1)].into());
+    assert_eq!(site.requests()[..4], ["/robots.txt", "/robots.txt", "/robots.txt", "/"]);
+}
+
+#[tokio::test]
+async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
+    let Some(world) = World::with(quick_retries(), impatient()).await else { return };
+    let site = Site::start().await;
+    site.set("/robots.txt", Answer::status(500));
+    site.set("/", Answer::html("<img src=rob.jpg>"));
+    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(crawl.state, "failed");
+    assert_eq!(progress.reasons.get("robots_unavailable"), Some(&1));
+    assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
+}
+
+#[tokio::test]
+async fn robots_of_another_host_hold_for_its_images() {
+    let Some(world) = World::new().await else { return };
+    let (site, images) = (Site::start().await, Site::start().await);
+    let (open, closed) = (images.url("/open/rob.jpg"), images.url("/closed/rob.jpg"));
+    site.set("/", Answer::html(&format!("<img src={open}><img src={closed}>")));
+    images.set("/robots.txt", Answer::new("text/plain", "user-agent: facecrawl\ndisallow: /closed"));
+    images.set("/open/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    images.set("/closed/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0002.jpg")));
+    let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(counts(&progress.images), [("processed", 1), ("skipped", 1)].into());
+    assert_eq!(images.asked("/closed/rob.jpg"), 0);
+}
+
+#[tokio::test]
+async fn robots_can_be_left_aside_by_those_who_may() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\ndisallow: /"));
+    site.set("/", Answer::html("<img src=rob.jpg>").header("x-robots-tag", "noai, nofollow"));
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).header("x-robots-tag", "noindex"));
+    let options = CrawlOptions { respect_robots: false, ..fast() };
+    let (_, progress) = world.crawl(&[site.url("/")], options).await;
+    assert_eq!(counts(&progress.images), [("processed", 1)].into());
+    assert_eq!(site.asked("/robots.txt"), 0);
+}
+
+#[tokio::test]
+async fn meta_directives_hold_for_links_and_images() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let page = "<html><head><meta name=robots content='nofollow, noimageindex'></head><body>
+                <a href=on.html>x</a><img src=rob.jpg></body></html>";
+    site.set("/", Answer::new("text/html", page));
+    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(crawl.state, "completed");
+    assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("fetched", 1)].into(), [].into()));
+    assert_eq!(progress.reasons.get("noimageindex"), Some(&1));
+    assert_eq!(site.requests(), ["/robots.txt", "/"]);
+}
+
+#[tokio::test]
+async fn a_busy_host_is_asked_again_when_it_said() {
+    let Some(world) = World::with(quick_retries(), impatient()).await else { return };
+    let site = Site::start().await;
+    let busy = Answer::status(503).header("retry-after", "1");
+    site.set_series("/", vec![busy, Answer::html("<img src=rob.jpg>")]);
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(counts(&progress.pages), [("fetched", 1)].into());
+    assert_eq!(site.asked("/"), 2);
+}
+
+#[tokio::test]
+async fn delays_are_kept_and_everything_is_fetched() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let images: String = (0..6).map(|i| format!("<img src=none{i}.jpg>")).collect();
+    site.set("/", Answer::html(&images));
+    // Two workers, eight jobs at once, one host: they take turns.
+    let crawl = world
+        .create(
+            &[site.url("/")],
+            CrawlOptions { delay_ms: Some(20), max_depth: 0, ..CrawlOptions::default() },
+        )
+        .await;
+    let workers = [world.worker("one"), world.worker("two")];
+    let ended = world.ended(crawl.id).await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    assert_eq!(ended.state, "completed");
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("failed", 6)].into());
+    assert_eq!(site.requests().len(), 8, "{:?}", site.requests());
+}

@@ -1,0 +1,65 @@
+//! Local files, driven by the caller.
+
+use crate::support::{World, counts, photograph};
+use pipeline::{AnalyzeOptions, Dedupe, IngestError, Ingested, Scan};
+
+#[tokio::test]
+async fn a_scan_keeps_a_ledger_of_files() {
+    let Some(world) = World::new().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("a b.jpg"), photograph("Rob_Lowe_0001.jpg")).unwrap();
+    std::fs::write(path("copy.jpg"), photograph("Rob_Lowe_0001.jpg")).unwrap();
+    std::fs::write(path("notes.jpg"), "no picture").unwrap();
+    let files = ["a b.jpg", "copy.jpg", "notes.jpg", "huge.jpg", "locked.jpg", "left.jpg"].map(path);
+
+    let seeds = [folder.path().display().to_string()];
+    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, AnalyzeOptions::default())
+        .await
+        .unwrap();
+    assert_eq!(scan.crawl().kind, "scan");
+    let rows = scan.add(&files).await.unwrap();
+    assert_eq!(rows.len(), 6);
+    assert!(rows[0].url.starts_with("file:///") && rows[0].url.ends_with("a%20b.jpg"), "{}", rows[0].url);
+    assert!(scan.add(&files[..2]).await.unwrap().is_empty(), "known already");
+    assert!(scan.add(&["relative.jpg"]).await.is_err());
+
+    let read = |at: usize| bytes::Bytes::from(std::fs::read(&files[at]).unwrap());
+    let Ingested::Stored { image, faces: 1 } = scan.ingest(rows[0].id, read(0)).await.unwrap() else {
+        panic!("the first is stored with its face");
+    };
+    let again = scan.ingest(rows[1].id, read(1)).await.unwrap();
+    assert_eq!(again, Ingested::Duplicate { image, reason: "exact_duplicate" });
+    let error = scan.ingest(rows[2].id, read(2)).await.unwrap_err();
+    assert!(matches!(error, IngestError::Analyze(_)), "{error:?}");
+    scan.skip(rows[3].id, "too_many_bytes", "30 MB").await.unwrap();
+    scan.fail(rows[4].id, "unreadable", "permission denied").await.unwrap();
+
+    // Whatever is settled, the scan is not over before its driver says so.
+    assert_eq!(world.crawls.reconcile().await.unwrap(), pipeline::crawl::Reconciled::default());
+    assert_eq!(world.store.crawl(scan.crawl().id).await.unwrap().state, "running");
+    assert_eq!(scan.finish(false).await.unwrap().state, "completed");
+    let progress = world.progress(scan.crawl().id).await;
+    assert_eq!(
+        counts(&progress.images),
+        [("processed", 1), ("duplicate", 1), ("skipped", 3), ("failed", 1)].into()
+    );
+    for code in ["exact_duplicate", "not_an_image", "too_many_bytes", "unreadable", "not_scanned"] {
+        assert_eq!(progress.reasons.get(code), Some(&1), "{code}");
+    }
+    assert_eq!(progress.faces, 1);
+}
+
+#[tokio::test]
+async fn an_interrupted_scan_is_cancelled() {
+    let Some(world) = World::new().await else { return };
+    let seeds = ["/nowhere".to_owned()];
+    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Exact, AnalyzeOptions::default())
+        .await
+        .unwrap();
+    scan.add(&["/nowhere/a.jpg"]).await.unwrap();
+    let error = world.crawls.pause(scan.crawl().id).await.unwrap_err();
+    assert!(error.to_string().contains("scan"), "{error}");
+    assert_eq!(scan.finish(true).await.unwrap().state, "cancelled");
+    assert_eq!(world.progress(scan.crawl().id).await.reasons.get("not_scanned"), Some(&1));
+}

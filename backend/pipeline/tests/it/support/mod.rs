@@ -1,0 +1,194 @@
+//! One engine for all tests; a world (database, blobs, site, worker) for each.
+
+mod site;
+
+pub(crate) use site::{Answer, Site};
+
+use inference::{Engine, Manifest, ResolvedPack};
+use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, jobs};
+use queue::{Handler, Queue, Runner, RunnerConfig};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::crawls::{Crawl, CrawlProgress};
+use store::faces::{Face, FaceFilter};
+use store::images::{Image, ImageFilter};
+use store::{Blobs, Store};
+use testing::TestDatabase;
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+static ENGINE: OnceCell<Engine> = OnceCell::const_new();
+
+/// The engine on the compact pack, or `None` where there are no models and the test has to skip itself.
+pub(crate) async fn engine() -> Option<Engine> {
+    let directory = testing::models_dir()?;
+    let engine = ENGINE.get_or_init(|| async move {
+        tokio::task::spawn_blocking(move || {
+            let manifest = Manifest::builtin();
+            let pack = ResolvedPack::verify(manifest.pack("compact").unwrap(), &directory).unwrap();
+            let config =
+                inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
+            Engine::start(&config, &pack).unwrap()
+        })
+        .await
+        .unwrap()
+    });
+    Some(engine.await.clone())
+}
+
+pub(crate) async fn analyzer() -> Option<Analyzer> {
+    Some(Analyzer::new(engine().await?, pipeline::Config::default()))
+}
+
+pub(crate) fn photograph(name: &str) -> Vec<u8> {
+    testing::image(name).expect("checked together with the models")
+}
+
+/// Everything that a crawl needs. The temporary folder and the database go with it.
+pub(crate) struct World {
+    pub(crate) store: Store,
+    pub(crate) queue: Queue,
+    pub(crate) crawls: Crawls,
+    pub(crate) ingest: Ingest,
+    pub(crate) blobs: Blobs,
+    fetcher: crawler::Fetcher,
+    _folder: tempfile::TempDir,
+    _database: TestDatabase,
+}
+
+impl World {
+    pub(crate) async fn new() -> Option<Self> {
+        Self::with(queue::Config::default(), impatient()).await
+    }
+
+    pub(crate) async fn with(times: queue::Config, manners: crawl::Config) -> Option<Self> {
+        let analyzer = analyzer().await?;
+        let database = TestDatabase::create().await;
+        let store = database.store();
+        let queue = Queue::new(store.pool().clone(), times);
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
+        let ingest = Ingest::new(analyzer, store.clone(), blobs.clone(), queue.clone()).await.unwrap();
+        let fetcher = crawler::Fetcher::new(&crawler::Config {
+            allow_private: vec!["127.0.0.0/8".parse().unwrap()],
+            ..crawler::Config::default()
+        });
+        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(manners);
+        Some(Self { store, queue, crawls, ingest, blobs, fetcher, _folder: folder, _database: database })
+    }
+
+    pub(crate) fn handlers(&self) -> HashMap<String, Arc<dyn Handler>> {
+        jobs::handlers(
+            self.store.clone(),
+            self.queue.clone(),
+            self.crawls.clone(),
+            self.ingest.clone(),
+            self.fetcher.clone(),
+        )
+    }
+
+    /// Starts a worker of its own handlers; stops with the token.
+    pub(crate) fn worker(&self, name: &str) -> Worker {
+        let stop = CancellationToken::new();
+        let config = RunnerConfig {
+            concurrency: [(jobs::SCAN_PAGE.to_owned(), 4), (jobs::SCAN_IMAGE.to_owned(), 4)].into(),
+            poll: Duration::from_millis(50),
+            drain: Duration::from_secs(20),
+            worker: name.into(),
+        };
+        let runner = Runner::start(self.queue.clone(), self.handlers(), config, stop.clone());
+        Worker { runner, stop }
+    }
+
+    pub(crate) async fn create(&self, seeds: &[String], options: CrawlOptions) -> Crawl {
+        self.crawls.create("default", seeds, options).await.unwrap()
+    }
+
+    /// Creates a crawl and works on it until it ends.
+    pub(crate) async fn crawl(&self, seeds: &[String], options: CrawlOptions) -> (Crawl, CrawlProgress) {
+        let crawl = self.create(seeds, options).await;
+        let worker = self.worker("one");
+        let crawl = self.ended(crawl.id).await;
+        worker.stop().await;
+        let progress = self.progress(crawl.id).await;
+        (crawl, progress)
+    }
+
+    /// Waits for the crawl's end.
+    pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
+        let found = wait_for(async || {
+            let crawl = self.store.crawl(id).await.unwrap();
+            (!matches!(crawl.state.as_str(), "running" | "paused")).then_some(crawl)
+        });
+        match found.await {
+            Some(crawl) => crawl,
+            None => panic!("the crawl did not end: {:?}", self.progress(id).await),
+        }
+    }
+
+    pub(crate) async fn progress(&self, id: Uuid) -> CrawlProgress {
+        self.store.crawl_progress(id).await.unwrap()
+    }
+
+    pub(crate) async fn images(&self) -> Vec<Image> {
+        let filter = ImageFilter { collection: "default".into(), ..ImageFilter::default() };
+        self.store.images(&filter, None, 1000).await.unwrap()
+    }
+
+    pub(crate) async fn faces(&self) -> Vec<Face> {
+        let filter = FaceFilter { collection: "default".into(), ..FaceFilter::default() };
+        self.store.faces(&filter, None, 1000).await.unwrap()
+    }
+
+    /// Live jobs of a crawl.
+    pub(crate) async fn live(&self, crawl: Uuid) -> i64 {
+        let mut tx = self.store.begin().await.unwrap();
+        self.queue.live_in_group(tx.conn(), crawl).await.unwrap()
+    }
+}
+
+/// A running worker.
+pub(crate) struct Worker {
+    runner: Runner,
+    stop: CancellationToken,
+}
+
+impl Worker {
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.runner.stopped().await;
+    }
+}
+
+/// Manners that do not make tests wait.
+pub(crate) fn impatient() -> crawl::Config {
+    crawl::Config {
+        default_delay: Duration::ZERO,
+        robots_retry: Duration::from_millis(20),
+        ..crawl::Config::default()
+    }
+}
+
+/// Options without delay.
+pub(crate) fn fast() -> CrawlOptions {
+    CrawlOptions { delay_ms: Some(0), ..CrawlOptions::default() }
+}
+
+/// Polls until there is something, or a minute has passed.
+pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        if let Some(found) = probe().await {
+            return Some(found);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    None
+}
+
+/// The counts that are not zero.
+pub(crate) fn counts(counts: &BTreeMap<String, i64>) -> BTreeMap<&str, i64> {
+    counts.iter().filter(|(_, n)| **n != 0).map(|(k, n)| (k.as_str(), *n)).collect()
+}
