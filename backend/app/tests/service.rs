@@ -27,7 +27,7 @@ impl Service {
             let line = line.unwrap();
             log.push_str(&line);
             log.push('\n');
-            line.contains("is ready").then_some(line)
+            (line.starts_with("facecrawl ") && line.contains("is ready")).then_some(line)
         });
         let Some(ready) = ready else { panic!("it ended without being ready:\n{log}") };
         let base = ready.split_whitespace().find(|word| word.starts_with("http://")).unwrap_or_default();

@@ -68,5 +68,6 @@ impl Foundation {
 
 fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
     let url = settings.blob_store();
-    Blobs::open_with(&url, &settings.bucket()).with_context(|| format!("BLOB_STORE_URL={}", crate::config::mask::mask_url(&url)))
+    Blobs::open_with(&url, &settings.bucket())
+        .with_context(|| format!("BLOB_STORE_URL={}", crate::config::mask::mask_url(&url)))
 }
