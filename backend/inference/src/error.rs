@@ -55,3 +55,14 @@ pub enum RunError {
     #[error("the engine is shutting down")]
     Stopped,
 }
+
+/// Reason of `RunError::Failed` when the model ran and its output for this input is nothing.
+pub(crate) const EMPTY_OUTPUT: &str = "the model's output is zero or not finite";
+
+impl RunError {
+    /// Whether the model ran and had nothing to say about this one input: a matter of the input, where every other failure is one of the model or the
+    /// device.
+    pub fn is_empty_output(&self) -> bool {
+        matches!(self, Self::Failed { reason, .. } if reason == EMPTY_OUTPUT)
+    }
+}

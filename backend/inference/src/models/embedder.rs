@@ -92,7 +92,7 @@ impl Model for EmbedderModel {
             ));
         }
         let raw = output.data[index * self.dimensions..(index + 1) * self.dimensions].to_vec();
-        Embedding::from_raw(raw).ok_or_else(|| "the model's output is zero or not finite".to_owned())
+        Embedding::from_raw(raw).ok_or_else(|| crate::error::EMPTY_OUTPUT.to_owned())
     }
 }
 
