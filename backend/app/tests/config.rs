@@ -47,7 +47,7 @@ impl Layers {
     }
     /// The text of the only mistake.
     fn mistake(&self) -> String {
-        let errors = self.load().err().expect("the configuration is wrong").0;
+        let errors = self.load().expect_err("the configuration is wrong").0;
         assert_eq!(errors.len(), 1, "{errors:?}");
         errors[0].to_string()
     }
@@ -244,6 +244,21 @@ fn secrets_are_masked_in_listings_and_in_errors() {
     assert!(!listed.contains("s3cret") && listed.contains("postgres://u:***@db/faces"), "{listed}");
     let text = Layers::new().env("DATABASE_URL", "mysql://u:s3cret@db/faces").mistake();
     assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[test]
+fn a_buckets_variables_may_come_from_any_layer_and_are_never_shown() {
+    let layers = Layers::new()
+        .dotenv("AWS_ACCESS_KEY_ID=AK1\nAWS_SECRET_ACCESS_KEY=s3cret")
+        .env("AWS_REGION", "eu-central-1")
+        .env("BLOB_STORE_URL", "s3://faces/press");
+    let loaded = layers.ok();
+    assert_eq!(loaded.settings.blob_store(), "s3://faces/press");
+    let bucket = loaded.settings.bucket();
+    assert_eq!(bucket.len(), 3);
+    assert!(bucket.contains(&("AWS_SECRET_ACCESS_KEY", "s3cret".into())));
+    let listed = serde_json::to_string(&loaded.resolved).unwrap();
+    assert!(!listed.contains("s3cret") && !listed.contains("AK1"), "{listed}");
 }
 
 /// `.env.example` is what `facecrawl config example` prints: the same variables, meanings and defaults as the code.

@@ -121,3 +121,42 @@ async fn a_url_is_crawled_to_its_end() {
     let refused = scan(&place, &database, &[&server.url("/"), "--max-pages", "0"]).expect(2);
     assert!(refused.stderr.contains("max_pages"), "{}", refused.stderr);
 }
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_that_is_broken_off_says_how_far_it_came() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let Some(crowd) = testing::image("group_1.jpg") else { return };
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    for i in 0..400u32 {
+        // Trailing bytes make each file another one, and leave its picture as it is.
+        place.put(&format!("photos/{i:03}.jpg"), [crowd.as_slice(), i.to_le_bytes().as_slice()].concat());
+    }
+    let mut command = place.facecrawl(&["scan", "photos", "--json", "--dedupe", "exact"]);
+    command.env("DATABASE_URL", database.url()).stdout(std::process::Stdio::piped());
+    let child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+
+    let store = database.store();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let crawl = store.crawls(None, None, None, 1).await.unwrap().into_iter().next();
+        if let Some(crawl) = crawl
+            && store.crawl_progress(crawl.id).await.unwrap().images.get("processed").is_some_and(|n| *n > 0)
+        {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "no image was processed");
+        tokio::task::yield_now().await;
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["interrupted"], true);
+    assert_eq!(summary["crawls"][0]["state"], "cancelled");
+    assert_eq!(summary["images"]["queued"], 0, "{summary}");
+    let processed = summary["images"]["processed"].as_i64().unwrap();
+    assert!(processed > 0 && processed < 400);
+    assert_eq!(summary["files"].as_array().unwrap().len() as i64, processed);
+}

@@ -5,37 +5,41 @@ mod common;
 
 use common::process::{Finished, Workplace};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 use testing::TestDatabase;
 
-/// A running service. Killed when a test fails before it stopped it.
+/// A running service.
 struct Service {
     child: Child,
     base: String,
-    log: std::thread::JoinHandle<String>,
+    lines: Lines<BufReader<ChildStderr>>,
+    log: String,
 }
 
 impl Service {
     /// Starts it and waits for the line that says where it is.
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut log = String::new();
-        let ready = lines.find_map(|line| {
-            let line = line.unwrap();
-            log.push_str(&line);
-            log.push('\n');
-            (line.starts_with("facecrawl ") && line.contains("is ready")).then_some(line)
-        });
-        let Some(ready) = ready else { panic!("it ended without being ready:\n{log}") };
-        let base = ready.split_whitespace().find(|word| word.starts_with("http://")).unwrap_or_default();
-        let base = base.to_owned();
-        let log = std::thread::spawn(move || {
-            lines.map_while(Result::ok).fold(log, |log, line| format!("{log}{line}\n"))
-        });
-        Self { child, base, log }
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut service = Self { child, base: String::new(), lines, log: String::new() };
+        let ready = service.wait_for("facecrawl", "is ready");
+        let base = ready.split_whitespace().find(|word| word.starts_with("http://"));
+        service.base = base.unwrap_or_default().to_owned();
+        service
+    }
+
+    /// Reads the log up to the line that starts and goes on like this.
+    fn wait_for(&mut self, start: &str, part: &str) -> String {
+        for line in self.lines.by_ref().map_while(Result::ok) {
+            self.log.push_str(&format!("{line}\n"));
+            if line.starts_with(start) && line.contains(part) {
+                return line;
+            }
+        }
+        panic!("it ended without saying `{part}`:\n{}", self.log)
     }
 
     fn signal(&self, signal: Signal) {
@@ -43,9 +47,18 @@ impl Service {
     }
 
     /// Status and log.
-    fn ended(mut self) -> (Option<i32>, String) {
+    fn ended(&mut self) -> (Option<i32>, String) {
+        let rest: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
         let status = self.child.wait().unwrap();
-        (status.code(), self.log.join().unwrap())
+        (status.code(), format!("{}{}", self.log, rest.join("\n")))
+    }
+}
+
+impl Drop for Service {
+    /// For a test that fails before it stopped its service; otherwise there is nothing left to kill.
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
     }
 }
 
@@ -61,7 +74,7 @@ async fn up_is_ready_answers_and_stops_when_asked() {
     let Some(obama) = testing::image("obama.jpg") else { return };
     let database = TestDatabase::create().await;
     let place = Workplace::new();
-    let service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
+    let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
     let (status, body) = get(&format!("{}/health/ready", service.base)).await;
     assert_eq!(status, 200, "{body}");
     place.run(&["health", "--url", &service.base]).expect(0);
@@ -94,7 +107,7 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
         command.env("POSTGRES_BIN_DIR", &bin);
         command
     };
-    let service = Service::start(&mut up(&place));
+    let mut service = Service::start(&mut up(&place));
     assert_eq!(get(&format!("{}/health/ready", service.base)).await.0, 200);
 
     let second = Finished::of(&mut up(&place)).expect(1);
@@ -107,7 +120,7 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     assert!(!pid_file.exists(), "the server was stopped with the service:\n{log}");
 
     // The same data again.
-    let service = Service::start(&mut up(&place));
+    let mut service = Service::start(&mut up(&place));
     assert_eq!(get(&format!("{}/collections", service.base)).await.0, 200);
     service.signal(Signal::TERM);
     assert_eq!(service.ended().0, Some(0));
@@ -125,7 +138,7 @@ async fn serve_and_worker_share_a_database() {
     let (api, worker) = (start(&["serve", "--port", "0"]), start(&["worker"]));
     assert_eq!(get(&format!("{}/health/ready", api.base)).await.0, 200);
     assert_eq!(worker.base, "");
-    for service in [api, worker] {
+    for mut service in [api, worker] {
         service.signal(Signal::TERM);
         let (status, log) = service.ended();
         assert_eq!(status, Some(0), "{log}");
@@ -160,4 +173,61 @@ async fn migrate_says_what_it_did() {
     let place = Workplace::new();
     let migrate = Finished::of(place.facecrawl(&["migrate", "--json"]).env("DATABASE_URL", database.url()));
     assert_eq!(migrate.expect(0).json()["migrations_run"], 0);
+}
+
+/// A picture on its way in: the service has begun to read the body, and half of it is still to come.
+fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
+    let address = base.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let head = format!(
+        "POST /faces/detect HTTP/1.1\r\nhost: {address}\r\ncontent-type: image/jpeg\r\ncontent-length: {}\r\n\
+         connection: close\r\nexpect: 100-continue\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // The interim answer is sent when the handler asks for the body.
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).unwrap();
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(&body[..body.len() / 2]).unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_accepted_request_is_answered_after_the_signal() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    let mut service = Service::start(
+        place
+            .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=60"])
+            .env("DATABASE_URL", database.url()),
+    );
+    let mut request = half_a_request(&service.base, &obama);
+    service.signal(Signal::TERM);
+    service.wait_for("", "stopping;");
+    request.write_all(&obama[obama.len() / 2..]).unwrap();
+    let mut answer = String::new();
+    request.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"faces\""), "{answer}");
+    let (status, log) = service.ended();
+    assert_eq!(status, Some(0), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_it_at_once() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    let mut service = Service::start(
+        place
+            .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=600"])
+            .env("DATABASE_URL", database.url()),
+    );
+    let _held = half_a_request(&service.base, &obama);
+    service.signal(Signal::TERM);
+    service.wait_for("", "stopping;");
+    service.signal(Signal::INT);
+    assert_eq!(service.ended().0, Some(130));
 }

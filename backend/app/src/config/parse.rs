@@ -4,10 +4,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+type Parse<T> = Box<dyn Fn(&str) -> Option<T>>;
+
 /// Reads one kind of value.
 pub struct Parser<T> {
     allowed: String,
-    parse: Box<dyn Fn(&str) -> Option<T>>,
+    parse: Parse<T>,
 }
 
 impl<T: 'static> Parser<T> {

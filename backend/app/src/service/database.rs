@@ -2,8 +2,11 @@
 use crate::config::{DATABASE, Settings, mask::mask_url};
 use anyhow::{Context, bail};
 use embedded_postgres::Cluster;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use store::Store;
+
+/// How long connections in use may hold up the end.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// A connection, and the private server behind it where there is one.
 pub struct Database {
@@ -51,8 +54,11 @@ impl Database {
         }
     }
 
-    /// Stops the private server. Everything else that uses the database has to be done.
+    /// Closes the connections and stops the private server. Whoever still holds a connection is waited for, but not for long.
     pub async fn close(self) {
+        if tokio::time::timeout(CLOSING, self.store.pool().close()).await.is_err() {
+            tracing::warn!("some database connections were still in use and are cut");
+        }
         if let Some(cluster) = self.cluster {
             cluster.stop().await;
             tracing::debug!("database stopped");
