@@ -93,7 +93,7 @@ pub struct Config {
     pub performance_mode: PerformanceMode,
     /// CPU sessions per model; 0 means one per core.
     pub cpu_sessions: usize,
-    /// Requests that may wait per model before `RunError::Overloaded`.
+    /// Requests that may wait per model before `RunError::Overloaded`; background work may fill three quarters of it.
     pub queue_capacity: usize,
 }
 

@@ -1,9 +1,10 @@
 //! Bad shared libraries are clear errors. One test, because a process can load only one library.
 #![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+use common::impostor;
 use inference::StartError;
 use inference::runtime::Runtime;
 use std::path::Path;
-use std::process::Command;
 
 fn reason(path: &Path) -> String {
     match Runtime::load(Some(path)).unwrap_err() {
@@ -13,31 +14,6 @@ fn reason(path: &Path) -> String {
         }
         other => panic!("{other}"),
     }
-}
-
-/// Builds a real shared library that has ONNX Runtime's entry point and says that it is `version`.
-fn impostor(folder: &Path, version: &str) -> std::path::PathBuf {
-    let source = folder.join("impostor.rs");
-    let text = format!(
-        r#"
-        #[repr(C)] pub struct Base {{ api: extern "C" fn(u32) -> *const u8, version: extern "C" fn() -> *const u8 }}
-        extern "C" fn api(_: u32) -> *const u8 {{ std::ptr::null() }}
-        extern "C" fn version() -> *const u8 {{ b"{version}\0".as_ptr() }}
-        static BASE: Base = Base {{ api, version }};
-        #[unsafe(no_mangle)] pub extern "C" fn OrtGetApiBase() -> *const Base {{ &BASE }}
-        "#
-    );
-    std::fs::write(&source, text).unwrap();
-    let target = folder.join(format!("libimpostor{}.so", version.replace('.', "_")));
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let built = Command::new(rustc)
-        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0", "-o"])
-        .arg(&target)
-        .arg(&source)
-        .status()
-        .unwrap();
-    assert!(built.success());
-    target
 }
 
 #[test]

@@ -1,16 +1,27 @@
-//! A library whose entry point is there but whose interface is not.
+//! Libraries that load, but are not ONNX Runtime or do not offer its interface.
 #![allow(clippy::unwrap_used, missing_docs)]
+mod common;
 use inference::runtime::Runtime;
 
 #[test]
 fn a_library_without_the_interface_is_an_error_and_no_panic() {
     // The C library is a real shared library without ONNX Runtime's entry point.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let Some(libc) = maps.lines().filter_map(|l| l.split_whitespace().last()).find(|p| p.contains("libc.so"))
-    else {
-        return;
-    };
-    let error = Runtime::load(Some(libc.as_ref())).unwrap_err().to_string();
-    assert!(error.contains("OrtGetApiBase"), "{error}");
-    Runtime::load(Some(&testing::library())).unwrap();
+    if let Some(libc) =
+        maps.lines().filter_map(|l| l.split_whitespace().last()).find(|p| p.contains("libc.so"))
+    {
+        let error = Runtime::load(Some(libc.as_ref())).unwrap_err().to_string();
+        assert!(error.contains("OrtGetApiBase"), "{error}");
+    }
+
+    // One that claims the right version and then hands out nothing. It stays in the process, so nothing else can be
+    // loaded after it; that is said as well.
+    let folder = std::env::temp_dir().join(format!("facecrawl-impostor-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let impostor = common::impostor(&folder, "1.31.0");
+    let error = Runtime::load(Some(&impostor)).unwrap_err().to_string();
+    assert!(error.contains("does not offer"), "{error}");
+    let error = Runtime::load(Some(&testing::library())).unwrap_err().to_string();
+    assert!(error.contains("was loaded before and failed"), "{error}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }

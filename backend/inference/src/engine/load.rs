@@ -15,6 +15,7 @@ const WARMUP_SIDE: u32 = 640;
 
 pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let began = Instant::now();
+    describe_metrics();
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
     let other = pixel_operations(config)?;
 
@@ -60,6 +61,27 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         "the inference engine is ready"
     );
     Ok(Inner { detection: detection.0, embedding: embedding.0, detector, embedder, report })
+}
+
+fn describe_metrics() {
+    use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+    describe_histogram!(
+        "facecrawl_inference_run_seconds",
+        Unit::Seconds,
+        "One run on a device, preparation and decoding included."
+    );
+    describe_histogram!(
+        "facecrawl_inference_queue_seconds",
+        Unit::Seconds,
+        "How long a request waited for its run."
+    );
+    describe_histogram!("facecrawl_inference_batch_size", Unit::Count, "Requests in one run.");
+    describe_gauge!("facecrawl_inference_queue_depth", Unit::Count, "Requests that wait for a run.");
+    describe_counter!(
+        "facecrawl_ep_fallback_total",
+        Unit::Count,
+        "Operations at start and requests at run time that went to the CPU instead of the provider asked for."
+    );
 }
 
 /// Reads, places, warms up and starts one model.

@@ -129,6 +129,11 @@ impl Engine {
         DeviceReport { devices: crate::devices::discover(), ..self.inner.report.clone() }
     }
 
+    /// Where each operation runs: [`Self::report`] without a look at the machine's devices, cheap enough for every answer.
+    pub fn operations(&self) -> Vec<crate::OperationReport> {
+        self.inner.report.operations.clone()
+    }
+
     /// Whether every operation can still serve; the reason if not.
     pub fn ready(&self) -> Result<(), String> {
         self.inner.detection.ready()?;

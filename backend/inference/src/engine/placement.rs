@@ -1,6 +1,6 @@
 //! Which device an operation gets: try what was asked for, prove it, or say why not.
 use super::warmup::{Sample, agree};
-use crate::backend::{OnnxModel, Placement};
+use crate::backend::{Backend, OnnxModel, Placement};
 use crate::batcher::{Device, buckets};
 use crate::ep::Provider;
 use crate::manifest::ModelFile;
@@ -90,7 +90,7 @@ pub(super) fn place<M: Model>(
         };
         match attempt.providers() {
             Ok(found) => {
-                let labels: Vec<&str> = found.iter().map(|m| crate::backend::Backend::device(m)).collect();
+                let labels: Vec<&str> = found.iter().map(Backend::device).collect();
                 report.effective = labels.join(",");
                 let devices = attempt.with_fallbacks(found, reference).map_err(failed)?;
                 return Ok(Placed { model, devices, max_batch: batch, report });
@@ -103,15 +103,36 @@ pub(super) fn place<M: Model>(
     }
 
     let sessions = cpu_sessions(config);
-    let mut devices = vec![reference];
-    for _ in 1..sessions {
-        let mut session = OnnxModel::load(runtime, bytes, &Placement::CPU).map_err(failed)?;
-        sample.run(&model, &mut session, 1).map_err(failed)?;
-        devices.push(session);
-    }
+    let devices = more_sessions(runtime, bytes, &model, &sample, reference, sessions).map_err(failed)?;
     loaded(file, bytes, "cpu", sessions, began);
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
     Ok(Placed { model, devices, max_batch: 1, report })
+}
+
+/// `first` and as many sessions beside it as make `wanted`, loaded side by side.
+///
+/// Each session has its own copy of the weights: at the optimisation level used here the runtime rewrites them into
+/// its kernels' layout per session, and shares them only between sessions that are given their weights one by one.
+fn more_sessions<M: Model>(
+    runtime: &Runtime,
+    bytes: &[u8],
+    model: &M,
+    sample: &Sample<M>,
+    first: OnnxModel,
+    wanted: usize,
+) -> Result<Vec<OnnxModel>, String> {
+    let load = || {
+        let mut session = OnnxModel::load(runtime, bytes, &Placement::CPU)?;
+        sample.run(model, &mut session, 1)?;
+        Ok(session)
+    };
+    std::thread::scope(|scope| {
+        let loading: Vec<_> = (1..wanted).map(|_| scope.spawn(load)).collect();
+        let others = loading.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err("the session's thread panicked while loading".to_owned()))
+        });
+        std::iter::once(Ok(first)).chain(others).collect()
+    })
 }
 
 fn cpu_sessions(config: &Config) -> usize {

@@ -17,7 +17,7 @@ use crate::backend::OutputView;
 /// How requests become a tensor and outputs become results.
 pub trait Model: Send + Sync + 'static {
     /// One request.
-    type Input: Send + 'static;
+    type Input: Send + Sync + 'static;
     /// Its result.
     type Output: Send + 'static;
 

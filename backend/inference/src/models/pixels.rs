@@ -2,9 +2,6 @@
 use crate::manifest::{Channels, PixelInput};
 use vision::Frame;
 
-/// Pixels taken apart at a time: the three byte planes of a block stay in the first-level cache.
-const BLOCK: usize = 512;
-
 /// Writes frames as the planes that a model takes: `(pixel - mean) / std` in the model's channel order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PixelWriter {
@@ -37,26 +34,15 @@ impl PixelWriter {
         assert_eq!(planes.len(), pixels * 3, "the slot has the frame's size");
         let (first, rest) = planes.split_at_mut(pixels);
         let (second, third) = rest.split_at_mut(pixels);
-        let by_plane = [first, second, third];
-        let mut bytes = [[0_u8; BLOCK]; 3];
-        // Taking the bytes apart and converting them are two loops because the second one then runs in vector registers
-        // on every processor; in one loop the strided loads keep it scalar.
-        for (block, rgb) in frame.data().chunks(BLOCK * 3).enumerate() {
-            let count = rgb.len() / 3;
-            let [red, green, blue] = &mut bytes;
-            for (((pixel, r), g), b) in rgb.chunks_exact(3).zip(red).zip(green).zip(blue) {
-                *r = pixel[0];
-                *g = pixel[1];
-                *b = pixel[2];
-            }
-            let at = block * BLOCK;
-            for colour in 0..3 {
-                let (scale, offset) = (self.scale[colour], self.offset[colour]);
-                let target = &mut by_plane[self.plane[colour]][at..at + count];
-                for (value, byte) in target.iter_mut().zip(&bytes[colour][..count]) {
-                    *value = f32::from(*byte) * scale + offset;
-                }
-            }
+        let mut by_plane = [Some(first), Some(second), Some(third)];
+        let [red, green, blue] = self.plane.map(|p| by_plane[p].take().expect("every plane has one colour"));
+
+        // By value: behind `self` the compiler must expect each store to change them.
+        let (scale, offset) = (self.scale, self.offset);
+        for (((rgb, red), green), blue) in frame.data().chunks_exact(3).zip(red).zip(green).zip(blue) {
+            *red = f32::from(rgb[0]) * scale[0] + offset[0];
+            *green = f32::from(rgb[1]) * scale[1] + offset[1];
+            *blue = f32::from(rgb[2]) * scale[2] + offset[2];
         }
     }
 }

@@ -110,3 +110,28 @@ pub fn invented<'a>(found: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Det
     let clear = found.iter().filter(|f| f.det_score >= 0.72);
     clear.filter(|face| oracle.iter().all(|known| iou(&known.bbox, &face.bbox) < 0.3)).collect()
 }
+
+/// Builds a real shared library that has ONNX Runtime's entry point and says that it is `version`.
+pub fn impostor(folder: &std::path::Path, version: &str) -> std::path::PathBuf {
+    let source = folder.join("impostor.rs");
+    let text = format!(
+        r#"
+        #[repr(C)] pub struct Base {{ api: extern "C" fn(u32) -> *const u8, version: extern "C" fn() -> *const u8 }}
+        extern "C" fn api(_: u32) -> *const u8 {{ std::ptr::null() }}
+        extern "C" fn version() -> *const u8 {{ b"{version}\0".as_ptr() }}
+        static BASE: Base = Base {{ api, version }};
+        #[unsafe(no_mangle)] pub extern "C" fn OrtGetApiBase() -> *const Base {{ &BASE }}
+        "#
+    );
+    std::fs::write(&source, text).unwrap();
+    let target = folder.join(format!("libimpostor{}.so", version.replace('.', "_")));
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let built = std::process::Command::new(rustc)
+        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0", "-o"])
+        .arg(&target)
+        .arg(&source)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    target
+}
