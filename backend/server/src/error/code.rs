@@ -1,6 +1,8 @@
 //! The stable codes.
 use axum::http::StatusCode;
 use serde::{Serialize, Serializer};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $status:ident, $title:literal;)*) => {
@@ -96,3 +98,16 @@ impl Serialize for Code {
         serializer.serialize_str(self.as_str())
     }
 }
+
+/// Listed in the OpenAPI document, so that clients can be generated with them.
+impl PartialSchema for Code {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("The stable codes of problem documents."))
+            .enum_values(Some(Self::ALL.iter().map(|code| code.as_str())))
+            .into()
+    }
+}
+
+impl ToSchema for Code {}

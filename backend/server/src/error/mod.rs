@@ -26,7 +26,6 @@ pub struct Problem {
     /// The HTTP status.
     pub status: u16,
     /// Stable and machine-readable.
-    #[schema(value_type = String, example = "bad_query")]
     pub code: Code,
     /// What went wrong this time.
     pub detail: String,
@@ -144,8 +143,8 @@ impl ApiError {
     }
 
     /// The document, for answers that carry problems inside (a batch).
-    pub fn into_problem(self) -> Problem {
-        *self.0
+    pub fn into_problem(self) -> Box<Problem> {
+        self.0
     }
 }
 

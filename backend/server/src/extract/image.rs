@@ -19,18 +19,26 @@ const TYPES: &[&str] = &["multipart/form-data", "application/json", "image/*", "
 #[serde(untagged, try_from = "SourceFields")]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
 pub(crate) enum ImageSource {
-    /// Fetched by the service, under the same guard as the crawler.
-    #[schema(title = "ImageByUrl")]
-    Url {
-        /// An http or https URL.
-        url: String,
-    },
+    /// Fetched by the service.
+    Url(ImageByUrl),
     /// In the request.
-    #[schema(title = "ImageAsBase64")]
-    Base64 {
-        /// Standard or URL-safe alphabet, with or without padding; a `data:` prefix is accepted.
-        image_base64: String,
-    },
+    Base64(ImageAsBase64),
+}
+
+/// An image that the service fetches, under the same guard as the crawler.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ImageByUrl {
+    /// An http or https URL.
+    url: String,
+}
+
+/// An image in the request.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ImageAsBase64 {
+    /// Standard or URL-safe alphabet, with or without padding; a `data:` prefix is accepted.
+    image_base64: String,
 }
 
 #[derive(Deserialize)]
@@ -45,8 +53,8 @@ impl TryFrom<SourceFields> for ImageSource {
 
     fn try_from(fields: SourceFields) -> Result<Self, Self::Error> {
         match (fields.url, fields.image_base64) {
-            (Some(url), None) => Ok(Self::Url { url }),
-            (None, Some(image_base64)) => Ok(Self::Base64 { image_base64 }),
+            (Some(url), None) => Ok(Self::Url(ImageByUrl { url })),
+            (None, Some(image_base64)) => Ok(Self::Base64(ImageAsBase64 { image_base64 })),
             _ => Err("expected exactly one of `url` and `image_base64`"),
         }
     }
@@ -261,8 +269,10 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
 /// The bytes that a source stands for.
 pub(crate) async fn resolve(state: &AppState, source: &ImageSource) -> Result<Bytes, ApiError> {
     match source {
-        ImageSource::Url { url } => fetch(state, url).await,
-        ImageSource::Base64 { image_base64 } => decode_base64(image_base64, state.config.image_limit),
+        ImageSource::Url(ImageByUrl { url }) => fetch(state, url).await,
+        ImageSource::Base64(ImageAsBase64 { image_base64 }) => {
+            decode_base64(image_base64, state.config.image_limit)
+        }
     }
 }
 

@@ -127,6 +127,23 @@ impl<'de> Deserialize<'de> for DetSize {
 
 /// An optional UUID whose error says so.
 pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-    Uuid::parse_str(&text).map(Some).map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &"a UUID"))
+    struct Hyphenated(Uuid);
+    impl<'de> Deserialize<'de> for Hyphenated {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Text;
+            impl Visitor<'_> for Text {
+                type Value = Uuid;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("a UUID")
+                }
+
+                fn visit_str<E: Error>(self, text: &str) -> Result<Uuid, E> {
+                    Uuid::parse_str(text).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+                }
+            }
+            deserializer.deserialize_str(Text).map(Self)
+        }
+    }
+    Option::<Hyphenated>::deserialize(deserializer).map(|id| id.map(|Hyphenated(id)| id))
 }

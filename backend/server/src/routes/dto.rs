@@ -4,6 +4,12 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+/// The bytes of a file.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[allow(dead_code, reason = "only describes raw bodies in the OpenAPI document")]
+pub(crate) struct Binary(Vec<u8>);
+
 /// A rectangle in pixels of the image as a browser shows it; may reach outside the image.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(example = json!({"x": 342.1, "y": 180.4, "width": 264.0, "height": 355.2}))]

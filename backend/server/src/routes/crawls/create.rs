@@ -42,7 +42,7 @@ pub(super) struct CreateCrawl {
     /// Pages (or single images) to begin with, http or https.
     #[schema(min_items = 1, max_items = 10000)]
     seeds: Vec<String>,
-    /// Where the faces go; made when it is not there. 1 to 64 of `a-z 0-9 - _`.
+    /// Where the faces go; a collection that exists.
     #[schema(default = "default", pattern = "^[a-z0-9_-]{1,64}$")]
     collection: Option<String>,
     /// `host`: the seeds' hosts; `domain`: their registrable domains; `prefix`: URLs that begin like a seed; `list`: the hosts in `allow`.

@@ -67,7 +67,6 @@ impl DetectParams {
             rotate: self.rotate.unwrap_or_default(),
             det_size: self.det_size.map(|side| side.0),
             quality_profile: self.quality_profile,
-            ..defaults
         }
     }
 }
@@ -196,8 +195,7 @@ impl DetectAnswer {
                 embedder: engine.embedder().name.clone(),
             },
             devices: engine
-                .report()
-                .operations
+                .operations()
                 .into_iter()
                 .map(|report| (report.operation.to_string(), report.effective.to_string()))
                 .collect(),

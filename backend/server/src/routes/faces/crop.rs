@@ -1,5 +1,6 @@
 //! `GET /faces/{id}/crop`
 use crate::extract::{Id, Query};
+use crate::routes::dto::Binary;
 use crate::routes::images::blob_answer;
 use crate::{ApiError, AppState, Problem};
 use axum::extract::State;
@@ -24,8 +25,8 @@ enum CropKind {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CropParams {
-    /// `crop` shows the face with some of its surroundings (JPEG), `chip` is the aligned 112x112 picture (PNG).
-    #[param(inline, default = "crop")]
+    /// `crop` (the default) shows the face with some of its surroundings (JPEG), `chip` is the aligned 112x112 picture (PNG).
+    #[param(inline)]
     kind: Option<CropKind>,
 }
 
@@ -34,7 +35,7 @@ pub(super) struct CropParams {
     get, path = "/faces/{id}/crop", operation_id = "get_face_crop", tag = "faces",
     params(("id" = Uuid, Path, description = "The face"), CropParams),
     responses(
-        (status = 200, description = "The picture", content((Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"))),
+        (status = 200, description = "The picture", content((Binary = "image/jpeg"), (Binary = "image/png"))),
         (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
         (status = 404, description = "No such face, or it has no such picture", body = Problem, content_type = "application/problem+json"),
     ),

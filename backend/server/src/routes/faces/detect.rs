@@ -2,6 +2,7 @@
 use super::analysis::{DetectAnswer, DetectParams, analyze};
 use crate::extract::Query;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
+use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +14,7 @@ use axum::extract::State;
     post, path = "/faces/detect", operation_id = "detect_faces", tag = "faces",
     params(DetectParams),
     request_body(content(
-        (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Vec<u8> = "image/*"), (Vec<u8> = "application/octet-stream")
+        (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
         (status = 200, description = "The faces, best score first; possibly none", body = DetectAnswer),

@@ -21,7 +21,7 @@ pub(crate) enum BatchResult {
     /// Refused.
     Failed {
         /// What was wrong with this picture.
-        problem: Problem,
+        problem: Box<Problem>,
     },
 }
 

@@ -5,7 +5,7 @@ use crate::extract::Query;
 use crate::extract::image::{Carrier, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
 use crate::routes::DEFAULT_COLLECTION;
-use crate::routes::dto::{BoundingBox, Quality, Source};
+use crate::routes::dto::{Binary, BoundingBox, Quality, Source};
 use crate::routes::faces::{StoredFace, sources_by_image};
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
@@ -113,7 +113,7 @@ pub(super) struct SearchAnswer {
     post, path = "/faces/search", operation_id = "search_faces", tag = "faces",
     params(SearchParams),
     request_body(content(
-        (SearchForm = "multipart/form-data"), (SearchBody = "application/json"), (Vec<u8> = "image/*"), (Vec<u8> = "application/octet-stream")
+        (SearchForm = "multipart/form-data"), (SearchBody = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
         (status = 200, description = "The matches, best first; possibly none", body = SearchAnswer),

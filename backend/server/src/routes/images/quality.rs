@@ -2,6 +2,7 @@
 use crate::extract::Query;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::extract::values::Fraction;
+use crate::routes::dto::Binary;
 use crate::routes::faces::{DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
@@ -55,7 +56,7 @@ pub(super) struct QualityAnswer {
     post, path = "/images/quality", operation_id = "report_quality", tag = "images",
     params(QualityParams),
     request_body(content(
-        (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Vec<u8> = "image/*"), (Vec<u8> = "application/octet-stream")
+        (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
         (status = 200, description = "The measures", body = QualityAnswer),

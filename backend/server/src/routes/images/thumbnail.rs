@@ -1,6 +1,7 @@
 //! `GET /images/{id}/thumbnail`
 use super::blob_answer;
 use crate::extract::Id;
+use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Problem};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -11,7 +12,7 @@ use axum::response::Response;
     get, path = "/images/{id}/thumbnail", operation_id = "get_image_thumbnail", tag = "images",
     params(("id" = Uuid, Path, description = "The image")),
     responses(
-        (status = 200, description = "The picture", content((Vec<u8> = "image/jpeg"))),
+        (status = 200, description = "The picture", content((Binary = "image/jpeg"))),
         (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
         (status = 404, description = "No such image, or it has no thumbnail", body = Problem, content_type = "application/problem+json"),
     ),

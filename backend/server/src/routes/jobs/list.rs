@@ -42,8 +42,8 @@ impl StateFilter {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only jobs in this state; `any` for all.
-    #[param(inline, default = "discarded")]
+    /// Only jobs in this state, `discarded` unless given; `any` for all.
+    #[param(inline)]
     state: Option<StateFilter>,
     /// Only jobs of this kind.
     kind: Option<String>,

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 /// Where a job is in its life.
 #[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
+#[schema(as = JobState, rename_all = "snake_case")]
 #[allow(dead_code, reason = "only describes queue::JobState in the OpenAPI document")]
 pub(super) enum JobStateName {
     Available,
@@ -27,7 +27,7 @@ pub(super) struct JobView {
     #[schema(example = "scan_image")]
     kind: String,
     /// Where it is in its life.
-    #[schema(inline, value_type = JobStateName)]
+    #[schema(value_type = JobStateName)]
     state: JobState,
     /// Its input.
     #[schema(value_type = Object)]

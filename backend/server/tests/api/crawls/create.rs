@@ -1,0 +1,83 @@
+//! `POST·GET /crawls`, `GET /crawls/{id}`
+use crate::support::site::Site;
+use crate::support::{App, Options, field, json_of, problem};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn a_crawl_ends_with_every_page_and_image_accounted_for() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["obama_small.jpg", "group_13.jpg"]).await;
+    let body =
+        json!({"seeds": [site.page(), format!("{}/nowhere.jpg", site.url)], "delay_ms": 0, "max_depth": 1});
+    let response = app.post_json("/crawls", &body).await;
+    let location = response.headers()["location"].to_str().unwrap().to_owned();
+    let created = json_of(response, StatusCode::CREATED).await;
+    assert_eq!(location, format!("/crawls/{}", created["id"].as_str().unwrap()));
+    assert_eq!((&created["collection"], &created["kind"]), (&json!("default"), &json!("web")));
+    assert_eq!(created["options"]["max_depth"], 1);
+
+    let crawl = app.crawl_end(created["id"].as_str().unwrap()).await;
+    assert_eq!(crawl["state"], "completed");
+    assert_eq!(crawl["counts"]["pages"], json!({"queued": 0, "fetched": 1, "skipped": 0, "failed": 0}));
+    assert_eq!(
+        crawl["counts"]["images"],
+        json!({"queued": 0, "processed": 2, "duplicate": 0, "skipped": 0, "failed": 1, "suppressed": 0})
+    );
+    assert_eq!(crawl["reasons"], json!({"http_404": 1}));
+    assert!(crawl["counts"]["faces"].as_u64().unwrap() >= 1);
+    assert!(crawl["finished_at"].as_str().unwrap().ends_with('Z'), "{}", crawl["finished_at"]);
+}
+
+#[tokio::test]
+async fn crawls_are_listed_newest_first_by_page_and_state() {
+    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let body = json!({"seeds": ["http://127.0.0.1:9/"]});
+        let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+        ids.insert(0, created["id"].clone());
+    }
+    let all = app.get_ok("/crawls").await;
+    let listed: Vec<Value> =
+        all["crawls"].as_array().unwrap().iter().map(|crawl| crawl["id"].clone()).collect();
+    assert_eq!(listed, ids);
+    let first = app.get_ok("/crawls?limit=2&collection=default&state=running").await;
+    assert_eq!(first["crawls"].as_array().unwrap().len(), 2);
+    let rest =
+        app.get_ok(&format!("/crawls?limit=2&cursor={}", first["next_cursor"].as_str().unwrap())).await;
+    assert_eq!((&rest["crawls"][0]["id"], &rest["next_cursor"]), (&ids[2], &Value::Null));
+    assert_eq!(app.get_ok("/crawls?state=failed").await["crawls"], json!([]));
+
+    let wrong = problem(app.get("/crawls?state=sleeping").await, 400, "bad_query").await;
+    assert_eq!((field(&wrong), wrong["allowed"].as_array().unwrap().len()), ("state", 5));
+    problem(app.get("/crawls?limit=101").await, 400, "bad_query").await;
+    problem(app.get("/crawls?collection=nowhere").await, 404, "not_found").await;
+    problem(app.get("/crawls/00000000-0000-7000-8000-000000000000").await, 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn wrong_crawls_are_refused_with_the_field() {
+    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let good = "http://127.0.0.1:9/";
+    for (body, named) in [
+        (json!({}), "seeds"),
+        (json!({"seeds": []}), "seeds"),
+        (json!({"seeds": ["nonsense"]}), "seeds"),
+        (json!({"seeds": ["file:///etc/passwd"]}), "seeds"),
+        (json!({"seeds": [1]}), "seeds[0]"),
+        (json!({"seeds": [good], "max_depth": -1}), "max_depth"),
+        (json!({"seeds": [good], "max_pages": 0}), "max_pages"),
+        (json!({"seeds": [good], "scope": "world"}), "scope"),
+        (json!({"seeds": [good], "dedupe": "some"}), "dedupe"),
+        (json!({"seeds": [good], "depth": 2}), "depth"),
+        (json!({"seeds": [good], "collection": "No Such"}), "collection"),
+        (json!({"seeds": [good], "collection": "unmade"}), "collection"),
+    ] {
+        let wrong = problem(app.post_json("/crawls", &body).await, 422, "invalid_field").await;
+        assert_eq!(field(&wrong), named, "{wrong}");
+    }
+    problem(app.post_raw("/crawls", "application/json", b"{".to_vec()).await, 400, "bad_json").await;
+    problem(app.post_raw("/crawls", "text/plain", b"{}".to_vec()).await, 415, "unsupported_media_type").await;
+    assert_eq!(app.get_ok("/crawls").await["crawls"], json!([]), "nothing was begun");
+}

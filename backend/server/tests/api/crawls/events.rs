@@ -1,0 +1,91 @@
+//! `GET /crawls/{id}/events`
+use crate::support::site::Site;
+use crate::support::{App, Options, json_of, problem};
+use reqwest::{Response, StatusCode};
+use serde_json::{Value, json};
+
+/// Events as they come; comments (keep-alive) are left out.
+struct Events {
+    response: Response,
+    text: String,
+}
+
+impl Events {
+    async fn of(app: &App, id: &str) -> Self {
+        let response = app.get(&format!("/crawls/{id}/events")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { response, text: String::new() }
+    }
+
+    /// The next event's name and data; `None` at the end of the stream.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let line =
+                    |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+                let parsed = line("event: ").zip(line("data: "));
+                self.text = rest.to_owned();
+                if let Some((name, data)) = parsed {
+                    return Some((name, serde_json::from_str(&data).unwrap()));
+                }
+                continue;
+            }
+            let chunk = self.response.chunk().await.unwrap()?;
+            self.text.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn progress_is_told_until_the_crawl_is_done() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["obama_small.jpg"]).await;
+    let body = json!({"seeds": [site.page(), format!("{}/held", site.url)], "delay_ms": 0});
+    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    let id = created["id"].as_str().unwrap();
+    let mut events = Events::of(&app, id).await;
+    let mut seen: Vec<Value> = Vec::new();
+    let last = loop {
+        let (name, data) = events.next().await.expect("the stream ends with `done`");
+        assert_eq!(data["id"], id);
+        if name == "done" {
+            break data;
+        }
+        assert_eq!((name.as_str(), &data["state"]), ("progress", &json!("running")));
+        assert_ne!(seen.last(), Some(&data), "only changes are told");
+        // The held picture keeps the crawl running until its progress was seen.
+        if data["counts"]["images"]["processed"] == 1 {
+            site.release.notify_one();
+        }
+        seen.push(data);
+    };
+    assert!(!seen.is_empty());
+    assert_eq!(last, app.get_ok(&format!("/crawls/{id}")).await, "the same JSON as the crawl itself");
+    assert_eq!((&last["state"], &last["counts"]["images"]["failed"]), (&json!("completed"), &json!(1)));
+    assert_eq!(events.next().await, None);
+
+    // Of a crawl that has ended there is one event.
+    let mut again = Events::of(&app, id).await;
+    assert_eq!(again.next().await, Some(("done".to_owned(), last)));
+    assert_eq!(again.next().await, None);
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_the_service_stops() {
+    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let body = json!({"seeds": ["http://127.0.0.1:9/"]});
+    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    let mut events = Events::of(&app, created["id"].as_str().unwrap()).await;
+    assert_eq!(events.next().await.unwrap().0, "progress");
+    app.shutdown.cancel();
+    assert_eq!(events.next().await, None);
+    app.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn there_are_no_events_of_an_unknown_crawl() {
+    let Some(app) = App::spawn().await else { return };
+    let response = app.get("/crawls/00000000-0000-7000-8000-000000000000/events").await;
+    problem(response, 404, "not_found").await;
+}

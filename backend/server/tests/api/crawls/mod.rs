@@ -1,0 +1,3 @@
+mod create;
+mod events;
+mod steer;

@@ -1,0 +1,67 @@
+//! `POST /faces/compare`
+use crate::support::pictures::{drawn, photo};
+use crate::support::site::Site;
+use crate::support::{App, field, ok, problem};
+use serde_json::json;
+
+#[tokio::test]
+async fn one_person_matches_and_two_do_not() {
+    let Some(app) = App::spawn().await else { return };
+    let path = "/faces/compare";
+    let same =
+        ok(app.post_parts(path, &[("image", photo("obama.jpg")), ("image", photo("obama2.jpg"))]).await)
+            .await;
+    let different =
+        ok(app.post_parts(path, &[("image_b", photo("biden.jpg")), ("image_a", photo("obama.jpg"))]).await)
+            .await;
+    assert_eq!((&same["match"], &different["match"]), (&json!(true), &json!(false)));
+    // What the reference implementation separates on these photographs: same 0.54 and more, different 0.25 and less.
+    assert!(same["similarity"].as_f64().unwrap() > 0.5, "{}", same["similarity"]);
+    assert!(different["similarity"].as_f64().unwrap() < 0.3, "{}", different["similarity"]);
+    // Parts may come in any order; their names say which is which.
+    assert_eq!(different["a"]["image"]["sha256"], same["a"]["image"]["sha256"]);
+    assert_eq!(different["b"]["image"]["width"], 970);
+    assert!(same["a"]["face"].get("embedding").is_none());
+}
+
+#[tokio::test]
+async fn json_names_the_two_and_parameters_choose_faces_and_threshold() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["obama_small.jpg", "obama_and_biden.jpg"]).await;
+    let body =
+        json!({"a": {"url": site.photo("obama_small.jpg")}, "b": {"url": site.photo("obama_and_biden.jpg")}});
+    let of = async |query: &str| ok(app.post_json(&format!("/faces/compare{query}"), &body).await).await;
+    let first = of("").await["similarity"].as_f64().unwrap();
+    let second = of("?face_b=1").await["similarity"].as_f64().unwrap();
+    // One of the two people is the one in the other picture.
+    assert!(first.max(second) > 0.5 && first.min(second) < 0.3, "{first} and {second}");
+    let strict = of("?threshold=1").await;
+    assert_eq!((&strict["match"], &strict["threshold"]), (&json!(false), &json!(1.0)));
+    assert_eq!(of("?threshold=-1").await["match"], true);
+
+    let beyond = app.post_json("/faces/compare?face_a=3", &body).await;
+    let beyond = problem(beyond, 422, "no_such_face").await;
+    assert_eq!((field(&beyond), &beyond["allowed"]), ("a", &json!(["0 to 0"])));
+}
+
+#[tokio::test]
+async fn the_picture_that_is_wrong_is_named() {
+    let Some(app) = App::spawn().await else { return };
+    let path = "/faces/compare";
+    let face = photo("obama_small.jpg");
+    let empty = app.post_parts(path, &[("image_a", face.clone()), ("image_b", drawn(64, 64))]).await;
+    assert_eq!(field(&problem(empty, 422, "no_face").await), "b");
+    let text = app.post_parts(path, &[("image_a", b"text".to_vec()), ("image_b", face.clone())]).await;
+    assert_eq!(field(&problem(text, 415, "not_an_image").await), "a");
+    let one = app.post_parts(path, &[("image", face.clone())]).await;
+    assert_eq!(field(&problem(one, 400, "missing_image").await), "image_b");
+    let twice = app.post_parts(path, &[("image_a", face.clone()), ("image_a", face.clone())]).await;
+    problem(twice, 400, "unknown_part").await;
+    problem(app.post_raw(path, "image/jpeg", face).await, 415, "unsupported_media_type").await;
+    let half =
+        problem(app.post_json(path, &json!({"a": {"url": "http://127.0.0.1/"}})).await, 422, "invalid_field")
+            .await;
+    assert_eq!(field(&half), "b");
+    let url = json!({"a": {"image_base64": "?"}, "b": {"image_base64": "?"}});
+    assert_eq!(field(&problem(app.post_json(path, &url).await, 422, "bad_base64").await), "a.image_base64");
+}

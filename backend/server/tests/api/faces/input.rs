@@ -1,0 +1,179 @@
+//! The ways to pass an image, and everything that can be wrong with one.
+use crate::support::pictures::{avif, drawn, enormous, photo, truncated};
+use crate::support::site::Site;
+use crate::support::{App, Options, field, ok, problem};
+use serde_json::{Value, json};
+use server::Config;
+
+/// The shell's `base64`, without depending on the encoder under test.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    bytes
+        .chunks(3)
+        .flat_map(|chunk| {
+            let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
+                << (8 * (3 - chunk.len()));
+            (0..4).map(move |i| {
+                if i <= chunk.len() { ALPHABET[(word >> (18 - 6 * i)) as usize & 63] as char } else { '=' }
+            })
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn every_way_to_pass_a_picture_gives_the_same_answer() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["obama_small.jpg"]).await;
+    let picture = photo("obama_small.jpg");
+    let path = "/faces/detect";
+    let in_text = base64(&picture);
+    let answers = [
+        app.post_parts(path, &[("image", picture.clone())]).await,
+        app.post_raw(path, "image/jpeg", picture.clone()).await,
+        app.post_raw(path, "image/png", picture.clone()).await,
+        app.post_raw(path, "application/octet-stream", picture.clone()).await,
+        app.client.post(format!("{}{path}", app.url)).body(picture.clone()).send().await.unwrap(),
+        app.post_json(path, &json!({"image_base64": in_text})).await,
+        app.post_json(path, &json!({"image_base64": format!("data:image/jpeg;base64,{in_text}")})).await,
+        app.post_json(path, &json!({"url": site.photo("obama_small.jpg")})).await,
+    ];
+    let mut first: Option<Value> = None;
+    for answer in answers {
+        let answer = ok(answer).await;
+        assert_eq!(answer["faces"].as_array().unwrap().len(), 1);
+        let told = json!([answer["image"], answer["faces"]]);
+        assert_eq!(*first.get_or_insert(told.clone()), told);
+    }
+}
+
+#[tokio::test]
+async fn content_that_is_no_usable_image_is_told_apart() {
+    let Some(app) = App::spawn().await else { return };
+    let jpeg = photo("obama_small.jpg");
+    for (what, bytes, status, code) in [
+        ("text", b"hello, this is no picture at all".to_vec(), 415, "not_an_image"),
+        ("html", b"<!doctype html><title>404</title>".to_vec(), 415, "not_an_image"),
+        ("avif", avif(), 415, "unsupported_format"),
+        ("the head of a jpeg", truncated(&jpeg), 422, "corrupt_image"),
+        ("the head of a png", truncated(&drawn(300, 200)), 422, "corrupt_image"),
+        ("enormous", enormous(), 413, "image_too_large"),
+        ("nothing", Vec::new(), 400, "missing_image"),
+    ] {
+        eprintln!("{what}");
+        problem(app.post_raw("/faces/detect", "image/jpeg", bytes.clone()).await, status, code).await;
+        problem(app.post_parts("/faces/detect", &[("image", bytes)]).await, status, code).await;
+    }
+}
+
+#[tokio::test]
+async fn multipart_mistakes_are_named() {
+    let Some(app) = App::spawn().await else { return };
+    let path = "/faces/detect";
+    let wrong = app.post_parts(path, &[("picture", drawn(32, 32)), ("image", drawn(32, 32))]).await;
+    let wrong = problem(wrong, 400, "unknown_part").await;
+    assert_eq!((field(&wrong), &wrong["allowed"]), ("picture", &json!(["image"])));
+
+    let two = app.post_parts(path, &[("image", drawn(32, 32)), ("image", drawn(32, 32))]).await;
+    assert_eq!(field(&problem(two, 413, "too_many_images").await), "image");
+
+    let none = app.post_raw(path, "multipart/form-data; boundary=x", b"--x--\r\n".to_vec()).await;
+    assert_eq!(field(&problem(none, 400, "missing_image").await), "image");
+
+    let torn = b"--x\r\ncontent-disposition: form-data; name=\"image\"\r\n\r\nhalf".to_vec();
+    problem(app.post_raw(path, "multipart/form-data; boundary=x", torn).await, 400, "bad_multipart").await;
+    problem(app.post_raw(path, "multipart/form-data", Vec::new()).await, 400, "bad_multipart").await;
+}
+
+#[tokio::test]
+async fn json_mistakes_are_named() {
+    let Some(app) = App::spawn().await else { return };
+    let path = "/faces/detect";
+    problem(app.post_raw(path, "application/json", b"{\"url\": ".to_vec()).await, 400, "bad_json").await;
+    problem(app.post_raw(path, "application/json", Vec::new()).await, 400, "bad_json").await;
+    for body in
+        [json!({}), json!([]), json!({"url": "http://127.0.0.1/", "image_base64": "AA=="}), json!({"url": 5})]
+    {
+        problem(app.post_json(path, &body).await, 422, "invalid_field").await;
+    }
+    let unknown = problem(app.post_json(path, &json!({"file": "x"})).await, 422, "invalid_field").await;
+    assert_eq!((field(&unknown), &unknown["allowed"]), ("file", &json!(["url", "image_base64"])));
+    let bad = problem(app.post_json(path, &json!({"image_base64": "%%%"})).await, 422, "bad_base64").await;
+    assert_eq!(field(&bad), "image_base64");
+    problem(app.post_json(path, &json!({"image_base64": ""})).await, 400, "missing_image").await;
+    let text = app.post_json(path, &json!({"image_base64": base64(b"no picture")})).await;
+    problem(text, 415, "not_an_image").await;
+}
+
+#[tokio::test]
+async fn content_types_that_carry_no_image_are_refused() {
+    let Some(app) = App::spawn().await else { return };
+    for media in ["text/plain", "application/x-www-form-urlencoded", "video/mp4"] {
+        let answer = app.post_raw("/faces/detect", media, drawn(32, 32)).await;
+        let problem = problem(answer, 415, "unsupported_media_type").await;
+        assert_eq!(problem["value"], media);
+        assert_eq!(problem["allowed"].as_array().unwrap().len(), 4);
+    }
+}
+
+#[tokio::test]
+async fn urls_are_fetched_under_the_guard() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&[]).await;
+    // A port on which nobody listens: taken, then given back.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (url, status, code, reason) in [
+        ("no url".to_owned(), 422, "bad_url", None),
+        ("file:///etc/passwd".to_owned(), 422, "bad_url", None),
+        ("ftp://127.0.0.1/a.jpg".to_owned(), 422, "bad_url", None),
+        (
+            "http://169.254.169.254/latest/meta-data".to_owned(),
+            422,
+            "forbidden_url",
+            Some("forbidden_address"),
+        ),
+        ("http://[::ffff:10.0.0.1]/a.jpg".to_owned(), 422, "forbidden_url", Some("forbidden_address")),
+        ("http://user:secret@127.0.0.1/a.jpg".to_owned(), 422, "forbidden_url", Some("forbidden_url")),
+        (format!("{}/to-metadata", site.url), 422, "forbidden_url", Some("forbidden_address")),
+        (format!("{}/nowhere.jpg", site.url), 422, "url_unreachable", Some("http_404")),
+        (format!("{}/broken", site.url), 422, "url_unreachable", Some("http_500")),
+        (format!("http://{closed}/a.jpg"), 422, "url_unreachable", Some("connect_failure")),
+        (format!("{}/text", site.url), 415, "not_an_image", None),
+    ] {
+        eprintln!("{url}");
+        let answer = app.post_json("/faces/detect", &json!({"url": url})).await;
+        let problem = problem(answer, status, code).await;
+        assert_eq!(problem.get("reason").and_then(Value::as_str), reason, "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn too_many_bytes_are_refused_however_they_come() {
+    let config = Config { image_limit: 300_000, batch_limit: 500_000, ..Config::default() };
+    let Some(app) = App::spawn_with(Options { config, ..Options::default() }).await else { return };
+    let site = Site::with(&["alex2.jpg", "biden.jpg"]).await;
+    let path = "/faces/detect";
+    let (fits, over, far_over) = (photo("alex2.jpg"), photo("biden.jpg"), vec![b'x'; 8 << 20]);
+    assert!(fits.len() < 300_000 && over.len() > 300_000);
+    for bytes in [over.clone(), far_over] {
+        for answer in [
+            app.post_raw(path, "image/jpeg", bytes.clone()).await,
+            app.post_parts(path, &[("image", bytes.clone())]).await,
+            app.post_json(path, &json!({"image_base64": base64(&bytes)})).await,
+        ] {
+            let problem = problem(answer, 413, "too_many_bytes").await;
+            assert!(problem["allowed"][0].as_str().unwrap().starts_with("at most "), "{problem}");
+        }
+    }
+    let fetched = app.post_json(path, &json!({"url": site.photo("biden.jpg")})).await;
+    assert_eq!(field(&problem(fetched, 413, "too_many_bytes").await), "url");
+    ok(app.post_raw(path, "image/jpeg", fits.clone()).await).await;
+    ok(app.post_json(path, &json!({"image_base64": base64(&fits)})).await).await;
+
+    // A batch answers for the picture that is too long, and refuses when all are too long together.
+    let mixed =
+        ok(app.post_parts("/faces/detect/batch", &[("image", over), ("image", drawn(32, 32))]).await).await;
+    assert_eq!(mixed["results"][0]["problem"]["code"], "too_many_bytes");
+    assert_eq!(mixed["results"][1]["faces"], json!([]));
+    let all: Vec<(&str, Vec<u8>)> = (0..8).map(|_| ("image", fits.clone())).collect();
+    problem(app.post_parts("/faces/detect/batch", &all).await, 413, "too_many_bytes").await;
+}

@@ -1,0 +1,6 @@
+mod batch;
+mod compare;
+mod detect;
+mod input;
+mod search;
+mod stored;

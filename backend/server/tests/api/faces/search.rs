@@ -1,0 +1,121 @@
+//! `POST /faces/search`
+use crate::support::pictures::{drawn, photo};
+use crate::support::site::Site;
+use crate::support::{App, field, ok, problem};
+use serde_json::{Value, json};
+
+const OBAMA: [&str; 4] = ["obama.jpg", "obama1.jpg", "obama3.jpg", "obama-480p.jpg"];
+const OTHERS: [&str; 4] = ["biden.jpg", "alex2.jpg", "Rob_Lowe_0001.jpg", "view.jpg"];
+
+/// The photographs behind the matches, best first.
+fn names(answer: &Value) -> Vec<String> {
+    let name = |found: &Value| {
+        let url = found["sources"][0]["image_url"].as_str().unwrap();
+        url.rsplit('/').next().unwrap().to_owned()
+    };
+    answer["matches"].as_array().unwrap().iter().map(name).collect()
+}
+
+#[tokio::test]
+async fn a_crawled_person_is_found_by_another_photograph() {
+    let Some(app) = App::spawn().await else { return };
+    let photos = [OBAMA, OTHERS].concat();
+    let site = Site::with(&photos).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    assert_eq!(crawl["state"], "completed", "{crawl:#}");
+    assert_eq!(crawl["counts"]["images"]["processed"], 8, "{crawl:#}");
+
+    // Everything, best first: all photographs of the person before any other.
+    let probe = photo("obama2.jpg");
+    let all = app.post_parts("/faces/search?threshold=-1&limit=100", &[("image", probe.clone())]).await;
+    let all = ok(all).await;
+    let ranking = names(&all);
+    assert_eq!(ranking.len(), crawl["counts"]["faces"].as_u64().unwrap() as usize);
+    let mut first = ranking[..4].to_vec();
+    first.sort();
+    let mut wanted = OBAMA.map(str::to_owned).to_vec();
+    wanted.sort();
+    assert_eq!(first, wanted, "{ranking:?}");
+    let scores: Vec<f64> = all["matches"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|found| found["similarity"].as_f64().unwrap())
+        .collect();
+    assert!(scores.is_sorted_by(|a, b| a >= b) && scores[3] > 0.5 && scores[4] < 0.3, "{scores:?}");
+    assert_eq!((&all["exact"], &all["probe"]["kind"]), (&json!(true), &json!("image")));
+
+    // The default threshold keeps the person and drops the rest.
+    let close = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
+    assert_eq!(names(&close), ranking[..4]);
+    assert_eq!(close["matches"][0]["sources"][0]["page_url"], site.page());
+
+    // A stored face finds the others, not itself.
+    let best = &close["matches"][0]["face_id"];
+    let by_face = ok(app.post_json("/faces/search", &json!({"face_id": best, "limit": 2})).await).await;
+    assert_eq!(by_face["matches"].as_array().unwrap().len(), 2);
+    assert!(by_face["matches"].as_array().unwrap().iter().all(|found| found["face_id"] != *best));
+    assert_eq!(by_face["probe"]["face_id"], *best);
+
+    // An embedding finds what the picture finds, whatever its length.
+    let detected = ok(app.post_raw("/faces/detect", "image/jpeg", photo("obama2.jpg")).await).await;
+    let embedding: Vec<f64> = detected["faces"][0]["embedding"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|x| x.as_f64().unwrap() * 7.5)
+        .collect();
+    let by_embedding = json!({"embedding": embedding, "exact": true, "threshold": -1, "limit": 100});
+    let by_embedding = ok(app.post_json("/faces/search", &by_embedding).await).await;
+    assert_eq!(names(&by_embedding), ranking);
+
+    filters_narrow_the_search(&app, &crawl).await;
+}
+
+async fn filters_narrow_the_search(app: &App, crawl: &Value) {
+    let ask = async |extra: Value| {
+        let mut body = json!({"threshold": -1, "limit": 100});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let first = app.get_ok("/faces?limit=1").await["faces"][0]["id"].clone();
+        body["face_id"] = first;
+        ok(app.post_json("/faces/search", &body).await).await["matches"].as_array().unwrap().len()
+    };
+    let others = crawl["counts"]["faces"].as_u64().unwrap() as usize - 1;
+    assert_eq!(ask(json!({})).await, others);
+    assert_eq!(ask(json!({"crawl_id": crawl["id"]})).await, others);
+    assert_eq!(ask(json!({"crawl_id": "00000000-0000-7000-8000-000000000000"})).await, 0);
+    assert_eq!(ask(json!({"min_quality": 1})).await, 0);
+    assert_eq!(ask(json!({"min_quality": 0})).await, others);
+    assert_eq!(ask(json!({"limit": 1})).await, 1);
+}
+
+#[tokio::test]
+async fn wrong_probes_are_named() {
+    let Some(app) = App::spawn().await else { return };
+    let path = "/faces/search";
+    let ask = async |body: Value| app.post_json(path, &body).await;
+    let none = "00000000-0000-7000-8000-000000000000";
+    assert_eq!(
+        field(&problem(app.post_raw(path, "image/png", drawn(64, 64)).await, 422, "no_face").await),
+        "image"
+    );
+    problem(ask(json!({"face_id": none})).await, 404, "not_found").await;
+    problem(ask(json!({"limit": 3})).await, 422, "invalid_field").await;
+    problem(ask(json!({"face_id": none, "url": "http://127.0.0.1/"})).await, 422, "invalid_field").await;
+    for (body, named) in [
+        (json!({"embedding": [1, 2, 3]}), "embedding"),
+        (json!({"embedding": vec![0; 128]}), "embedding"),
+        (json!({"embedding": "x"}), "embedding"),
+        (json!({"face_id": "x"}), "face_id"),
+        (json!({"face_id": none, "limit": 0}), "limit"),
+        (json!({"face_id": none, "threshold": 2}), "threshold"),
+        (json!({"face_id": none, "colour": 2}), "colour"),
+    ] {
+        assert_eq!(field(&problem(ask(body).await, 422, "invalid_field").await), named);
+    }
+    let face = photo("obama_small.jpg");
+    let elsewhere = app.post_raw("/faces/search?collection=nowhere", "image/jpeg", face.clone()).await;
+    problem(elsewhere, 404, "not_found").await;
+    let beyond = app.post_raw("/faces/search?face_index=7", "image/jpeg", face).await;
+    assert_eq!(problem(beyond, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
+}

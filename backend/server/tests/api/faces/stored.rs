@@ -1,0 +1,118 @@
+//! `GET /faces`, `GET·DELETE /faces/{id}`, `GET /faces/{id}/crop`
+use crate::support::site::Site;
+use crate::support::{App, field, ok, problem};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+const NOBODY: &str = "00000000-0000-7000-8000-000000000000";
+
+#[tokio::test]
+async fn stored_faces_are_listed_shown_and_deleted() {
+    let Some(app) = App::spawn().await else { return };
+    assert_eq!(app.get_ok("/faces").await, json!({"faces": [], "next_cursor": null}));
+    let site = Site::with(&["obama_small.jpg", "two_people.jpg"]).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    assert_eq!(crawl["counts"]["faces"], 3, "{crawl:#}");
+
+    let all = app.get_ok("/faces").await;
+    let faces = all["faces"].as_array().unwrap();
+    assert_eq!((faces.len(), &all["next_cursor"]), (3, &Value::Null));
+    for face in faces {
+        assert_eq!(face["collection"], "default");
+        assert_eq!(face["landmarks"].as_array().unwrap().len(), 5);
+        assert_eq!(face["sources"][0]["page_url"], site.page());
+        assert_eq!(face["sources"][0]["crawl_id"], crawl["id"]);
+        assert!(face["quality"]["overall"].as_f64().is_some());
+        assert_eq!(app.get_ok(&format!("/faces/{}", face["id"].as_str().unwrap())).await, *face);
+    }
+
+    // Page by page gives the same list.
+    let (mut paged, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = app.get_ok(&format!("/faces?limit=2{cursor}")).await;
+        paged.extend(page["faces"].as_array().unwrap().clone());
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(paged, *faces);
+
+    // Filters.
+    let image = faces[0]["image_id"].as_str().unwrap();
+    let count =
+        async |query: String| app.get_ok(&format!("/faces?{query}")).await["faces"].as_array().unwrap().len();
+    let of_image = faces.iter().filter(|face| face["image_id"] == image).count();
+    assert_eq!(count(format!("image_id={image}")).await, of_image);
+    assert_eq!(count(format!("crawl_id={}", crawl["id"].as_str().unwrap())).await, 3);
+    assert_eq!(count(format!("crawl_id={NOBODY}")).await, 0);
+    assert_eq!(count("min_quality=0".into()).await, 3);
+    assert_eq!(count("min_quality=1".into()).await, 0);
+
+    pictures_of_a_face(&app, faces[0]["id"].as_str().unwrap()).await;
+
+    // Deleting is real.
+    let id = faces[0]["id"].as_str().unwrap();
+    let files = files_in(app.blob_folder.path());
+    assert_eq!(app.delete(&format!("/faces/{id}")).await.status(), StatusCode::NO_CONTENT);
+    problem(app.get(&format!("/faces/{id}")).await, 404, "not_found").await;
+    problem(app.get(&format!("/faces/{id}/crop")).await, 404, "not_found").await;
+    problem(app.delete(&format!("/faces/{id}")).await, 404, "not_found").await;
+    assert_eq!(count(String::new()).await, 2);
+    assert_eq!(files_in(app.blob_folder.path()), files - 2, "crop and chip are gone");
+}
+
+async fn pictures_of_a_face(app: &App, id: &str) {
+    for (query, format, size) in [
+        ("", image::ImageFormat::Jpeg, None),
+        ("?kind=crop", image::ImageFormat::Jpeg, None),
+        ("?kind=chip", image::ImageFormat::Png, Some((112, 112))),
+    ] {
+        let response = app.get(&format!("/faces/{id}/crop{query}")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], format.to_mime_type());
+        assert_eq!(response.headers()["cache-control"], "private, no-cache");
+        let tag = response.headers()["etag"].clone();
+        let picture = image::load_from_memory_with_format(&response.bytes().await.unwrap(), format).unwrap();
+        if let Some(size) = size {
+            assert_eq!((picture.width(), picture.height()), size);
+        }
+        let again =
+            app.client.get(format!("{}/faces/{id}/crop{query}", app.url)).header("if-none-match", tag);
+        assert_eq!(again.send().await.unwrap().status(), StatusCode::NOT_MODIFIED);
+    }
+    let wrong = problem(app.get(&format!("/faces/{id}/crop?kind=mask")).await, 400, "bad_query").await;
+    assert_eq!((field(&wrong), &wrong["allowed"]), ("kind", &json!(["crop", "chip"])));
+}
+
+/// Files below a folder.
+fn files_in(folder: &std::path::Path) -> usize {
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| if path.is_dir() { files_in(&path) } else { 1 })
+        .sum()
+}
+
+#[tokio::test]
+async fn unknown_ids_cursors_and_collections_are_told() {
+    let Some(app) = App::spawn().await else { return };
+    problem(app.get(&format!("/faces/{NOBODY}")).await, 404, "not_found").await;
+    problem(app.get(&format!("/faces/{NOBODY}/crop")).await, 404, "not_found").await;
+    problem(app.delete(&format!("/faces/{NOBODY}")).await, 404, "not_found").await;
+    let bad = problem(app.get("/faces/12").await, 400, "bad_id").await;
+    assert_eq!((&bad["value"], &bad["allowed"]), (&json!("12"), &json!(["a UUID"])));
+    problem(app.get("/faces/%ff").await, 400, "bad_id").await;
+    problem(app.get("/faces?collection=nowhere").await, 404, "not_found").await;
+    for query in [
+        "cursor=xyz",
+        "limit=0",
+        "limit=1001",
+        "crawl_id=x",
+        "min_quality=2",
+        "colour=red",
+        "limit=1&limit=2",
+    ] {
+        let wrong = problem(app.get(&format!("/faces?{query}")).await, 400, "bad_query").await;
+        assert_eq!(field(&wrong), query.split('=').next().unwrap(), "{wrong}");
+    }
+    ok(app.get("/faces?limit=1000").await).await;
+}

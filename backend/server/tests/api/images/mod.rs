@@ -1,0 +1,2 @@
+mod quality;
+mod stored;

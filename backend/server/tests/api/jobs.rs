@@ -1,0 +1,56 @@
+//! `GET /jobs`, `POST /jobs/{id}/retry`
+use crate::support::{App, Options, field, json_of, ok, problem};
+use queue::NewJob;
+use reqwest::StatusCode;
+use serde_json::json;
+use time::OffsetDateTime;
+
+#[tokio::test]
+async fn discarded_jobs_are_listed_and_given_a_new_life() {
+    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let queue = &app.state.services.queue;
+    let mut tx = app.state.services.store.begin().await.unwrap();
+    let jobs = [NewJob::new("scan_image", json!({"n": 1})), NewJob::new("scan_image", json!({"n": 2}))];
+    queue.enqueue(tx.conn(), &jobs).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(app.get_ok("/jobs").await["jobs"], json!([]));
+    assert_eq!(
+        app.get_ok("/jobs?state=available&kind=scan_image").await["jobs"].as_array().unwrap().len(),
+        2
+    );
+
+    let claimed = queue.claim(&["scan_image".to_owned()], 1, "test").await.unwrap();
+    let mut tx = app.state.services.store.begin().await.unwrap();
+    queue.fail(tx.conn(), claimed[0].claim, "the disk is full", true, None::<OffsetDateTime>).await.unwrap();
+    tx.commit().await.unwrap();
+    let listed = app.get_ok("/jobs").await;
+    let job = &listed["jobs"][0];
+    assert_eq!((&job["state"], &job["last_error"]), (&json!("discarded"), &json!("the disk is full")));
+    assert_eq!(app.get_ok("/jobs?state=any&limit=1").await["jobs"].as_array().unwrap().len(), 1);
+
+    let path = format!("/jobs/{}/retry", job["id"].as_str().unwrap());
+    let retried = ok(app.post_json(&path, &json!({})).await).await;
+    assert_eq!((&retried["state"], &retried["attempt"]), (&json!("available"), &json!(0)));
+    assert_eq!(app.get_ok("/jobs").await["jobs"], json!([]));
+    problem(app.post_json(&path, &json!({})).await, 404, "not_found").await;
+    let nowhere = "/jobs/00000000-0000-7000-8000-000000000000/retry";
+    problem(app.post_json(nowhere, &json!({})).await, 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn jobs_of_a_crawl_are_found_by_it() {
+    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let body = json!({"seeds": ["http://127.0.0.1:9/a", "http://127.0.0.1:9/b"]});
+    let crawl = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    let id = crawl["id"].as_str().unwrap();
+    let first = app.get_ok(&format!("/jobs?state=any&crawl_id={id}&limit=1")).await;
+    assert_eq!(first["jobs"][0]["crawl_id"], id);
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let second = app.get_ok(&format!("/jobs?state=any&crawl_id={id}&cursor={cursor}")).await;
+    assert_eq!((second["jobs"].as_array().unwrap().len(), &second["next_cursor"]), (1, &json!(null)));
+    assert_ne!(first["jobs"][0]["id"], second["jobs"][0]["id"]);
+    for query in ["state=lost", "crawl_id=1", "cursor=1", "limit=0", "id=1"] {
+        let wrong = problem(app.get(&format!("/jobs?{query}")).await, 400, "bad_query").await;
+        assert_eq!(field(&wrong), query.split('=').next().unwrap(), "{wrong}");
+    }
+}

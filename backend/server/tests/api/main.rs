@@ -1,0 +1,13 @@
+//! The HTTP API over real sockets, on a database of its own per test, with the real models. The modules mirror the URL tree.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+mod collections;
+mod crawls;
+mod faces;
+mod images;
+mod jobs;
+mod openapi;
+mod problems;
+mod system;

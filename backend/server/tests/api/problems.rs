@@ -1,0 +1,109 @@
+//! What every answer has, and the problems that belong to no single operation.
+use crate::support::pictures::drawn;
+use crate::support::{App, Options, problem};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use server::Config;
+use std::time::Duration;
+
+#[tokio::test]
+async fn paths_and_methods_that_are_not_there_are_told() {
+    let Some(app) = App::spawn().await else { return };
+    problem(app.get("/nowhere").await, 404, "route_not_found").await;
+    problem(app.get("/faces/").await, 404, "route_not_found").await;
+    let request = app.client.request(Method::PUT, format!("{}/faces", app.url));
+    let response = request.send().await.unwrap();
+    assert!(response.headers()["allow"].to_str().unwrap().contains("GET"));
+    problem(response, 405, "method_not_allowed").await;
+    problem(app.get("/faces/detect").await, 405, "method_not_allowed").await;
+}
+
+#[tokio::test]
+async fn request_ids_are_taken_over_when_sane_and_made_otherwise() {
+    let Some(app) = App::spawn().await else { return };
+    let ask = async |id: &str| {
+        let request = app.client.get(format!("{}/health/live", app.url)).header("x-request-id", id);
+        request.send().await.unwrap().headers()["x-request-id"].to_str().unwrap().to_owned()
+    };
+    assert_eq!(ask("trace-1:2.3_4").await, "trace-1:2.3_4");
+    for bad in ["two words", "<script>", &"x".repeat(200)] {
+        let made = ask(bad).await;
+        assert_eq!(uuid::Uuid::parse_str(&made).unwrap().get_version_num(), 7, "{made}");
+    }
+}
+
+#[tokio::test]
+async fn every_answer_has_its_security_headers() {
+    let Some(app) = App::spawn().await else { return };
+    for path in ["/faces", "/nowhere", "/health/live", "/", "/docs/", "/openapi.json"] {
+        let response = app.get(path).await;
+        let headers = response.headers();
+        assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
+        assert_eq!(headers["x-frame-options"], "DENY", "{path}");
+        assert_eq!(headers["referrer-policy"], "no-referrer", "{path}");
+        assert!(
+            headers["content-security-policy"].to_str().unwrap().contains("default-src 'none'"),
+            "{path}"
+        );
+        assert!(headers.contains_key("x-request-id"), "{path}");
+        assert!(!headers.contains_key("access-control-allow-origin"), "{path}");
+    }
+    assert_eq!(app.get("/faces").await.headers()["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn other_origins_are_allowed_only_when_named() {
+    let config = Config { allow_origins: vec!["https://page.example".into()], ..Config::default() };
+    let Some(app) = App::spawn_with(Options { config, ..Options::default() }).await else { return };
+    let ask = async |origin: &str| {
+        let request = app.client.get(format!("{}/health/live", app.url)).header("origin", origin);
+        let response = request.send().await.unwrap();
+        response.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap().to_owned())
+    };
+    assert_eq!(ask("https://page.example").await.as_deref(), Some("https://page.example"));
+    assert_eq!(ask("https://elsewhere.example").await, None);
+}
+
+#[tokio::test]
+async fn one_analysis_too_many_is_answered_with_retry_after() {
+    let config = Config { max_analyses: 1, request_timeout: Duration::from_secs(30), ..Config::default() };
+    let Some(app) = App::spawn_with(Options { config, ..Options::default() }).await else { return };
+    let site = crate::support::site::Site::with(&[]).await;
+    // A batch whose picture is held by its server holds the only place.
+    let body = json!({"images": [{"url": format!("{}/held.jpg", site.url)}]});
+    let (client, url) = (app.client.clone(), format!("{}/faces/detect/batch", app.url));
+    let held = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
+    let refused = loop {
+        let response = app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await;
+        if response.status() != StatusCode::OK {
+            break response;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(refused.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
+    problem(refused, 429, "overloaded").await;
+
+    site.release.notify_one();
+    let answer = crate::support::ok(held.await.unwrap()).await;
+    assert_eq!(answer["results"][0]["problem"]["reason"], "http_404");
+    crate::support::ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_takes_too_long_is_given_up() {
+    let config = Config { request_timeout: Duration::from_millis(200), ..Config::default() };
+    let Some(app) = App::spawn_with(Options { config, ..Options::default() }).await else { return };
+    let site = crate::support::site::Site::with(&[]).await;
+    let body = json!({"url": format!("{}/held.jpg", site.url)});
+    problem(app.post_json("/faces/detect", &body).await, 503, "timeout").await;
+}
+
+#[test]
+fn codes_are_stable_and_errors() {
+    let names: std::collections::HashSet<&str> = server::Code::ALL.iter().map(|code| code.as_str()).collect();
+    assert_eq!(names.len(), server::Code::ALL.len(), "no code stands for two things");
+    for code in server::Code::ALL {
+        assert!(code.status().is_client_error() || code.status().is_server_error(), "{}", code.as_str());
+        assert!(code.as_str().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'));
+    }
+}

@@ -1,0 +1,243 @@
+//! A running service, and what the tests ask it with.
+pub(crate) mod pictures;
+pub(crate) mod site;
+
+use crawler::Fetcher;
+use inference::{Engine, Manifest, ResolvedPack};
+use metrics_exporter_prometheus::PrometheusHandle;
+use pipeline::{Analyzer, Crawls, Ingest};
+use queue::{Queue, Runner, RunnerConfig};
+use reqwest::{Client, Response, StatusCode, multipart};
+use serde_json::{Value, json};
+use server::{AppState, Config, Services};
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use store::Blobs;
+use testing::TestDatabase;
+use tokio_util::sync::CancellationToken;
+
+/// Longest wait for something that should happen soon; failing is the only thing that takes so long.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// One engine and one metrics recorder for all tests of the process.
+fn engine() -> Option<Engine> {
+    static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
+    let start = || {
+        let manifest = Manifest::builtin();
+        let pack = manifest.pack("compact").expect("the default pack is described");
+        let pack = ResolvedPack::verify(pack, &testing::models_dir()?).expect("the models are whole");
+        let config = inference::Config { dylib_path: Some(testing::library()), ..Default::default() };
+        Some(Engine::start(&config, &pack).expect("the engine starts"))
+    };
+    ENGINE.get_or_init(start).clone()
+}
+
+fn recorder() -> PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE.get_or_init(|| server::telemetry::prometheus().unwrap().install_recorder().unwrap()).clone()
+}
+
+/// What a test changes about the service.
+pub(crate) struct Options {
+    pub(crate) config: Config,
+    /// Whether jobs run.
+    pub(crate) worker: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            config: Config { events_interval: Duration::from_millis(50), ..Config::default() },
+            worker: true,
+        }
+    }
+}
+
+/// A service on 127.0.0.1 with a database and a blob folder of its own.
+pub(crate) struct App {
+    pub(crate) url: String,
+    pub(crate) client: Client,
+    pub(crate) state: AppState,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) blob_folder: tempfile::TempDir,
+    runner: Option<Runner>,
+    server: tokio::task::JoinHandle<std::io::Result<()>>,
+    _database: TestDatabase,
+    /// Ends the worker and the server with the test.
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl App {
+    /// `None` where the models are not there and may be missing.
+    pub(crate) async fn spawn() -> Option<Self> {
+        Self::spawn_with(Options::default()).await
+    }
+
+    pub(crate) async fn spawn_with(options: Options) -> Option<Self> {
+        let engine = tokio::task::spawn_blocking(engine).await.unwrap()?;
+        let database = TestDatabase::create().await;
+        let blob_folder = tempfile::tempdir().unwrap();
+        let store = database.store();
+        let blobs = Blobs::open(blob_folder.path().to_str().unwrap()).unwrap();
+        let queue = Queue::new(database.pool().clone(), queue::Config::default());
+        let analyzer = Analyzer::new(engine, pipeline::Config::default());
+        let ingest =
+            Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
+        let crawls = Crawls::new(store.clone(), queue.clone());
+        let fetcher = Fetcher::new(&crawler::Config {
+            allow_private: vec!["127.0.0.0/8".parse().unwrap()],
+            ..crawler::Config::default()
+        });
+        let shutdown = CancellationToken::new();
+        let runner = options.worker.then(|| {
+            let handlers = pipeline::jobs::handlers(
+                store.clone(),
+                queue.clone(),
+                crawls.clone(),
+                ingest.clone(),
+                fetcher.clone(),
+            );
+            let config = RunnerConfig {
+                concurrency: HashMap::from([("scan_page".into(), 2), ("scan_image".into(), 2)]),
+                poll: Duration::from_millis(100),
+                drain: Duration::from_secs(5),
+                worker: "test".into(),
+            };
+            Runner::start(queue.clone(), handlers, config, shutdown.clone())
+        });
+        let services = Services { analyzer, store, blobs, queue, crawls, ingest, fetcher };
+        let drain = options.config.drain;
+        let state = AppState::new(services, options.config, recorder(), shutdown.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server =
+            tokio::spawn(server::serve(listener, server::router(state.clone()), shutdown.clone(), drain));
+        Some(Self {
+            url,
+            client: client(),
+            state,
+            _stop: shutdown.clone().drop_guard(),
+            shutdown,
+            blob_folder,
+            runner,
+            server,
+            _database: database,
+        })
+    }
+
+    /// Stops as the process would, and says how the server ended.
+    pub(crate) async fn stop(self) -> std::io::Result<()> {
+        self.shutdown.cancel();
+        let ended = self.server.await.unwrap();
+        if let Some(runner) = self.runner {
+            runner.stopped().await;
+        }
+        ended
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Response {
+        self.client.get(format!("{}{path}", self.url)).send().await.unwrap()
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Response {
+        self.client.delete(format!("{}{path}", self.url)).send().await.unwrap()
+    }
+
+    pub(crate) async fn post_json(&self, path: &str, body: &Value) -> Response {
+        self.client.post(format!("{}{path}", self.url)).json(body).send().await.unwrap()
+    }
+
+    /// A raw body of a content type.
+    pub(crate) async fn post_raw(&self, path: &str, content_type: &str, body: Vec<u8>) -> Response {
+        let request = self.client.post(format!("{}{path}", self.url));
+        request.header("content-type", content_type).body(body).send().await.unwrap()
+    }
+
+    /// Multipart parts with file names, as a browser sends them.
+    pub(crate) async fn post_parts(&self, path: &str, parts: &[(&str, Vec<u8>)]) -> Response {
+        let mut form = multipart::Form::new();
+        for (name, bytes) in parts {
+            let part = multipart::Part::bytes(bytes.clone()).file_name("picture");
+            form = form.part((*name).to_owned(), part);
+        }
+        self.client.post(format!("{}{path}", self.url)).multipart(form).send().await.unwrap()
+    }
+
+    /// A 200 answer's JSON.
+    pub(crate) async fn get_ok(&self, path: &str) -> Value {
+        ok(self.get(path).await).await
+    }
+
+    /// Crawls `seeds` without delays until it ends, and answers it.
+    pub(crate) async fn crawl(&self, seeds: &[String]) -> Value {
+        let body = json!({"seeds": seeds, "delay_ms": 0});
+        let created = json_of(self.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+        self.crawl_end(created["id"].as_str().unwrap()).await
+    }
+
+    /// Waits until a crawl has ended.
+    pub(crate) async fn crawl_end(&self, id: &str) -> Value {
+        self.until(&format!("/crawls/{id}"), |crawl| {
+            matches!(crawl["state"].as_str(), Some("completed" | "cancelled" | "failed"))
+        })
+        .await
+    }
+
+    /// Asks until the answer is as wanted.
+    pub(crate) async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let answer = self.get_ok(path).await;
+            if wanted(&answer) {
+                return answer;
+            }
+            assert!(start.elapsed() < DEADLINE, "{path} stays {answer:#}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn client() -> Client {
+    static PROVIDER: OnceLock<()> = OnceLock::new();
+    PROVIDER.get_or_init(|| {
+        // Someone else in the process may have been first; any provider will do.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
+    Client::builder().timeout(DEADLINE).redirect(reqwest::redirect::Policy::none()).build().unwrap()
+}
+
+/// The JSON of an answer that must have `status`.
+pub(crate) async fn json_of(response: Response, status: StatusCode) -> Value {
+    let got = response.status();
+    let text = response.text().await.unwrap();
+    assert_eq!(got, status, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The JSON of a 200 answer.
+pub(crate) async fn ok(response: Response) -> Value {
+    json_of(response, StatusCode::OK).await
+}
+
+/// Checks all that every problem document promises, and answers it.
+pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Value {
+    let (got, headers) = (response.status().as_u16(), response.headers().clone());
+    let text = response.text().await.unwrap();
+    assert_eq!(got, status, "{text}");
+    assert_eq!(headers["content-type"], "application/problem+json", "{text}");
+    let problem: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(problem["code"], code, "{text}");
+    assert_eq!(problem["status"], status, "{text}");
+    assert_eq!(problem["type"], format!("urn:facecrawl:problem:{code}"));
+    assert_eq!(problem["request_id"], headers["x-request-id"].to_str().unwrap());
+    assert!(
+        !problem["title"].as_str().unwrap().is_empty() && !problem["detail"].as_str().unwrap().is_empty()
+    );
+    problem
+}
+
+/// The field that a problem names.
+pub(crate) fn field(problem: &Value) -> &str {
+    problem["field"].as_str().unwrap_or_default()
+}

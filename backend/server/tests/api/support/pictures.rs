@@ -1,0 +1,43 @@
+//! Pictures: photographs where they can be had, and files that are wrong in one way each.
+use image::{ImageFormat, Rgb, RgbImage};
+use std::io::Cursor;
+
+/// A photograph. Call it only after `App::spawn` found the models: the photographs lie beside them.
+pub(crate) fn photo(name: &str) -> Vec<u8> {
+    testing::image(name).unwrap_or_else(|| panic!("{name} is not there, but the models are"))
+}
+
+/// A drawn picture without a face.
+pub(crate) fn drawn(width: u32, height: u32) -> Vec<u8> {
+    let picture = RgbImage::from_fn(width, height, |x, y| Rgb([(x * 3) as u8, (y * 5) as u8, 90]));
+    let mut file = Cursor::new(Vec::new());
+    picture.write_to(&mut file, ImageFormat::Png).unwrap();
+    file.into_inner()
+}
+
+/// A GIF that says it has 60,000 x 60,000 pixels.
+pub(crate) fn enormous() -> Vec<u8> {
+    let mut file = b"GIF89a".to_vec();
+    file.extend_from_slice(&60_000_u16.to_le_bytes());
+    file.extend_from_slice(&60_000_u16.to_le_bytes());
+    file.extend_from_slice(&[0, 0, 0]);
+    // One frame of that size, then the trailer.
+    file.extend_from_slice(&[0x2c, 0, 0, 0, 0]);
+    file.extend_from_slice(&60_000_u16.to_le_bytes());
+    file.extend_from_slice(&60_000_u16.to_le_bytes());
+    file.extend_from_slice(&[0, 2, 1, 0, 0, 0x3b]);
+    file
+}
+
+/// The first bytes of an AVIF file.
+pub(crate) fn avif() -> Vec<u8> {
+    let mut file = vec![0, 0, 0, 0x1c];
+    file.extend_from_slice(b"ftypavif\0\0\0\0avifmif1miaf");
+    file.resize(512, 0);
+    file
+}
+
+/// The first tenth of a file: its head is whole, most of the picture is missing.
+pub(crate) fn truncated(file: &[u8]) -> Vec<u8> {
+    file[..file.len() / 10].to_vec()
+}

@@ -1,0 +1,70 @@
+//! A small web site with photographs.
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect};
+use axum::routing::get;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// A site on 127.0.0.1 that lives as long as the value.
+pub(crate) struct Site {
+    pub(crate) url: String,
+    /// Someone asked for `/held.jpg`.
+    pub(crate) asked: Arc<Notify>,
+    /// Lets `/held.jpg` answer.
+    pub(crate) release: Arc<Notify>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Site {
+    /// `/` shows the photographs; `/held` shows a picture that answers only when released.
+    pub(crate) async fn with(photos: &[&str]) -> Self {
+        let page: String =
+            photos.iter().map(|name| format!("<img src='/photos/{name}' alt='{name}'>")).collect();
+        let page = format!("<!doctype html><title>Photographs</title><body>{page}</body>");
+        let release = Arc::new(Notify::new());
+        let asked = Arc::new(Notify::new());
+        let (held, ask) = (release.clone(), asked.clone());
+        let mut router = Router::new()
+            .route("/", get(move || async move { Html(page) }))
+            .route("/held", get(|| async { Html("<img src='/held.jpg'>") }))
+            .route(
+                "/held.jpg",
+                get(move || async move {
+                    ask.notify_one();
+                    held.notified().await;
+                    StatusCode::NOT_FOUND
+                }),
+            )
+            .route("/text", get(|| async { "no picture" }))
+            .route("/broken", get(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
+            .route("/to-metadata", get(|| async { Redirect::temporary("http://169.254.169.254/latest/") }));
+        for name in photos {
+            let bytes = super::pictures::photo(name);
+            router = router.route(
+                &format!("/photos/{name}"),
+                get(move || async move {
+                    ([(header::CONTENT_TYPE, "image/jpeg")], bytes.clone()).into_response()
+                }),
+            );
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, asked, release, task }
+    }
+
+    pub(crate) fn page(&self) -> String {
+        format!("{}/", self.url)
+    }
+
+    pub(crate) fn photo(&self, name: &str) -> String {
+        format!("{}/photos/{name}", self.url)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

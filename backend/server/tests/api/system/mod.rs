@@ -1,0 +1,4 @@
+mod gpu;
+mod health;
+mod metrics;
+mod page;
