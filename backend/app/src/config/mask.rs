@@ -60,8 +60,8 @@ mod tests {
         for (value, shown) in [
             ("postgres://u:p4ss@db:5432/faces", "postgres://u:***@db:5432/faces"),
             (
-                "postgres://u@db/faces?password=p4ss&host=/tmp",
-                "postgres://u@db/faces?password=***&host=%2Ftmp",
+                "postgres://u@db/faces?password=p4ss&host=/run",
+                "postgres://u@db/faces?password=***&host=%2Frun",
             ),
             ("s3://bucket/prefix", "s3://bucket/prefix"),
             ("postgres://u:p4ss@db:99999/faces", "postgres://***@db:99999/faces"),
