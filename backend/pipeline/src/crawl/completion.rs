@@ -8,8 +8,9 @@
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
-/// Rows from which the end counts as near. Larger than the number of transactions that can be open at once on one database, by far.
-const NEAR_THE_END: i64 = 1000;
+/// Rows from which the end counts as near: more than there are transactions open at once (Postgres allows 100 connections unless told otherwise), so that
+/// the last ones to be settled all see it. Not much more, because near the end the transactions of a crawl pass one by one.
+const NEAR_THE_END: i64 = 256;
 
 /// Held through a transaction that settles a row.
 pub(crate) struct Watch {
