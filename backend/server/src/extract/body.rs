@@ -127,4 +127,22 @@ mod tests {
         assert_eq!(error.code(), Code::TooManyBytes);
         assert!(error.to_string().contains("10 bytes"));
     }
+
+    #[test]
+    fn a_caller_who_waits_for_leave_to_send_too_much_is_refused_at_once() {
+        let with = |pairs: &[(header::HeaderName, &str)]| {
+            pairs.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect::<HeaderMap>()
+        };
+        let expect = (header::EXPECT, "100-continue");
+        for (headers, refused) in [
+            (with(&[]), false),
+            (with(&[(header::CONTENT_LENGTH, "10"), expect.clone()]), false),
+            (with(&[(header::CONTENT_LENGTH, "11"), expect]), true),
+            // Without the question, a little too much is read and thrown away so that the caller sees the answer.
+            (with(&[(header::CONTENT_LENGTH, "11")]), false),
+            (with(&[(header::CONTENT_LENGTH, "1000000000000")]), true),
+        ] {
+            assert_eq!(check_length(&headers, 10, "the body").is_err(), refused, "{headers:?}");
+        }
+    }
 }
