@@ -105,6 +105,17 @@ fn each_layer_wins_over_the_one_below() {
 }
 
 #[test]
+fn the_root_of_a_checkout_holds_the_default_folders_wherever_the_command_is_given() {
+    let root = tempfile::tempdir().unwrap();
+    let layers = Layers::new().env("FACECRAWL_ROOT", root.path().to_str().unwrap());
+    let loaded = layers.ok();
+    assert_eq!(loaded.settings.storage.data_dir, root.path().join("data"));
+    assert_eq!(loaded.settings.models.dir, root.path().join("models"));
+    let elsewhere = layers.env("DATA_DIR", "/elsewhere").ok();
+    assert_eq!(elsewhere.settings.storage.data_dir, Path::new("/elsewhere"));
+}
+
+#[test]
 fn an_empty_value_is_unset_in_every_layer() {
     let layers = Layers::new()
         .file("port = 1001\nmodel_pack = \"\"")

@@ -31,8 +31,16 @@ impl Blobs {
     /// # Errors
     /// `Invalid` for a URL of another scheme or without a bucket, `Blob` when the folder cannot be made or the `AWS_` variables do not do.
     pub fn open(url: &str) -> Result<Self, StoreError> {
+        Self::open_with(url, &[])
+    }
+
+    /// The same with values of `AWS_` variables that win over the environment's (a configuration file may hold them too).
+    ///
+    /// # Errors
+    /// Those of [`Self::open`]; `Blob` names a variable that is none.
+    pub fn open_with(url: &str, variables: &[(&str, String)]) -> Result<Self, StoreError> {
         match url.split_once("://") {
-            Some(("s3", _)) => Self::open_bucket(url),
+            Some(("s3", _)) => Self::open_bucket(url, variables),
             Some(("file", _)) => {
                 let path = Url::parse(url).ok().and_then(|url| url.to_file_path().ok());
                 Self::open_folder(&path.ok_or_else(|| invalid(url))?)
@@ -50,13 +58,17 @@ impl Blobs {
         Ok(Self { objects: Arc::new(objects.with_automatic_cleanup(true)), prefix: Path::default() })
     }
 
-    fn open_bucket(url: &str) -> Result<Self, StoreError> {
+    fn open_bucket(url: &str, variables: &[(&str, String)]) -> Result<Self, StoreError> {
         let parsed = Url::parse(url).map_err(|_| invalid(url))?;
         let bucket = parsed.host_str().ok_or_else(|| invalid(url))?;
         let prefix = Path::from_url_path(parsed.path()).map_err(|_| invalid(url))?;
         // The HTTP client brings no cryptography of its own; another part of the process may have installed this one before.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let objects = AmazonS3Builder::from_env().with_bucket_name(bucket).build().map_err(failed)?;
+        let mut builder = AmazonS3Builder::from_env();
+        for (name, value) in variables {
+            builder = builder.with_config(name.to_ascii_lowercase().parse().map_err(failed)?, value);
+        }
+        let objects = builder.with_bucket_name(bucket).build().map_err(failed)?;
         Ok(Self { objects: Arc::new(objects), prefix })
     }
 

@@ -17,6 +17,9 @@ pub struct Flag {
     pub value: String,
 }
 
+/// Set by `scripts/run`, which may be called from any folder: where the files and folders with relative default names are.
+const ROOT: &str = "FACECRAWL_ROOT";
+
 /// Where values may come from.
 #[derive(Clone, Debug)]
 pub struct Sources {
@@ -33,13 +36,14 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The files of the working folder, the process environment, and `flags`.
+    /// The files of the working folder (or of `FACECRAWL_ROOT`), the process environment, and `flags`.
     pub fn of_process(file: Option<PathBuf>, flags: Vec<Flag>) -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let root = std::env::var_os(ROOT).map(PathBuf::from).unwrap_or_default();
         Self {
             file_required: file.is_some(),
-            file: file.unwrap_or_else(|| "facecrawl.toml".into()),
-            dotenv: ".env".into(),
+            file: file.unwrap_or_else(|| root.join("facecrawl.toml")),
+            dotenv: root.join(".env"),
             environment: std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect(),
             flags,
         }
@@ -76,6 +80,7 @@ pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment
         variables.iter().map(|variable| (variable.key(), Value::from(variable.default))).collect::<Dict>();
     let mut figment = Figment::from(Layer { name: "default".into(), values: defaults });
 
+    figment = figment.merge(root_layer(sources, variables));
     match file_layer(sources, variables) {
         Ok(layer) => figment = figment.merge(layer),
         Err(mut wrong) => errors.append(&mut wrong),
@@ -95,6 +100,18 @@ pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment
         }
     }
     if errors.is_empty() { Ok(figment) } else { Err(ConfigErrors(errors)) }
+}
+
+/// The folders of the checkout, when it is not the working folder.
+fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
+    let root = sources.environment.iter().find(|(name, value)| name == ROOT && !value.is_empty());
+    let Some(root) = root.map(|(_, value)| PathBuf::from(value)) else { return Layer::new(ROOT, []) };
+    let inside = |name: &str, folder: &str| (name.to_owned(), root.join(folder).display().to_string());
+    let mut pairs = vec![inside("DATA_DIR", "data"), inside("MODELS_DIR", "models")];
+    if root.join("../shared/models").is_dir() {
+        pairs.push(inside("FACE_MODEL_MIRROR", "../shared/models"));
+    }
+    Layer::new(ROOT, known(variables, &pairs))
 }
 
 /// The pairs that name a variable, by the variable's key.

@@ -1,5 +1,5 @@
 //! `GET /metrics`
-use crate::{AppState, telemetry};
+use crate::AppState;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -12,9 +12,6 @@ use queue::JobState;
 )]
 pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoResponse {
     gather_queue(&state).await;
-    if let Some(bytes) = telemetry::resident_bytes() {
-        metrics::gauge!("facecrawl_process_resident_bytes").set(bytes as f64);
-    }
     state.metrics.run_upkeep();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render())
 }
