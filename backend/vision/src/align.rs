@@ -122,3 +122,66 @@ fn sample(frame: &Frame, x: f64, y: f64) -> [u8; 3] {
         ((sum + (1 << 21)) >> 22) as u8
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn picture(width: u32, height: u32) -> Frame {
+        let pixel = |i: u32| [(i * 7) as u8, (i / 3) as u8, (i * i / 11) as u8];
+        Frame::new(width, height, (0..width * height).flat_map(pixel).collect()).unwrap()
+    }
+
+    #[test]
+    fn landmarks_in_place_give_the_pixels_unchanged() {
+        let picture = picture(112, 112);
+        assert_eq!(norm_crop(&picture, &ARCFACE_TEMPLATE, 112).unwrap(), picture);
+        let whole_pixels = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 8.0, y: p.y - 3.0 });
+        let chip = norm_crop(&picture, &whole_pixels, 112).unwrap();
+        assert_eq!(chip.pixel(0, 3), picture.pixel(8, 0));
+        assert_eq!(chip.pixel(50, 60), picture.pixel(58, 57));
+        // Black outside: above and to the right.
+        assert_eq!((chip.pixel(0, 2), chip.pixel(104, 60)), ([0; 3], [0; 3]));
+    }
+
+    #[test]
+    fn a_mirrored_face_is_turned_but_never_reflected() {
+        let mirrored = ARCFACE_TEMPLATE.map(|p| Point { x: 112.0 - p.x, y: p.y });
+        let fitted = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
+        // Upright and smaller is the best a proper similarity can do for a face this symmetric.
+        assert!(fitted.a.abs() < 0.6 && fitted.b.abs() < 0.1, "{fitted:?}");
+        assert!(norm_crop(&picture(112, 112), &mirrored, 112).is_some());
+        // Points on a line and its mirror image determine no turn at all.
+        let cross: Landmarks =
+            [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)].map(|(x, y)| Point { x, y });
+        let reflected = cross.map(|p| Point { x: -p.x, y: p.y });
+        let fitted = Similarity::estimate(&cross, &reflected).unwrap();
+        assert_eq!((fitted.a, fitted.b), (0.0, 0.0));
+    }
+
+    #[test]
+    fn impossible_landmarks_are_none() {
+        let picture = picture(20, 20);
+        let same = [Point { x: 5.0, y: 5.0 }; 5];
+        assert_eq!(Similarity::estimate(&same, &ARCFACE_TEMPLATE), None);
+        let mut odd = ARCFACE_TEMPLATE;
+        odd[1].y = f32::NAN;
+        let mut far = ARCFACE_TEMPLATE;
+        far[0].x = f32::INFINITY;
+        for landmarks in [same, odd, far] {
+            assert!(norm_crop(&picture, &landmarks, 112).is_none());
+        }
+        assert!(norm_crop(&picture, &ARCFACE_TEMPLATE, 0).is_none());
+        // Far outside is no error: the chip is black.
+        let outside = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 1e7, y: p.y - 1e7 });
+        assert_eq!(norm_crop(&picture, &outside, 8).unwrap(), Frame::filled(8, 8, [0; 3]));
+    }
+
+    #[test]
+    fn other_sizes_scale_the_template() {
+        let picture = picture(112, 112);
+        let chip = norm_crop(&picture, &ARCFACE_TEMPLATE, 56).unwrap();
+        assert_eq!(chip.pixel(20, 30), picture.pixel(40, 60));
+    }
+}

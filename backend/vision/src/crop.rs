@@ -1,6 +1,6 @@
 //! Crops, thumbnails and turns.
 
-use crate::resize::{self, Filter};
+use crate::resize::lanczos;
 use crate::{Frame, Rect};
 
 /// The face with `margin` (fraction of the larger box side) on each side, clamped to the image. A box that does not
@@ -32,7 +32,7 @@ pub fn thumbnail(frame: &Frame, max_side: u32) -> Frame {
     }
     let scale = f64::from(max_side.max(1)) / f64::from(longer);
     let side = |v: u32| ((f64::from(v) * scale).round() as u32).clamp(1, max_side.max(1));
-    resize::frame(frame, (side(frame.width()), side(frame.height())), Filter::Lanczos)
+    lanczos(frame, (side(frame.width()), side(frame.height())))
 }
 
 /// The frame turned clockwise by `degrees` (0, 90, 180 or 270; other values turn by the quarter below, modulo 360).
@@ -81,4 +81,56 @@ fn quarter(frame: &Frame, place: impl Fn(usize, usize, usize) -> (usize, usize))
         }
     }
     turned
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn numbered(width: u32, height: u32) -> Frame {
+        Frame::new(width, height, (0..width * height).flat_map(|i| [i as u8, (i >> 8) as u8, 0]).collect())
+            .unwrap()
+    }
+
+    #[test]
+    fn a_crop_has_its_margin_and_is_clamped() {
+        let frame = numbered(100, 80);
+        let bbox = Rect { x: 20.0, y: 30.0, width: 20.0, height: 10.0 };
+        let tight = face_crop(&frame, &bbox, 0.0);
+        assert_eq!((tight.width(), tight.height(), tight.pixel(0, 0)), (20, 10, frame.pixel(20, 30)));
+        // A quarter of the larger side, on each side.
+        let wide = face_crop(&frame, &bbox, 0.25);
+        assert_eq!((wide.width(), wide.height(), wide.pixel(0, 0)), (30, 20, frame.pixel(15, 25)));
+        let corner = face_crop(&frame, &Rect { x: -5.0, y: 70.5, width: 20.0, height: 40.0 }, 0.0);
+        assert_eq!((corner.width(), corner.height(), corner.pixel(0, 0)), (15, 10, frame.pixel(0, 70)));
+    }
+
+    #[test]
+    fn a_crop_of_nothing_is_one_pixel() {
+        let frame = numbered(10, 10);
+        for (x, y) in [(500.0, 500.0), (-500.0, -500.0), (f32::NAN, f32::INFINITY)] {
+            let cut = face_crop(&frame, &Rect { x, y, width: 0.0, height: 0.0 }, 0.0);
+            assert_eq!((cut.width(), cut.height()), (1, 1));
+        }
+    }
+
+    #[test]
+    fn thumbnails_keep_the_shape_and_the_light() {
+        let frame = Frame::filled(1000, 400, [10, 200, 90]);
+        let small = thumbnail(&frame, 100);
+        assert_eq!(small, Frame::filled(100, 40, [10, 200, 90]));
+        assert_eq!(thumbnail(&frame, 1000), frame);
+        assert_eq!(thumbnail(&frame, 5000), frame);
+        assert_eq!(thumbnail(&Frame::filled(4000, 1, [7; 3]), 16), Frame::filled(16, 1, [7; 3]));
+        assert_eq!(thumbnail(&Frame::filled(3, 2000, [7; 3]), 1), Frame::filled(1, 1, [7; 3]));
+    }
+
+    #[test]
+    fn a_thumbnail_is_the_mean_of_what_it_covers() {
+        // Fine stripes must become even grey, not a pattern.
+        let data = (0..600u32 * 600).flat_map(|i| [if i % 2 == 0 { 0 } else { 200 }; 3]).collect();
+        let small = thumbnail(&Frame::new(600, 600, data).unwrap(), 150);
+        assert!(small.data().iter().all(|v| v.abs_diff(100) <= 3), "{:?}", &small.data()[..12]);
+    }
 }

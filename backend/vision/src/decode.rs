@@ -7,6 +7,7 @@
 mod jpeg;
 mod raster;
 mod sniff;
+mod webp;
 
 use crate::Frame;
 use image::metadata::Orientation;

@@ -4,11 +4,15 @@ use crate::Frame;
 
 /// BT.601 grey in OpenCV's fixed-point form (`COLOR_RGB2GRAY` on bytes: 15-bit weights, rounded), one byte per pixel.
 pub(crate) fn grey(frame: &Frame) -> Vec<u8> {
-    let (pixels, _) = frame.data().as_chunks::<3>();
-    let mut out = vec![0; pixels.len()];
-    for (grey, [r, g, b]) in out.iter_mut().zip(pixels) {
+    let mut out = vec![0; frame.data().len() / 3];
+    grey_row(frame.data(), &mut out);
+    out
+}
+
+/// The same for a run of pixels; `out` may be longer.
+pub(crate) fn grey_row(rgb: &[u8], out: &mut [u8]) {
+    for (grey, [r, g, b]) in out.iter_mut().zip(rgb.as_chunks::<3>().0) {
         let weighted = u32::from(*r) * 9798 + u32::from(*g) * 19235 + u32::from(*b) * 3735;
         *grey = ((weighted + (1 << 14)) >> 15) as u8;
     }
-    out
 }

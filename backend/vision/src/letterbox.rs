@@ -1,6 +1,6 @@
 //! Fit an image into a detector's canvas, top-left, and map coordinates back.
 
-use crate::resize::{self, Filter};
+use crate::resize::linear_into_top_left;
 use crate::{Detection, Frame, Point, Rect};
 
 /// The placement of a `width`x`height` image on a canvas.
@@ -40,7 +40,7 @@ impl Letterbox {
     /// grey level: the detectors were trained and measured on that.
     pub fn draw(&self, frame: &Frame) -> Frame {
         let mut canvas = Frame::filled(self.canvas.0, self.canvas.1, [0; 3]);
-        resize::into_top_left(frame, &mut canvas, self.content, Filter::OpenCvLinear);
+        linear_into_top_left(frame, &mut canvas, self.content);
         canvas
     }
 
@@ -53,6 +53,70 @@ impl Letterbox {
             bbox: Rect { x: back(x), y: back(y), width: back(width), height: back(height) },
             det_score: detection.det_score,
             landmarks: detection.landmarks.map(|p| Point { x: back(p.x), y: back(p.y) }),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn insightface_sizes() {
+        // (image, content, scale) worked out by hand from InsightFace's rule on a 640x640 canvas.
+        let cases = [
+            ((910, 1137), (512, 640), 640.0 / 1137.0),
+            ((1920, 1080), (640, 360), 360.0 / 1080.0),
+            ((320, 240), (640, 480), 2.0),
+            ((640, 640), (640, 640), 1.0),
+            ((333, 500), (426, 640), 640.0 / 500.0),
+            ((1000, 667), (640, 426), 426.0 / 667.0),
+            ((5000, 2), (640, 1), 0.5),
+        ];
+        for (image, content, scale) in cases {
+            let fitted = Letterbox::fit(image, (640, 640));
+            assert_eq!(fitted.content, content, "{image:?}");
+            assert!((fitted.scale - scale).abs() < 1e-6, "{image:?}: {}", fitted.scale);
+        }
+    }
+
+    /// Bilinear interpolation straight from its definition.
+    fn reference(frame: &Frame, (width, height): (u32, u32), x: u32, y: u32) -> [f64; 3] {
+        let at = |i: u32, from: u32, to: u32| {
+            let at = (f64::from(i) + 0.5) * f64::from(from) / f64::from(to) - 0.5;
+            let at = at.clamp(0.0, f64::from(from - 1));
+            (at as u32, (at as u32 + 1).min(from - 1), at.fract())
+        };
+        let (x0, x1, wx) = at(x, frame.width(), width);
+        let (y0, y1, wy) = at(y, frame.height(), height);
+        std::array::from_fn(|c| {
+            let pixel = |x, y| f64::from(frame.pixel(x, y)[c]);
+            let upper = pixel(x0, y0) * (1.0 - wx) + pixel(x1, y0) * wx;
+            let lower = pixel(x0, y1) * (1.0 - wx) + pixel(x1, y1) * wx;
+            upper * (1.0 - wy) + lower * wy
+        })
+    }
+
+    #[test]
+    fn drawing_is_bilinear_at_the_top_left_on_black() {
+        for (width, height) in [(50, 31), (31, 50), (7, 200), (64, 64), (1, 1), (300, 180)] {
+            let data = (0..width * height * 3).map(|i: u32| (i.wrapping_mul(i) / 7 + i * 31) as u8).collect();
+            let frame = Frame::new(width, height, data).unwrap();
+            let fitted = Letterbox::fit((width, height), (64, 64));
+            let canvas = fitted.draw(&frame);
+            for y in 0..64 {
+                for x in 0..64 {
+                    let pixel = canvas.pixel(x, y);
+                    if x >= fitted.content.0 || y >= fitted.content.1 {
+                        assert_eq!(pixel, [0; 3]);
+                        continue;
+                    }
+                    for (found, wanted) in pixel.iter().zip(reference(&frame, fitted.content, x, y)) {
+                        assert!((f64::from(*found) - wanted).abs() <= 1.01, "{width}x{height} at {x},{y}");
+                    }
+                }
+            }
         }
     }
 }

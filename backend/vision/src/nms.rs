@@ -17,3 +17,45 @@ pub fn nms(mut detections: Vec<Detection>, iou: f32) -> Vec<Detection> {
     }
     kept
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::Rect;
+
+    fn face(x: f32, det_score: f32) -> Detection {
+        let bbox = Rect { x, y: 0.0, width: 10.0, height: 10.0 };
+        Detection { bbox, det_score, landmarks: Default::default() }
+    }
+
+    fn scores(detections: Vec<Detection>, iou: f32) -> Vec<f32> {
+        nms(detections, iou).iter().map(|d| d.det_score).collect()
+    }
+
+    #[test]
+    fn best_first_and_overlaps_dropped() {
+        // Neighbours 2 apart overlap by 8 / 12, those 4 apart by 6 / 14.
+        let row = vec![face(4.0, 0.7), face(0.0, 0.9), face(2.0, 0.8), face(50.0, 0.95)];
+        assert_eq!(scores(row.clone(), 0.4), [0.95, 0.9]);
+        assert_eq!(scores(row.clone(), 0.5), [0.95, 0.9, 0.7]);
+        assert_eq!(scores(row, 0.7), [0.95, 0.9, 0.8, 0.7]);
+    }
+
+    #[test]
+    fn a_dropped_box_drops_nothing() {
+        // The third overlaps only the second, which the first has removed.
+        let chain = vec![face(0.0, 0.9), face(4.0, 0.8), face(8.0, 0.7)];
+        assert_eq!(scores(chain, 0.4), [0.9, 0.7]);
+    }
+
+    #[test]
+    fn what_is_no_number_is_dropped() {
+        let mut odd =
+            vec![face(f32::NAN, 0.9), face(0.0, f32::NAN), face(30.0, f32::INFINITY), face(60.0, 0.5)];
+        odd[3].landmarks[2].x = f32::NAN;
+        odd.push(face(90.0, 0.4));
+        assert_eq!(scores(odd, 0.4), [0.4]);
+        assert!(nms(Vec::new(), 0.4).is_empty());
+    }
+}

@@ -3,11 +3,35 @@
 //! All three are made from one grey reduction of the whole picture, stretched to a square, so that they do not depend
 //! on its size. Bits are in reading order, the first one the highest.
 //!
-//! TABLE
+//! Differing bits of 64, measured on 47 photographs (portraits, groups, crowds; median / 90th percentile / greatest) and how
+//! many of the 47 [`PerceptualHashes::is_near`] recognises:
+//!
+//! | against the original | p | d | a | near |
+//! |---|---|---|---|---|
+//! | JPEG quality 75 | 0 / 0 / 1 | 0 / 0 / 1 | 0 / 0 / 2 | 47 |
+//! | JPEG quality 30 | 0 / 0 / 2 | 0 / 1 / 9 | 0 / 0 / 12 | 47 |
+//! | JPEG quality 10 | 0 / 2 / 4 | 1 / 3 / 13 | 0 / 1 / 3 | 46 |
+//! | half the size | 0 / 2 / 2 | 0 / 1 / 1 | 0 / 1 / 1 | 47 |
+//! | longer side 160 | 0 / 0 / 2 | 0 / 1 / 2 | 0 / 0 / 1 | 47 |
+//! | white watermark in a corner | 8 / 16 / 24 | 1 / 2 / 3 | 2 / 4 / 22 | 46 |
+//! | black watermark in a corner | 4 / 8 / 14 | 0 / 2 / 3 | 1 / 3 / 13 | 46 |
+//! | brightness x 0.8 | 0 / 0 / 1 | 0 / 2 / 3 | 0 / 1 / 1 | 47 |
+//! | brightness x 1.2, clipped | 2 / 4 / 8 | 0 / 1 / 8 | 0 / 2 / 4 | 47 |
+//! | cropped 5 %, evenly | 6 / 8 / 10 | 6 / 10 / 11 | 2 / 7 / 9 | 47 |
+//! | cropped 5 % at the bottom | 8 / 12 / 14 | 4 / 9 / 15 | 2 / 7 / 11 | 46 |
+//! | cropped 5 % at the right | 8 / 12 / 12 | 9 / 13 / 19 | 4 / 7 / 11 | 36 |
+//! | cropped evenly, white watermark, JPEG 30 | 8 / 16 / 30 | 7 / 11 / 12 | 4 / 8 / 22 | 38 |
+//! | cropped 5 % at the left and 5 % at the top | 12 / 16 / 20 | 10 / 15 / 19 | 6 / 11 / 14 | 21 |
+//! | mirrored | 32 / 34 / 34 | 23 / 35 / 44 | 16 / 33 / 40 | 0 |
+//!
+//! The one that is missed again and again is a plain background with nothing on it. Among the 1,077 pairs of different
+//! pictures no p is below 18, no d below 14 and no a below 5 (the nearest pair is 22, 14 and 5); the same portrait at 240, 480
+//! and 1080 lines differs in one bit. The thresholds keep a distance from both sides, and more from the side of
+//! the different pictures: a duplicate that is missed is scanned twice, a picture that is wrongly called a duplicate is lost.
 
 use crate::Frame;
-use crate::grey::grey;
-use crate::resize::{self, Filter};
+use crate::grey::grey_row;
+use crate::resize::{MOST_FACTOR, cell_means};
 use std::sync::LazyLock;
 
 /// Three 64-bit hashes of a whole picture.
@@ -16,21 +40,32 @@ pub struct PerceptualHashes {
     /// DCT hash: signs of the 8x8 lowest frequencies of a 32x32 reduction against their median (Zauner 2010,
     /// "Implementation and benchmarking of perceptual image hash functions"). The constant term takes part in neither.
     pub p: u64,
-    /// Gradient hash: whether each of 8 pixels of 8 rows is darker than its right neighbour in a 9x8 reduction
+    /// Gradient hash: whether each of 8 pixels of 8 rows is clearly darker than its right neighbour in a 9x8 reduction
     /// (Krawetz 2013, "dHash").
     pub d: u64,
-    /// Mean hash: whether each pixel of an 8x8 reduction is brighter than their mean (Krawetz 2011, "aHash").
+    /// Mean hash: whether each pixel of an 8x8 reduction is clearly brighter than their mean (Krawetz 2011, "aHash").
     pub a: u64,
 }
 
 /// The common reduction: a multiple of 32x32, 9x8 and 8x8, so that each of them is a mean over whole blocks.
 const REDUCED: (usize, usize) = (288, 256);
 
+/// Grey levels by which a block must be brighter. Flat backgrounds differ by less from block to block; without a margin
+/// their bits would be noise.
+const MARGIN: f32 = 0.5;
+
 impl PerceptualHashes {
     /// Hashes the picture.
     pub fn of(frame: &Frame) -> Self {
-        let size = (REDUCED.0 as u32, REDUCED.1 as u32);
-        let reduced = resize::grey(&grey(frame), (frame.width(), frame.height()), size, Filter::Area);
+        // Whole-number means first, down to no less than the reduction: they are many times quicker.
+        let (columns, rows) = (REDUCED.0 as u32, REDUCED.1 as u32);
+        let factor = |length: u32, target: u32| (length / target).clamp(1, MOST_FACTOR);
+        let (across, down) = (factor(frame.width(), columns), factor(frame.height(), rows));
+        let reduced = if across > 1 || down > 1 {
+            reduce(&cell_means(frame, (frame.width() / across, frame.height() / down)))
+        } else {
+            reduce(frame)
+        };
         Self { p: dct_hash(&reduced), d: gradient_hash(&reduced), a: mean_hash(&reduced) }
     }
 
@@ -40,38 +75,80 @@ impl PerceptualHashes {
         (bits(self.p, other.p), bits(self.d, other.d), bits(self.a, other.a))
     }
 
-    /// The near-duplicate decision (thresholds documented with their measurements in the module).
+    /// The near-duplicate decision: `a` at most 12, and either `p` at most 10 with `d` at most 12 (stored again, scaled,
+    /// trimmed) or `d` at most 4 with `p` at most 24 (the same picture with a mark in a corner, which moves all of `p` and a
+    /// few bits of `d`). The module has the measurements.
     pub fn is_near(&self, other: &Self) -> bool {
         let (p, d, a) = self.distance(other);
-        p <= 10 && d <= 12 && a <= 12
+        a <= 12 && ((p <= 10 && d <= 12) || (p <= 24 && d <= 4))
     }
 }
 
-/// Block means of the reduction: `columns` x `rows` of them.
-fn means<const COLUMNS: usize, const ROWS: usize>(reduced: &[u8]) -> [[f32; COLUMNS]; ROWS] {
-    let (width, height) = (REDUCED.0 / COLUMNS, REDUCED.1 / ROWS);
-    let mut sums = [[0u32; COLUMNS]; ROWS];
-    for (y, line) in reduced.chunks_exact(REDUCED.0).enumerate() {
-        for (sum, block) in sums[y / height].iter_mut().zip(line.chunks_exact(width)) {
-            *sum += block.iter().map(|v| u32::from(*v)).sum::<u32>();
+/// Mean grey levels of [`REDUCED`] equal areas. Their edges may cut through pixels, which then count by their share; a
+/// picture smaller than that is enlarged the same way.
+fn reduce(frame: &Frame) -> Vec<f32> {
+    let (columns, rows) = REDUCED;
+    let (width, height) = (frame.width() as usize, frame.height() as usize);
+    let edges: Vec<f64> = (0..=columns).map(|i| (i * width) as f64 / columns as f64).collect();
+    let mut grey = vec![0u8; width + 1];
+    let mut running = vec![0f64; width + 1];
+    let mut line = vec![0f32; columns];
+    let mut reduced = vec![0f32; columns * rows];
+    let vertical = rows as f32 / height as f32;
+    let horizontal = columns as f64 / width as f64;
+    for (y, row) in frame.data().chunks_exact(width * 3).enumerate() {
+        grey_row(row, &mut grey);
+        let mut sum = 0u32;
+        for (at, value) in running.iter_mut().zip(&grey) {
+            *at = f64::from(sum);
+            sum += u32::from(*value);
+        }
+        // The sum up to any position, whole pixels and a share of the next; an area is the difference of two.
+        let up_to = |edge: f64| running[edge as usize] + edge.fract() * f64::from(grey[edge as usize]);
+        let mut before = 0.0;
+        for (value, edge) in line.iter_mut().zip(&edges[1..]) {
+            let after = up_to(edge.min(width as f64));
+            *value = ((after - before) * horizontal) as f32;
+            before = after;
+        }
+        // This row covers [top, bottom) of the reduction's rows.
+        let (top, bottom) = (y as f32 * vertical, (y + 1) as f32 * vertical);
+        for target in top as usize..(bottom.ceil() as usize).min(rows) {
+            let share = bottom.min((target + 1) as f32) - top.max(target as f32);
+            let into = &mut reduced[target * columns..(target + 1) * columns];
+            for (sum, value) in into.iter_mut().zip(&line) {
+                *sum += value * share;
+            }
         }
     }
-    sums.map(|row| row.map(|sum| sum as f32 / (width * height) as f32))
+    reduced
+}
+
+/// Block means of the reduction: `columns` x `rows` of them.
+fn means<const COLUMNS: usize, const ROWS: usize>(reduced: &[f32]) -> [[f32; COLUMNS]; ROWS] {
+    let (width, height) = (REDUCED.0 / COLUMNS, REDUCED.1 / ROWS);
+    let mut sums = [[0.0; COLUMNS]; ROWS];
+    for (y, line) in reduced.chunks_exact(REDUCED.0).enumerate() {
+        for (sum, block) in sums[y / height].iter_mut().zip(line.chunks_exact(width)) {
+            *sum += block.iter().sum::<f32>();
+        }
+    }
+    sums.map(|row| row.map(|sum| sum / (width * height) as f32))
 }
 
 fn pack(bits: impl Iterator<Item = bool>) -> u64 {
     bits.fold(0, |hash, bit| hash << 1 | u64::from(bit))
 }
 
-fn gradient_hash(reduced: &[u8]) -> u64 {
+fn gradient_hash(reduced: &[f32]) -> u64 {
     let rows = means::<9, 8>(reduced);
-    pack(rows.iter().flat_map(|row| row.windows(2).map(|pair| pair[0] < pair[1])))
+    pack(rows.iter().flat_map(|row| row.windows(2).map(|pair| pair[1] - pair[0] > MARGIN)))
 }
 
-fn mean_hash(reduced: &[u8]) -> u64 {
+fn mean_hash(reduced: &[f32]) -> u64 {
     let rows = means::<8, 8>(reduced);
     let mean = rows.as_flattened().iter().sum::<f32>() / 64.0;
-    pack(rows.as_flattened().iter().map(|v| *v > mean))
+    pack(rows.as_flattened().iter().map(|v| *v > mean + MARGIN))
 }
 
 /// The first eight rows of the 32-point DCT-II.
@@ -81,7 +158,7 @@ static BASIS: LazyLock<[[f32; 32]; 8]> = LazyLock::new(|| {
     })
 });
 
-fn dct_hash(reduced: &[u8]) -> u64 {
+fn dct_hash(reduced: &[f32]) -> u64 {
     let dot = |a: &[f32; 32], b: &[f32; 32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let pixels = means::<32, 32>(reduced);
     let rows = pixels.map(|row| BASIS.each_ref().map(|basis| dot(basis, &row)));
@@ -95,7 +172,53 @@ fn dct_hash(reduced: &[u8]) -> u64 {
     sorted.copy_from_slice(&low.as_flattened()[1..]);
     sorted.sort_unstable_by(f32::total_cmp);
     let median = sorted[31];
-    // The constant term is the picture's brightness; its bit would be the same for all.
+    // The constant term is the picture's brightness; its bit would be the same for all. The margin of one is what
+    // rounding can make of a flat picture; the terms of a photograph are in the thousands.
     low[0][0] = median;
-    pack(low.as_flattened().iter().map(|v| *v > median))
+    pack(low.as_flattened().iter().map(|v| *v > median + 1.0))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::crop;
+
+    fn ramp(rising: bool) -> Frame {
+        let level = |x: u32| (if rising { x } else { 143 - x }) as u8;
+        let data = (0..144 * 90).flat_map(|i| [level(i % 144); 3]).collect();
+        Frame::new(144, 90, data).unwrap()
+    }
+
+    #[test]
+    fn bits_mean_what_they_say() {
+        let (rising, falling) = (PerceptualHashes::of(&ramp(true)), PerceptualHashes::of(&ramp(false)));
+        assert_eq!((rising.d, falling.d), (u64::MAX, 0));
+        assert_eq!((rising.a, falling.a), (0x0F0F_0F0F_0F0F_0F0F, 0xF0F0_F0F0_F0F0_F0F0));
+        assert!(!rising.is_near(&falling));
+        // The constant term has no bit.
+        assert_eq!(rising.p >> 63, 0);
+    }
+
+    #[test]
+    fn one_colour_has_no_edges() {
+        let flat = PerceptualHashes::of(&Frame::filled(33, 17, [90, 120, 40]));
+        assert_eq!((flat.d, flat.a), (0, 0));
+        let pixel = PerceptualHashes::of(&Frame::filled(1, 1, [255; 3]));
+        assert_eq!((pixel.d, pixel.a), (0, 0));
+    }
+
+    #[test]
+    fn the_size_of_a_picture_does_not_matter() {
+        let data = (0..1200u32 * 900).flat_map(|i| {
+            let (x, y) = (i % 1200, i / 1200);
+            [(x * y / 5000) as u8, (x / 8) as u8, ((x / 90 + y / 70) % 2 * 200) as u8]
+        });
+        let large = Frame::new(1200, 900, data.collect()).unwrap();
+        for side in [800, 299, 150, 100] {
+            let small = crop::thumbnail(&large, side);
+            let (p, d, a) = PerceptualHashes::of(&large).distance(&PerceptualHashes::of(&small));
+            assert!(p <= 2 && d <= 4 && a <= 2, "{side}: {p} {d} {a}");
+        }
+    }
 }

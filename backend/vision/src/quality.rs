@@ -138,3 +138,74 @@ fn inside(bbox: &Rect, image: (u32, u32)) -> f64 {
     let area = f64::from(bbox.area());
     if area > 0.0 { f64::from(bbox.intersection(&whole).area()) / area } else { 0.0 }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::{ARCFACE_TEMPLATE, Point};
+
+    fn checkered(dark: u8, light: u8, square: u32) -> Frame {
+        let level =
+            |i: u32| if (i % 112 / square + i / 112 / square).is_multiple_of(2) { dark } else { light };
+        Frame::new(112, 112, (0..112 * 112).flat_map(|i| [level(i); 3]).collect()).unwrap()
+    }
+
+    fn face() -> Detection {
+        let bbox = Rect { x: 20.0, y: 10.0, width: 200.0, height: 300.0 };
+        // The eyes are 70 pixels apart.
+        let landmarks = ARCFACE_TEMPLATE.map(|p| Point { x: p.x * 2.0, y: p.y * 2.0 });
+        Detection { bbox, det_score: 0.9, landmarks }
+    }
+
+    #[test]
+    fn each_fault_has_its_code() {
+        let judge =
+            |chip: &Frame, detection: &Detection| assess(chip, detection, (400, 400), Profile::Standard);
+        let good = checkered(60, 180, 9);
+        let report = judge(&good, &face());
+        assert!(report.passed && report.reasons.is_empty(), "{report:?}");
+        assert!(report.overall > 0.8);
+
+        let with = |change: fn(&mut Detection)| {
+            let mut detection = face();
+            change(&mut detection);
+            judge(&good, &detection).reasons
+        };
+        assert_eq!(
+            with(|d| d.landmarks = d.landmarks.map(|p| Point { x: p.x / 8.0, y: p.y / 8.0 })),
+            ["too_small"]
+        );
+        assert_eq!(with(|d| d.landmarks[2].x += 60.0), ["turned_away"]);
+        assert_eq!(with(|d| d.bbox.x = -150.0), ["truncated"]);
+        assert_eq!(with(|d| d.det_score = 0.3), ["low_score"]);
+        assert_eq!(with(|d| d.det_score = f32::NAN), ["low_score"]);
+        assert_eq!(with(|d| d.landmarks[0].x = f32::NAN), ["too_small", "turned_away"]);
+
+        let codes = |chip: &Frame| judge(chip, &face()).reasons;
+        assert_eq!(codes(&checkered(10, 60, 9)), ["too_dark"]);
+        assert_eq!(codes(&checkered(205, 249, 4)), ["too_bright"]);
+        assert_eq!(codes(&checkered(0, 255, 20)), ["clipped"]);
+        assert_eq!(codes(&Frame::filled(112, 112, [120; 3])), ["too_blurry", "low_contrast"]);
+    }
+
+    #[test]
+    fn off_demands_nothing() {
+        let mut detection = face();
+        detection.det_score = 0.0;
+        let report = assess(&Frame::filled(112, 112, [0; 3]), &detection, (1, 1), Profile::Off);
+        assert!(report.passed && report.reasons.is_empty());
+        assert!(report.overall < 0.1, "{report:?}");
+    }
+
+    #[test]
+    fn reports_survive_json_whatever_the_input() {
+        let mut detection = face();
+        detection.bbox.width = f32::INFINITY;
+        detection.det_score = f32::NAN;
+        detection.landmarks[4].y = f32::NEG_INFINITY;
+        let report = assess(&checkered(0, 255, 1), &detection, (10, 10), Profile::Strict);
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<QualityReport>(&text).unwrap(), report);
+    }
+}

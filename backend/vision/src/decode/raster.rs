@@ -1,6 +1,6 @@
 //! PNG, WebP, GIF and BMP through the `image` crate, brought to 8-bit RGB.
 
-use super::{DecodeError, Format, Limits, corrupt};
+use super::{DecodeError, Format, Limits, corrupt, webp};
 use crate::Frame;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::metadata::Orientation;
@@ -20,17 +20,30 @@ pub(super) fn decode(
     let input = Cursor::new(bytes);
     match format {
         Format::Png => {
+            check_png_header(bytes, limits)?;
             let decoder = PngDecoder::with_limits(input, allowed.clone()).map_err(failed)?;
             read(decoder, format, limits, allowed)
         }
         Format::Webp => {
+            webp::check_frames(bytes, limits)?;
             let decoder = WebPDecoder::new(input).map_err(failed)?;
             let (frame, _) = read(decoder, format, limits, allowed)?;
-            Ok((frame, webp_orientation(bytes)))
+            Ok((frame, webp::orientation(bytes)))
         }
         Format::Gif => read(GifDecoder::new(input).map_err(failed)?, format, limits, allowed),
         Format::Bmp => read(BmpDecoder::new(input).map_err(failed)?, format, limits, allowed),
         Format::Jpeg | Format::Avif => Err(DecodeError::Unsupported(format.name())),
+    }
+}
+
+/// The decoder takes its limits with the first byte and would call a picture over them corrupt. The header chunk comes
+/// first in every PNG, its width and height at the sixteenth byte.
+fn check_png_header(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
+    match bytes.get(16..24) {
+        Some(&[a, b, c, d, e, f, g, h]) => {
+            limits.check(u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -112,20 +125,4 @@ fn rgba<T: Copy>(samples: &[T], narrow: impl Fn(T) -> u8) -> Vec<u8> {
         *pixel = [*r, *g, *b].map(|v| on_white(narrow(v), alpha));
     }
     out
-}
-
-/// The orientation in a WebP file's `EXIF` chunk. Read here because the decoder would allocate whatever length the
-/// chunk claims, and because some writers put JPEG's `Exif\0\0` before the TIFF header.
-fn webp_orientation(bytes: &[u8]) -> Orientation {
-    let mut rest = bytes.get(12..).unwrap_or_default();
-    while let [a, b, c, d, s0, s1, s2, s3, body @ ..] = rest {
-        let size = u32::from_le_bytes([*s0, *s1, *s2, *s3]) as usize;
-        if [*a, *b, *c, *d] == *b"EXIF" {
-            let chunk = body.get(..size).unwrap_or_default();
-            let tiff = chunk.strip_prefix(b"Exif\0\0").unwrap_or(chunk);
-            return Orientation::from_exif_chunk(tiff).unwrap_or(Orientation::NoTransforms);
-        }
-        rest = size.checked_add(size & 1).and_then(|size| body.get(size..)).unwrap_or_default();
-    }
-    Orientation::NoTransforms
 }

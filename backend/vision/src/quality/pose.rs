@@ -64,3 +64,77 @@ fn camera(landmarks: &Landmarks) -> Option<[[f64; 3]; 2]> {
     let flat = rows.as_flattened();
     (flat.iter().all(|v| v.is_finite()) && flat.iter().any(|v| v.abs() > 1e-9)).then_some(rows)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::Point;
+
+    /// The model seen by a scaled orthographic camera, turned by our own conventions.
+    fn seen(yaw: f64, pitch: f64, roll: f64, taller: f64) -> Landmarks {
+        let (turn, nod, lean) = (-yaw.to_radians(), -pitch.to_radians(), roll.to_radians());
+        MODEL.map(|[x, y, z]| {
+            let y = y * taller;
+            let (y, z) = (y * nod.cos() - z * nod.sin(), y * nod.sin() + z * nod.cos());
+            let x = x * turn.cos() + z * turn.sin();
+            let (x, y) = (x * lean.cos() - y * lean.sin(), x * lean.sin() + y * lean.cos());
+            Point { x: (400.0 + 1.7 * x) as f32, y: (300.0 + 1.7 * y) as f32 }
+        })
+    }
+
+    #[test]
+    fn turns_are_recovered() {
+        for yaw in [-60.0, -20.0, 0.0, 35.0] {
+            for pitch in [-40.0, 0.0, 25.0] {
+                for roll in [-170.0, -30.0, 0.0, 90.0] {
+                    let pose = estimate(&seen(yaw, pitch, roll, 1.0));
+                    let off = [pose.yaw - yaw as f32, pose.pitch - pitch as f32, pose.roll - roll as f32];
+                    assert!(off.iter().all(|v| v.abs() < 0.1), "{yaw} {pitch} {roll}: {pose:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn directions_have_the_documented_sign() {
+        let frontal = seen(0.0, 0.0, 0.0, 1.0);
+        let moved = |dx: f32, dy: f32| {
+            let mut landmarks = frontal;
+            landmarks[2] = Point { x: frontal[2].x + dx, y: frontal[2].y + dy };
+            estimate(&landmarks)
+        };
+        // The subject's left is the image's right.
+        assert!(moved(10.0, 0.0).yaw > 5.0 && moved(-10.0, 0.0).yaw < -5.0);
+        assert!(moved(0.0, -10.0).pitch > 5.0 && moved(0.0, 10.0).pitch < -5.0);
+        assert!(seen(0.0, 0.0, 20.0, 1.0)[1].y > frontal[1].y, "clockwise: the eye on the right sinks");
+    }
+
+    #[test]
+    fn a_longer_face_is_not_a_nod() {
+        for taller in [0.88, 1.12] {
+            let pose = estimate(&seen(0.0, 0.0, 0.0, taller));
+            assert!(pose.pitch.abs() < 1.0 && pose.yaw.abs() < 0.1, "{taller}: {pose:?}");
+        }
+    }
+
+    #[test]
+    fn the_score_falls_with_every_turn() {
+        let scores = |pose: fn(f64) -> Landmarks| -> Vec<f32> {
+            (0..8).map(|step| estimate(&pose(f64::from(step) * 10.0)).value).collect()
+        };
+        for falling in [scores(|v| seen(v, 0.0, 0.0, 1.0)), scores(|v| seen(0.0, -v, 0.0, 1.0))] {
+            assert!(falling[0] > 0.999 && falling.windows(2).all(|pair| pair[0] > pair[1]), "{falling:?}");
+        }
+        // A lean in the image plane is undone by the alignment and costs nothing.
+        assert!(estimate(&seen(0.0, 0.0, 45.0, 1.0)).value > 0.999);
+    }
+
+    #[test]
+    fn impossible_landmarks_score_nothing() {
+        let mut odd = seen(0.0, 0.0, 0.0, 1.0);
+        odd[3].x = f32::NAN;
+        assert_eq!(estimate(&odd), Pose::default());
+        assert_eq!(estimate(&[Point { x: 7.0, y: 7.0 }; 5]).value, 0.0);
+    }
+}

@@ -88,9 +88,9 @@ fn edges(grey: &[u8], width: usize, height: usize) -> Edges {
 /// Sums over one run; the slices are two longer than the run.
 fn run(above: &[i16], here: &[i16], below: &[i16], total: &mut Edges) {
     let length = above.len() - 2;
-    let (a0, a1, a2) = (&above[..length], &above[1..=length], &above[2..]);
-    let (h0, h1, h2) = (&here[..length], &here[1..=length], &here[2..]);
-    let (b0, b1, b2) = (&below[..length], &below[1..=length], &below[2..]);
+    let (a0, a1, a2) = (&above[..length], &above[1..=length], &above[2..length + 2]);
+    let (h0, h1, h2) = (&here[..length], &here[1..=length], &here[2..length + 2]);
+    let (b0, b1, b2) = (&below[..length], &below[1..=length], &below[2..length + 2]);
     let (mut laplacian, mut laplacian_squares, mut gradient_squares) = (0i32, 0u32, 0u32);
     for x in 0..length {
         let l = i32::from(a1[x] + b1[x] + h0[x] + h2[x] - 4 * h1[x]);
@@ -112,4 +112,63 @@ fn reflect(at: isize, length: usize) -> usize {
     }
     let last = length as isize - 1;
     (if at < 0 { -at } else { at.min(2 * last - at) }) as usize
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// The same numbers straight from their definitions, pixel by pixel.
+    fn reference(frame: &Frame) -> GreyStatistics {
+        let (width, height) = (frame.width() as isize, frame.height() as isize);
+        let grey = grey(frame);
+        let at = |x: isize, y: isize| {
+            let (x, y) = (reflect(x, width as usize), reflect(y, height as usize));
+            f64::from(grey[y * width as usize + x])
+        };
+        let mut laplacians = Vec::new();
+        let mut gradients = 0.0;
+        for y in 0..height {
+            for x in 0..width {
+                laplacians.push(at(x - 1, y) + at(x + 1, y) + at(x, y - 1) + at(x, y + 1) - 4.0 * at(x, y));
+                let column = |x: isize| at(x, y - 1) + 2.0 * at(x, y) + at(x, y + 1);
+                let row = |y: isize| at(x - 1, y) + 2.0 * at(x, y) + at(x + 1, y);
+                gradients += (column(x + 1) - column(x - 1)).powi(2) + (row(y + 1) - row(y - 1)).powi(2);
+            }
+        }
+        let count = grey.len() as f64;
+        let spread = |values: &[f64]| {
+            let mean = values.iter().sum::<f64>() / count;
+            (mean, values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count)
+        };
+        let levels: Vec<f64> = grey.iter().map(|v| f64::from(*v)).collect();
+        GreyStatistics {
+            laplacian_variance: spread(&laplacians).1,
+            tenengrad: gradients / count,
+            mean: spread(&levels).0,
+            std: spread(&levels).1.sqrt(),
+            clipped: grey.iter().filter(|v| **v <= 5 || **v >= 250).count() as f64 / count,
+        }
+    }
+
+    #[test]
+    fn every_size_agrees_with_the_definitions() {
+        for (width, height) in [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (17, 13), (2500, 3)] {
+            // The hardest edges there are, so that a sum that is too narrow shows.
+            let data = (0..width * height)
+                .flat_map(|i: u32| [if (i * i / 3 + i).is_multiple_of(2) { 0 } else { 255 }; 3]);
+            let frame = Frame::new(width, height, data.collect()).unwrap();
+            let (found, wanted) = (grey_statistics(&frame), reference(&frame));
+            let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.max(1.0);
+            assert!(
+                close(found.laplacian_variance, wanted.laplacian_variance)
+                    && close(found.tenengrad, wanted.tenengrad)
+                    && close(found.mean, wanted.mean)
+                    && close(found.std, wanted.std)
+                    && close(found.clipped, wanted.clipped),
+                "{width}x{height}: {found:?} {wanted:?}"
+            );
+        }
+    }
 }

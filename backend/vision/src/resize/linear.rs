@@ -1,0 +1,59 @@
+//! Bilinear scaling as OpenCV's `INTER_LINEAR`: two by two neighbours whatever the scale.
+
+use crate::Frame;
+
+/// Where an output pixel lies between two input pixels: index of the first and weight of the second in 1/256ths or
+/// 1/2048ths. The second is the next pixel, or the first again at the border, where the weight is zero.
+struct Tap {
+    first: usize,
+    weight: u32,
+}
+
+/// Taps for scaling `from` pixels to `to`, pixel centres at half integers, borders replicated.
+fn taps(from: u32, to: u32, one: u32) -> Vec<Tap> {
+    let scale = f64::from(from) / f64::from(to);
+    let last = f64::from(from - 1);
+    let tap = |i| {
+        let at = ((f64::from(i) + 0.5) * scale - 0.5).clamp(0.0, last);
+        Tap { first: at as usize, weight: (at.fract() * f64::from(one)).round() as u32 }
+    };
+    (0..to).map(tap).collect()
+}
+
+/// Scales `source` to `size` and puts it in the top-left corner of `canvas`; the rest of the canvas is left alone.
+/// `size` must fit the canvas.
+pub(crate) fn linear_into_top_left(source: &Frame, canvas: &mut Frame, size: (u32, u32)) {
+    let source_row = source.width() as usize * 3;
+    let canvas_row = canvas.width() as usize * 3;
+    let columns = taps(source.width(), size.0, 2048);
+    let rows = taps(source.height(), size.1, 256);
+    // The rows are blended first: that runs over contiguous bytes, and only rows that are needed are touched. One pixel
+    // of padding lets the last column read its right neighbour.
+    let mut blended = vec![0u16; source_row + 3];
+    for (line, row) in canvas.data_mut().chunks_exact_mut(canvas_row).zip(&rows) {
+        let upper = row.first * source_row;
+        let lower = (row.first + 1).min(source.height() as usize - 1) * source_row;
+        blend(
+            &source.data()[upper..upper + source_row],
+            &source.data()[lower..lower + source_row],
+            row.weight as u16,
+            &mut blended,
+        );
+        for (pixel, column) in line.as_chunks_mut::<3>().0.iter_mut().zip(&columns) {
+            let Some(pair) = blended[column.first * 3..].first_chunk::<6>() else { break };
+            let (left, right) = (2048 - column.weight, column.weight);
+            *pixel = std::array::from_fn(|c| {
+                let sum = u32::from(pair[c]) * left + u32::from(pair[c + 3]) * right;
+                ((sum + (1 << 18)) >> 19) as u8
+            });
+        }
+    }
+}
+
+/// `upper * (256 - weight) + lower * weight`, which 16 bits hold exactly.
+fn blend(upper: &[u8], lower: &[u8], weight: u16, out: &mut [u16]) {
+    let rest = 256 - weight;
+    for ((out, upper), lower) in out.iter_mut().zip(upper).zip(lower) {
+        *out = u16::from(*upper) * rest + u16::from(*lower) * weight;
+    }
+}

@@ -1,0 +1,280 @@
+//! Decoding of every kind of file that the crate claims to read, and refusal of the rest.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::path::Path;
+use vision::{DecodeError, Format, Frame, Limits, decode, encode};
+
+const RED: [u8; 3] = [200, 40, 40];
+const GREEN: [u8; 3] = [40, 180, 60];
+const BLUE: [u8; 3] = [40, 60, 200];
+const GREY: [u8; 3] = [128; 3];
+const WHITE: [u8; 3] = [255; 3];
+
+fn fixture(name: &str) -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).unwrap()
+}
+
+fn read(bytes: &[u8]) -> Result<vision::Decoded, DecodeError> {
+    decode(bytes, &Limits::default())
+}
+
+/// The centre of each quadrant: upper left, upper right, lower left, lower right.
+fn quadrants(frame: &Frame) -> [[u8; 3]; 4] {
+    let (w, h) = (frame.width(), frame.height());
+    [(1, 1), (3, 1), (1, 3), (3, 3)].map(|(x, y)| frame.pixel(w * x / 4, h * y / 4))
+}
+
+fn assert_near(name: &str, found: [[u8; 3]; 4], wanted: [[u8; 3]; 4], tolerance: u8) {
+    let off = found.as_flattened().iter().zip(wanted.as_flattened()).map(|(a, b)| a.abs_diff(*b)).max();
+    assert!(off.unwrap() <= tolerance, "{name}: {found:?} is not {wanted:?}");
+}
+
+/// BT.601.
+fn grey_of([r, g, b]: [u8; 3]) -> [u8; 3] {
+    [(0.299 * f32::from(r) + 0.587 * f32::from(g) + 0.114 * f32::from(b)).round() as u8; 3]
+}
+
+#[test]
+fn every_kind_of_file() {
+    let colours = [RED, GREEN, BLUE, GREY];
+    let on_white = [RED, GREEN, BLUE, WHITE];
+    let greys = colours.map(grey_of);
+    let bits = greys.map(|[v, ..]| if v > 100 { WHITE } else { [0; 3] });
+    let [red, green, blue, _] = greys;
+    let cases = [
+        ("baseline_444.jpg", Format::Jpeg, colours, 4),
+        ("baseline_420.jpg", Format::Jpeg, colours, 4),
+        ("progressive.jpg", Format::Jpeg, colours, 4),
+        ("restart.jpg", Format::Jpeg, colours, 4),
+        ("grey.jpg", Format::Jpeg, greys, 2),
+        ("cmyk.jpg", Format::Jpeg, colours, 4),
+        ("ycck.jpg", Format::Jpeg, colours, 6),
+        ("rgb8.png", Format::Png, colours, 0),
+        ("rgba8.png", Format::Png, on_white, 0),
+        ("grey_alpha.png", Format::Png, [red, green, blue, WHITE], 1),
+        ("palette.png", Format::Png, colours, 0),
+        ("palette_clear.png", Format::Png, on_white, 0),
+        ("one_bit.png", Format::Png, bits, 0),
+        ("rgb16.png", Format::Png, colours, 0),
+        ("rgba16.png", Format::Png, on_white, 0),
+        ("grey16.png", Format::Png, greys, 1),
+        ("lossy.webp", Format::Webp, colours, 6),
+        ("lossless.webp", Format::Webp, colours, 0),
+        ("clear.webp", Format::Webp, on_white, 0),
+        ("clear_lossy.webp", Format::Webp, on_white, 6),
+        ("animated.webp", Format::Webp, colours, 0),
+        ("still.gif", Format::Gif, colours, 0),
+        ("clear.gif", Format::Gif, on_white, 0),
+        ("animated.gif", Format::Gif, colours, 0),
+        ("rgb.bmp", Format::Bmp, colours, 0),
+        ("palette.bmp", Format::Bmp, colours, 0),
+    ];
+    for (name, format, wanted, tolerance) in cases {
+        let bytes = fixture(name);
+        let decoded = read(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(
+            (decoded.format, decoded.frame.width(), decoded.frame.height()),
+            (format, 48, 32),
+            "{name}"
+        );
+        assert_near(name, quadrants(&decoded.frame), wanted, tolerance);
+    }
+}
+
+/// A TIFF directory with nothing but the orientation, as cameras write it.
+fn exif(orientation: u16, big_endian: bool) -> Vec<u8> {
+    let mut tiff = Vec::new();
+    let short = |v: u16| if big_endian { v.to_be_bytes() } else { v.to_le_bytes() };
+    let long = |v: u32| if big_endian { v.to_be_bytes() } else { v.to_le_bytes() };
+    tiff.extend_from_slice(if big_endian { b"MM" } else { b"II" });
+    tiff.extend(short(42));
+    tiff.extend(long(8));
+    tiff.extend(short(1));
+    tiff.extend(short(0x0112));
+    tiff.extend(short(3));
+    tiff.extend(long(1));
+    tiff.extend(short(orientation));
+    tiff.extend([0; 6]);
+    tiff
+}
+
+fn jpeg_with(orientation: u16, big_endian: bool) -> Vec<u8> {
+    let body = fixture("baseline_444.jpg");
+    let mut segment = b"Exif\0\0".to_vec();
+    segment.extend(exif(orientation, big_endian));
+    let length = (segment.len() + 2) as u16;
+    [&body[..2], &[0xFF, 0xE1], &length.to_be_bytes(), &segment, &body[2..]].concat()
+}
+
+#[test]
+fn exif_orientations_one_to_eight() {
+    // What each stored picture looks like when it is upright, quadrants in reading order.
+    let upright = [
+        [RED, GREEN, BLUE, GREY],
+        [GREEN, RED, GREY, BLUE],
+        [GREY, BLUE, GREEN, RED],
+        [BLUE, GREY, RED, GREEN],
+        [RED, BLUE, GREEN, GREY],
+        [BLUE, RED, GREY, GREEN],
+        [GREY, GREEN, BLUE, RED],
+        [GREEN, GREY, RED, BLUE],
+    ];
+    for (orientation, wanted) in (1u16..).zip(upright) {
+        let frame = read(&jpeg_with(orientation, orientation % 2 == 0)).unwrap().frame;
+        let size = if orientation < 5 { (48, 32) } else { (32, 48) };
+        assert_eq!((frame.width(), frame.height()), size, "{orientation}");
+        assert_near(&format!("orientation {orientation}"), quadrants(&frame), wanted, 4);
+    }
+    for nonsense in [0, 9, 0x0100] {
+        let frame = read(&jpeg_with(nonsense, false)).unwrap().frame;
+        assert_near("nonsense", quadrants(&frame), upright[0], 4);
+    }
+}
+
+#[test]
+fn webp_orientation() {
+    let plain = fixture("lossless.webp");
+    let vp8l = &plain[12..];
+    for prefix in [&b""[..], b"Exif\0\0"] {
+        let mut body = b"WEBPVP8X\x0a\0\0\0\x08\0\0\0\x2f\0\0\x1f\0\0".to_vec();
+        body.extend_from_slice(vp8l);
+        let chunk = [prefix, &exif(6, false)].concat();
+        body.extend_from_slice(b"EXIF");
+        body.extend((chunk.len() as u32).to_le_bytes());
+        body.extend(&chunk);
+        let file = [b"RIFF", &(body.len() as u32).to_le_bytes()[..], &body].concat();
+        let frame = read(&file).unwrap().frame;
+        assert_eq!((frame.width(), frame.height()), (32, 48));
+        assert_near("turned webp", quadrants(&frame), [BLUE, RED, GREY, GREEN], 0);
+    }
+}
+
+/// A picture with something on every pixel.
+fn busy(width: u32, height: u32) -> Frame {
+    let pixel = |i: u32| {
+        let (x, y) = (i % width, i / width);
+        [(x * 7 + y * 3) as u8, (x * y / 5) as u8, (200 - x % 150) as u8]
+    };
+    Frame::new(width, height, (0..width * height).flat_map(pixel).collect()).unwrap()
+}
+
+#[test]
+fn a_jpeg_without_its_end_gives_the_part_that_is_there() {
+    let whole = encode::jpeg(&busy(256, 256), 90);
+    let complete = read(&whole).unwrap().frame;
+    let part = read(&whole[..whole.len() / 2]).unwrap().frame;
+    assert_eq!((part.width(), part.height()), (256, 256));
+    let upper = 256 * 3 * 96;
+    assert_eq!(part.data()[..upper], complete.data()[..upper]);
+    assert_ne!(part, complete);
+
+    let scan = whole.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
+    let header_only = read(&whole[..scan + 40]).unwrap_err();
+    assert_eq!(header_only.code(), "corrupt_image", "{header_only}");
+    assert_eq!(read(&whole[..scan / 2]).unwrap_err().code(), "corrupt_image");
+}
+
+#[test]
+fn truncated_files_of_other_formats_are_corrupt() {
+    for name in ["rgb8.png", "lossless.webp", "still.gif", "rgb.bmp"] {
+        let bytes = fixture(name);
+        let error = read(&bytes[..bytes.len() / 2]).unwrap_err();
+        assert_eq!(error.code(), "corrupt_image", "{name}: {error}");
+    }
+}
+
+#[test]
+fn what_is_no_picture_is_named_so() {
+    let not_images: [&[u8]; 6] = [
+        b"",
+        b"\xff\xd8",
+        b"<html><body>no</body></html>",
+        b"BM is a car maker's half",
+        b"RIFF\0\0\0\0WAVE",
+        &[0; 64],
+    ];
+    for bytes in not_images {
+        assert_eq!(read(bytes).unwrap_err(), DecodeError::NotAnImage, "{bytes:?}");
+    }
+    let heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic";
+    assert_eq!(read(heic).unwrap_err(), DecodeError::Unsupported("heic"));
+    let avif = b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf";
+    assert_eq!(Format::sniff(avif), Some(Format::Avif));
+    assert_eq!(read(avif).unwrap_err(), DecodeError::Unsupported("avif"));
+    assert_eq!(read(b"II*\0\x08\0\0\0").unwrap_err(), DecodeError::Unsupported("tiff"));
+    assert_eq!(read(b"\xff\x0a\0\0").unwrap_err().code(), "unsupported_format");
+}
+
+#[test]
+fn sizes_are_refused_before_anything_is_allocated() {
+    // Headers that claim the largest size each format can; a decoder that allocated it would need gigabytes.
+    let mut jpeg = fixture("baseline_444.jpg");
+    let frame = jpeg.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+    jpeg[frame + 5..frame + 9].copy_from_slice(&[0xFF; 4]);
+    let mut gif = fixture("still.gif");
+    gif[6..10].copy_from_slice(&[0xFF; 4]);
+    let mut bmp = fixture("rgb.bmp");
+    bmp[18..26].copy_from_slice(&[0xFF, 0xFF, 0, 0, 0xFF, 0xFF, 0, 0]);
+    let mut claims = fixture("lossless.webp");
+    claims[21..25].copy_from_slice(&0x0FFF_BFFEu32.to_le_bytes());
+    // A canvas as it should be around a frame of the largest size.
+    let mut body = b"WEBPVP8X\x0a\0\0\0\0\0\0\0\x2f\0\0\x1f\0\0VP8 \x0a\0\0\0".to_vec();
+    body.extend([0, 0, 0, 0x9d, 0x01, 0x2a, 0xFF, 0x3F, 0xFF, 0x3F]);
+    let hidden = [b"RIFF", &(body.len() as u32).to_le_bytes()[..], &body].concat();
+    for (name, bytes) in [
+        ("jpeg", jpeg),
+        ("gif", gif),
+        ("bmp", bmp),
+        ("webp", claims),
+        ("hidden", hidden),
+        ("png", large_png()),
+    ] {
+        let error = read(&bytes).unwrap_err();
+        assert_eq!(error.code(), "image_too_large", "{name}: {error}");
+    }
+
+    let small = encode::png(&busy(64, 16));
+    let limits = Limits { max_side: 63, ..Limits::default() };
+    let error = decode(&small, &limits).unwrap_err();
+    assert!(matches!(error, DecodeError::TooLarge { width: 64, height: 16, max_side: 63, .. }), "{error}");
+    let limits = Limits { max_pixels: 64 * 16 - 1, ..Limits::default() };
+    assert_eq!(decode(&small, &limits).unwrap_err().code(), "image_too_large");
+    let limits = Limits { max_pixels: 64 * 16, max_side: 64, max_bytes: small.len() };
+    assert!(decode(&small, &limits).is_ok());
+    let limits = Limits { max_bytes: small.len() - 1, ..Limits::default() };
+    let error = decode(&small, &limits).unwrap_err();
+    assert_eq!(error, DecodeError::TooManyBytes { bytes: small.len(), limit: small.len() - 1 });
+}
+
+/// A PNG header of 100,000 x 100,000 pixels with a right checksum.
+fn large_png() -> Vec<u8> {
+    let mut header = b"IHDR".to_vec();
+    header.extend(100_000u32.to_be_bytes());
+    header.extend(100_000u32.to_be_bytes());
+    header.extend([8, 2, 0, 0, 0]);
+    let checksum = !header.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 })
+    });
+    let parts: [&[u8]; 5] = [
+        b"\x89PNG\r\n\x1a\n",
+        &13u32.to_be_bytes(),
+        &header,
+        &checksum.to_be_bytes(),
+        b"\0\0\0\0IDAT\x35\xaf\x06\x1e",
+    ];
+    parts.concat()
+}
+
+#[test]
+fn what_is_encoded_can_be_decoded() {
+    let frame = busy(61, 47);
+    let png = encode::png(&frame);
+    assert_eq!(Format::sniff(&png), Some(Format::Png));
+    assert_eq!(read(&png).unwrap().frame, frame);
+    let coarse = encode::jpeg(&frame, 0);
+    let fine = encode::jpeg(&frame, 255);
+    assert!(coarse.len() < fine.len());
+    let again = read(&fine).unwrap().frame;
+    let off: u64 = again.data().iter().zip(frame.data()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+    assert!(off / (frame.data().len() as u64) < 12, "{off}");
+}

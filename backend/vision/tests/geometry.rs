@@ -1,0 +1,127 @@
+//! Geometry that must hold for any numbers.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use proptest::prelude::*;
+use vision::{ARCFACE_TEMPLATE, Detection, Frame, Landmarks, Letterbox, Point, Rect, Similarity, crop, nms};
+
+fn points() -> impl Strategy<Value = Landmarks> {
+    prop::array::uniform5((0.0f32..2000.0, 0.0f32..2000.0).prop_map(|(x, y)| Point { x, y }))
+}
+
+fn boxes(reach: f32) -> impl Strategy<Value = Rect> {
+    (-50.0..reach, -50.0..reach, 1.0..reach, 1.0..reach).prop_map(|(x, y, width, height)| Rect {
+        x,
+        y,
+        width,
+        height,
+    })
+}
+
+fn detections() -> impl Strategy<Value = Vec<Detection>> {
+    let one = (boxes(300.0), 0.0f32..1.0, points());
+    prop::collection::vec(one, 0..40).prop_map(|found| {
+        found
+            .into_iter()
+            .map(|(bbox, det_score, landmarks)| Detection { bbox, det_score, landmarks })
+            .collect()
+    })
+}
+
+fn frames() -> impl Strategy<Value = Frame> {
+    (1u32..80, 1u32..80, any::<u64>()).prop_map(|(width, height, seed)| {
+        let byte = |i: u32| (seed.rotate_left(i % 64) ^ u64::from(i).wrapping_mul(0x9E37_79B9)) as u8;
+        Frame::new(width, height, (0..width * height * 3).map(byte).collect()).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn letterbox_fills_one_side_and_restores(
+        image in (1u32..9000, 1u32..9000), side in 32u32..1600, bbox in boxes(600.0), landmarks in points(),
+    ) {
+        let fitted = Letterbox::fit(image, (side, side));
+        let (width, height) = fitted.content;
+        prop_assert!((1..=side).contains(&width) && (1..=side).contains(&height));
+        prop_assert!(width == side || height == side);
+
+        let forth = |v: f32| v * fitted.scale;
+        let detection = Detection { bbox, det_score: 0.5, landmarks };
+        let on_canvas = Detection {
+            bbox: Rect {
+                x: forth(bbox.x), y: forth(bbox.y), width: forth(bbox.width), height: forth(bbox.height),
+            },
+            det_score: 0.5,
+            landmarks: landmarks.map(|p| Point { x: forth(p.x), y: forth(p.y) }),
+        };
+        let back = fitted.restore(&on_canvas);
+        let close = |a: f32, b: f32| (a - b).abs() <= 1e-3 + b.abs() * 1e-5;
+        prop_assert!(close(back.bbox.x, detection.bbox.x) && close(back.bbox.height, detection.bbox.height));
+        for (a, b) in back.landmarks.iter().zip(&detection.landmarks) {
+            prop_assert!(close(a.x, b.x) && close(a.y, b.y));
+        }
+        prop_assert_eq!(back.det_score, detection.det_score);
+    }
+
+    #[test]
+    fn estimate_recovers_a_known_similarity(
+        angle in -3.1f32..3.1, scale in 0.05f32..20.0, tx in -500.0f32..500.0, ty in -500.0f32..500.0,
+    ) {
+        let known = Similarity { a: scale * angle.cos(), b: scale * angle.sin(), tx, ty };
+        let moved = ARCFACE_TEMPLATE.map(|p| known.apply(p));
+        let found = Similarity::estimate(&ARCFACE_TEMPLATE, &moved).unwrap();
+        for p in ARCFACE_TEMPLATE {
+            let (a, b) = (known.apply(p), found.apply(p));
+            prop_assert!(a.distance(b) < 1e-2 + scale * 1e-3, "{known:?} {found:?}");
+        }
+    }
+
+    #[test]
+    fn no_similarity_nearby_fits_better(from in points(), to in points(), nudge in prop::array::uniform4(-0.01f32..0.01)) {
+        let Some(best) = Similarity::estimate(&from, &to) else { return Ok(()) };
+        let other = Similarity { a: best.a + nudge[0], b: best.b + nudge[1], tx: best.tx + nudge[2], ty: best.ty + nudge[3] };
+        let cost = |s: &Similarity| -> f64 {
+            from.iter().zip(&to).map(|(f, t)| f64::from(s.apply(*f).distance(*t)).powi(2)).sum()
+        };
+        prop_assert!(cost(&best) <= cost(&other) * (1.0 + 1e-5) + 1e-3);
+    }
+
+    #[test]
+    fn four_quarter_turns_are_none(frame in frames()) {
+        let once = crop::rotate(&frame, 90);
+        prop_assert_eq!((once.width(), once.height()), (frame.height(), frame.width()));
+        // Clockwise: the top left corner goes to the top right.
+        prop_assert_eq!(once.pixel(once.width() - 1, 0), frame.pixel(0, 0));
+        let twice = crop::rotate(&once, 90);
+        prop_assert_eq!(&twice, &crop::rotate(&frame, 180));
+        let thrice = crop::rotate(&twice, 90);
+        prop_assert_eq!(&thrice, &crop::rotate(&frame, 270));
+        prop_assert_eq!(&crop::rotate(&thrice, 90), &frame);
+        prop_assert_eq!(&crop::mirror(&crop::mirror(&frame)), &frame);
+    }
+
+    #[test]
+    fn crops_and_thumbnails_stay_inside(
+        frame in frames(), x in -1e6f32..1e6, y in -100f32..100.0, width in 0f32..200.0, height in 0f32..200.0,
+        margin in -1f32..2.0, side in 0u32..100,
+    ) {
+        let cut = crop::face_crop(&frame, &Rect { x, y, width, height }, margin);
+        prop_assert!(cut.width() <= frame.width() && cut.height() <= frame.height());
+        let small = crop::thumbnail(&frame, side);
+        prop_assert!(small.width().max(small.height()) <= side.max(1));
+        prop_assert!(small.width() <= frame.width() && small.height() <= frame.height());
+    }
+
+    #[test]
+    fn nms_keeps_the_best_of_each_group(found in detections(), iou in 0.0f32..1.0) {
+        let kept = nms(found.clone(), iou);
+        prop_assert!(kept.windows(2).all(|pair| pair[0].det_score >= pair[1].det_score));
+        for (i, a) in kept.iter().enumerate() {
+            prop_assert!(kept[i + 1..].iter().all(|b| a.bbox.iou(&b.bbox) <= iou));
+        }
+        // Whatever was dropped is covered by something at least as good.
+        for d in &found {
+            let covered = kept.iter().any(|k| k == d || (k.det_score >= d.det_score && k.bbox.iou(&d.bbox) > iou));
+            prop_assert!(covered);
+        }
+    }
+}
