@@ -113,8 +113,8 @@ impl DecodeError {
 
 /// Decodes `bytes` into an upright RGB frame.
 ///
-/// A JPEG whose end is missing gives the part that is there, the rest in mid grey, as long as at least a tenth of its
-/// rows could be decoded. Every other damage is [`DecodeError::Corrupt`]. Never panics: a panic inside a decoder is
+/// A JPEG whose end is missing gives the part that is there as long as at least a tenth of its rows could be decoded:
+/// the rest is mid grey in a baseline file, while a progressive one is coarser as a whole. Every other damage is [`DecodeError::Corrupt`]. Never panics: a panic inside a decoder is
 /// caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     if bytes.len() > limits.max_bytes {
