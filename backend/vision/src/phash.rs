@@ -218,7 +218,8 @@ mod tests {
         for side in [800, 299, 150, 100] {
             let small = crop::thumbnail(&large, side);
             let (p, d, a) = PerceptualHashes::of(&large).distance(&PerceptualHashes::of(&small));
-            assert!(p <= 2 && d <= 4 && a <= 2, "{side}: {p} {d} {a}");
+            // A picture counts as the same up to ten bits of `p`; the scaling itself may cost three of them.
+            assert!(p <= 3 && d <= 4 && a <= 2, "{side}: {p} {d} {a}");
         }
     }
 }

@@ -68,7 +68,9 @@ impl From<QueueError> for ApiError {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::NotFound(_) => Self::new(Code::NotFound, error.to_string()),
-            QueueError::Stale(_) | QueueError::Duplicate { .. } => Self::new(Code::Conflict, error.to_string()),
+            QueueError::Stale(_) | QueueError::Duplicate { .. } => {
+                Self::new(Code::Conflict, error.to_string())
+            }
             other => Self::internal(other),
         }
     }
