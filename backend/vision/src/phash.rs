@@ -11,7 +11,7 @@
 //! | JPEG quality 75 | 0 / 0 / 1 | 0 / 0 / 1 | 0 / 0 / 2 | 47 |
 //! | JPEG quality 30 | 0 / 0 / 2 | 0 / 1 / 9 | 0 / 0 / 12 | 47 |
 //! | JPEG quality 10 | 0 / 2 / 4 | 1 / 3 / 13 | 0 / 1 / 3 | 46 |
-//! | half the size | 0 / 2 / 2 | 0 / 1 / 1 | 0 / 1 / 1 | 47 |
+//! | half the size | 0 / 1 / 2 | 0 / 1 / 1 | 0 / 1 / 1 | 47 |
 //! | longer side 160 | 0 / 0 / 2 | 0 / 1 / 2 | 0 / 0 / 1 | 47 |
 //! | white watermark in a corner | 8 / 16 / 24 | 1 / 2 / 3 | 2 / 4 / 22 | 46 |
 //! | black watermark in a corner | 4 / 8 / 14 | 0 / 2 / 3 | 1 / 3 / 13 | 46 |
