@@ -4,70 +4,12 @@
 mod common;
 
 use common::process::{Finished, Workplace};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Lines, Read, Write};
+use common::service::{Service, get};
+use rustix::process::Signal;
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 use testing::TestDatabase;
-
-/// A running service.
-struct Service {
-    child: Child,
-    base: String,
-    lines: Lines<BufReader<ChildStderr>>,
-    log: String,
-}
-
-impl Service {
-    /// Starts it and waits for the line that says where it is.
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut service = Self { child, base: String::new(), lines, log: String::new() };
-        let ready = service.wait_for("facecrawl", "is ready");
-        let base = ready.split_whitespace().find(|word| word.starts_with("http://"));
-        service.base = base.unwrap_or_default().to_owned();
-        service
-    }
-
-    /// Reads the log up to the line that starts and goes on like this.
-    fn wait_for(&mut self, start: &str, part: &str) -> String {
-        for line in self.lines.by_ref().map_while(Result::ok) {
-            self.log.push_str(&format!("{line}\n"));
-            if line.starts_with(start) && line.contains(part) {
-                return line;
-            }
-        }
-        panic!("it ended without saying `{part}`:\n{}", self.log)
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Status and log.
-    fn ended(&mut self) -> (Option<i32>, String) {
-        let rest: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
-        let status = self.child.wait().unwrap();
-        (status.code(), format!("{}{}", self.log, rest.join("\n")))
-    }
-}
-
-impl Drop for Service {
-    /// For a test that fails before it stopped its service; otherwise there is nothing left to kill.
-    fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _reaped = self.child.wait();
-    }
-}
-
-async fn get(url: &str) -> (u16, String) {
-    let _already = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
-    let response = client.get(url).send().await.unwrap();
-    (response.status().as_u16(), response.text().await.unwrap())
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn up_is_ready_answers_and_stops_when_asked() {

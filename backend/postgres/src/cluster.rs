@@ -2,7 +2,7 @@
 
 use crate::identity::Identity;
 use crate::initialise::{self, beside};
-use crate::{Config, Error, takeover};
+use crate::{Config, Error, reachable, takeover};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
@@ -33,12 +33,15 @@ impl Cluster {
     /// # Errors
     /// [`Error::InUse`] when another process holds the data; see [`Error`] for the rest.
     pub async fn start(config: &Config) -> Result<Self, Error> {
-        let config = absolute(config)?;
+        let mut config = absolute(config)?;
         if !config.bin_dir.join("postgres").is_file() || !config.bin_dir.join("initdb").is_file() {
             return Err(Error::NoBinaries(config.bin_dir));
         }
         let lock = takeover::lock(&config.data_dir)?;
-        let identity = Identity::choose(&config.bin_dir, &config.data_dir)?;
+        let identity = Identity::choose(&config.data_dir)?;
+        if !identity.reaches(&config.bin_dir) {
+            config.bin_dir = reachable::copy_of(&config.bin_dir)?;
+        }
         initialise::ensure(&config, &identity).await?;
         let socket_dir = socket_dir(&config.data_dir);
         identity.private_folder(&socket_dir)?;

@@ -2,8 +2,8 @@
 //!
 //! An ordinary user runs it as itself. Root hands it to an unprivileged user: the owner of existing data, else the
 //! system's `postgres` user, else `nobody`. Where a parent folder is closed to that user (a checkout under a private
-//! home), the server additionally gets the one capability that lets it pass through closed folders (read and search,
-//! not write), by `setpriv` from util-linux.
+//! home), the server additionally gets the one capability that lets it pass through closed folders to its data (read and
+//! search, not write), by `setpriv` from util-linux; its programs are copied to where it can reach them.
 
 use crate::Error;
 use std::os::unix::fs::MetadataExt;
@@ -19,14 +19,14 @@ pub struct Identity {
 const NOBODY: (u32, u32) = (65534, 65534);
 
 impl Identity {
-    /// Decides for a cluster in `data_dir` with the binaries in `bin_dir` (both absolute).
-    pub fn choose(bin_dir: &Path, data_dir: &Path) -> Result<Self, Error> {
+    /// Decides for a cluster in `data_dir` (absolute).
+    pub fn choose(data_dir: &Path) -> Result<Self, Error> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self { switch: None, search: false });
         }
         let owner = std::fs::metadata(data_dir).ok().map(|m| (m.uid(), m.gid())).filter(|(uid, _)| *uid != 0);
         let (uid, gid) = owner.or_else(|| passwd_entry("postgres")).unwrap_or(NOBODY);
-        let closed = [bin_dir, data_dir].into_iter().find_map(|path| closed_folder(path, uid, gid));
+        let closed = closed_folder(data_dir, uid, gid);
         if let Some(path) = &closed
             && which("setpriv").is_none()
         {
@@ -34,6 +34,14 @@ impl Identity {
             return Err(Error::Unreachable { uid, path: path.clone(), reason });
         }
         Ok(Self { switch: Some((uid, gid)), search: closed.is_some() })
+    }
+
+    /// Whether the programs in `bin_dir` can be run as they lie.
+    pub fn reaches(&self, bin_dir: &Path) -> bool {
+        self.switch.is_none_or(|(uid, gid)| {
+            let real = bin_dir.canonicalize().unwrap_or_else(|_| bin_dir.to_path_buf());
+            [bin_dir, &real].into_iter().all(|path| closed_folder(path, uid, gid).is_none())
+        })
     }
 
     /// A command that will run as this identity.

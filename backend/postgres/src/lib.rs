@@ -11,6 +11,7 @@
 mod cluster;
 pub mod identity;
 mod initialise;
+mod reachable;
 mod takeover;
 
 pub use cluster::Cluster;

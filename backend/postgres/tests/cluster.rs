@@ -12,7 +12,9 @@ fn bin_dir() -> PathBuf {
 
 /// A folder that only its owner can enter, as `mktemp -d` makes them: root's server has to cope with that.
 fn scratch() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("facecrawl-pg-").tempdir().unwrap()
+    use std::os::unix::fs::PermissionsExt;
+    let closed = std::fs::Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix("facecrawl-pg-").permissions(closed).tempdir().unwrap()
 }
 
 fn config(folder: &Path) -> Config {
@@ -116,6 +118,24 @@ async fn a_long_path_and_a_name_with_spaces_work() {
     let cluster = Cluster::start(&config(&long)).await.unwrap();
     assert_eq!(sql(&cluster, "select 1"), "1");
     cluster.stop().await;
+}
+
+/// A whole checkout under a private home: root's server can enter neither its data nor its programs by itself.
+#[tokio::test]
+async fn programs_in_a_closed_folder_work() {
+    let folder = scratch();
+    let installation = folder.path().join("runtime");
+    let source = bin_dir().ancestors().nth(3).unwrap().to_path_buf();
+    let copied = Command::new("cp").arg("-R").arg(&source).arg(&installation).status().unwrap();
+    assert!(copied.success());
+    let bin = installation.join("bin");
+    let config = Config::new(&bin, folder.path().join("postgres")).with_setting("fsync=off");
+    for _ in 0..2 {
+        let cluster = Cluster::start(&config).await.unwrap();
+        assert_eq!(sql(&cluster, "select 1"), "1");
+        sql(&cluster, "create extension if not exists vector");
+        cluster.stop().await;
+    }
 }
 
 #[tokio::test]

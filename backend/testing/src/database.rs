@@ -42,6 +42,11 @@ impl TestDatabase {
         store::Store::from_pool(self.pool.clone())
     }
 
+    /// Runs one statement, for tests of whole processes that reach behind the service's back.
+    pub async fn execute(&self, statement: &'static str) {
+        sqlx::query(statement).execute(&self.pool).await.expect("the statement runs");
+    }
+
     /// Its URL, for processes of their own.
     pub fn url(&self) -> String {
         let mut url = url::Url::parse(&std::env::var("TEST_DATABASE_URL").unwrap_or_default())

@@ -2,3 +2,5 @@
 #![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub)]
 pub mod files;
 pub mod process;
+#[cfg(unix)]
+pub mod service;

@@ -1,0 +1,116 @@
+//! The service killed in mid-crawl: nothing is lost, nothing is stored twice.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::response::{Html, IntoResponse};
+use axum::routing::get as route;
+use common::process::Workplace;
+use common::service::{Service, get};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use testing::TestDatabase;
+use tokio::sync::watch;
+
+/// Images answered before the gate closes.
+const BEFORE_THE_GATE: usize = 6;
+
+/// A page with pictures; after some of them the others are not answered until the gate opens.
+struct Site {
+    images: BTreeMap<String, Vec<u8>>,
+    asked: AtomicUsize,
+    open: watch::Sender<bool>,
+}
+
+async fn page(State(site): State<Arc<Site>>) -> Html<String> {
+    Html(site.images.keys().map(|name| format!("<img src=\"/i/{name}\">")).collect())
+}
+
+async fn image(State(site): State<Arc<Site>>, Path(name): Path<String>) -> impl IntoResponse {
+    if site.asked.fetch_add(1, Ordering::SeqCst) >= BEFORE_THE_GATE {
+        let _ = site.open.subscribe().wait_for(|open| *open).await;
+    }
+    site.images[&name].clone()
+}
+
+/// Asks until the answer is right; a minute is far more than the slowest machine needs.
+async fn until(url: &str, right: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let answer: Value = serde_json::from_str(&get(url).await.1).unwrap();
+        if right(&answer) {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{answer:#}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() {
+    let Some(files) = testing::images() else { return };
+    let images: BTreeMap<String, Vec<u8>> = (files.iter().take(24))
+        .map(|file| (file.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(file).unwrap()))
+        .collect();
+    let total = images.len() as i64;
+    let site = Arc::new(Site { images, asked: AtomicUsize::new(0), open: watch::Sender::new(false) });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let seed = format!("http://{}/", listener.local_addr().unwrap());
+    let router =
+        Router::new().route("/", route(page)).route("/i/{name}", route(image)).with_state(site.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    let start = || {
+        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        command.env("DATABASE_URL", database.url());
+        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
+        Service::start(&mut command)
+    };
+    let mut service = start();
+    assert_eq!(get(&format!("{}/health/live", service.base)).await.0, 200);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let created = client
+        .post(format!("{}/crawls", service.base))
+        .json(&json!({ "seeds": [seed] }))
+        .send()
+        .await
+        .unwrap();
+    let created: Value = created.json().await.unwrap();
+    let id = created["id"].as_str().unwrap().to_owned();
+
+    // Some are stored, others are in the workers' hands: now.
+    let crawl = |base: &str| format!("{base}/crawls/{id}");
+    let stored = |answer: &Value| {
+        let images = &answer["counts"]["images"];
+        images["processed"].as_i64().unwrap() + images["duplicate"].as_i64().unwrap()
+    };
+    until(&crawl(&service.base), |answer| stored(answer) == BEFORE_THE_GATE as i64).await;
+    service.signal(Signal::KILL);
+    let _ = service.ended();
+
+    // Nobody waits for leases to run out in a test.
+    database
+        .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
+        .await;
+    site.open.send_replace(true);
+    let service = start();
+    let answer = until(&crawl(&service.base), |answer| answer["state"] != "running").await;
+    assert_eq!(answer["state"], "completed", "{answer:#}");
+    assert_eq!(answer["counts"]["images"]["failed"], 0, "{answer:#}");
+    assert_eq!(stored(&answer), total, "every image is accounted for: {answer:#}");
+
+    let (_, listed) = get(&format!("{}/images?limit=1000", service.base)).await;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let listed = listed["images"].as_array().unwrap();
+    let different: HashSet<&str> = listed.iter().map(|image| image["sha256"].as_str().unwrap()).collect();
+    assert_eq!(different.len(), listed.len(), "no image is stored twice");
+    assert_eq!(listed.len() as i64, answer["counts"]["images"]["processed"].as_i64().unwrap());
+}

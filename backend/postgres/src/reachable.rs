@@ -1,0 +1,68 @@
+//! Binaries that the server's user can reach.
+//!
+//! Passing through closed folders (see [`crate::identity`]) does not help here: the programs look for each other with `access`, which
+//! leaves capabilities out. So root copies them, once, to a folder that everybody can enter and only root can write.
+
+use crate::Error;
+use sha2::{Digest, Sha256};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// A copy of the installation that holds `bin_dir` (its parent folder, with all it needs beside it); its `bin` folder.
+pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
+    let (Some(source), Some(bin)) = (bin_dir.parent(), bin_dir.file_name()) else {
+        return Err(Error::NoBinaries(bin_dir.to_path_buf()));
+    };
+    let place = Path::new("/var/tmp");
+    let name = format!("facecrawl-postgres-{}", key(bin_dir)?);
+    let target = place.join(&name);
+    match fs::symlink_metadata(&target) {
+        // Only root could have put it there whole: it is renamed into place.
+        Ok(found) if found.is_dir() && found.uid() == 0 => return Ok(target.join(bin)),
+        Ok(_) => return Err(Error::NotAFolder(target)),
+        Err(_) => {}
+    }
+    tracing::info!(
+        from = %source.display(), to = %target.display(),
+        "copying Postgres to where its unprivileged user can reach it"
+    );
+    let fresh = place.join(format!("{name}.{}", std::process::id()));
+    copy(source, &fresh)?;
+    match fs::rename(&fresh, &target) {
+        Ok(()) => Ok(target.join(bin)),
+        // Another process was as quick: its copy is as good.
+        Err(_) if target.is_dir() => {
+            let _ = fs::remove_dir_all(&fresh);
+            Ok(target.join(bin))
+        }
+        Err(source) => Err(Error::Io { path: target, source }),
+    }
+}
+
+/// Names an installation by the content of its server, so that every checkout with the same one shares a copy.
+fn key(bin_dir: &Path) -> Result<String, Error> {
+    let server = bin_dir.join("postgres");
+    let content = fs::read(&server).map_err(Error::io(&server))?;
+    Ok(hex::encode(&Sha256::digest(content)[..8]))
+}
+
+/// Folders, files and links, readable by all whatever the umask.
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::create_dir(to).map_err(Error::io(to))?;
+    fs::set_permissions(to, Permissions::from_mode(0o755)).map_err(Error::io(to))?;
+    for entry in fs::read_dir(from).map_err(Error::io(from))? {
+        let entry = entry.map_err(Error::io(from))?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type().map_err(Error::io(&source))?;
+        if kind.is_dir() {
+            copy(&source, &target)?;
+        } else if kind.is_symlink() {
+            let link = fs::read_link(&source).map_err(Error::io(&source))?;
+            std::os::unix::fs::symlink(link, &target).map_err(Error::io(&target))?;
+        } else {
+            fs::copy(&source, &target).map_err(Error::io(&source))?;
+        }
+    }
+    Ok(())
+}
