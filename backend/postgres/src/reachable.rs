@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A copy of the installation that holds `bin_dir` (its parent folder, with all it needs beside it); its `bin` folder.
 pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
@@ -27,7 +28,9 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
         from = %source.display(), to = %target.display(),
         "copying Postgres to where its unprivileged user can reach it"
     );
-    let fresh = place.join(format!("{name}.{}", std::process::id()));
+    static COPIES: AtomicU32 = AtomicU32::new(0);
+    let fresh =
+        place.join(format!("{name}.{}.{}", std::process::id(), COPIES.fetch_add(1, Ordering::Relaxed)));
     copy(source, &fresh)?;
     match fs::rename(&fresh, &target) {
         Ok(()) => Ok(target.join(bin)),
