@@ -55,6 +55,15 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     let second = Finished::of(&mut up(&place)).expect(1);
     assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
 
+    // A scan beside the service stores into the same database.
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    place.put("album/obama.jpg", obama);
+    let mut scan = place.facecrawl(&["scan", "album", "--json"]);
+    Finished::of(scan.env("POSTGRES_BIN_DIR", &bin)).expect(0);
+    let (_, faces) = get(&format!("{}/faces", service.base)).await;
+    let faces: serde_json::Value = serde_json::from_str(&faces).unwrap();
+    assert_eq!(faces["faces"].as_array().unwrap().len(), 1);
+
     service.signal(Signal::INT);
     let (status, log) = service.ended();
     assert_eq!(status, Some(0), "{log}");

@@ -85,17 +85,16 @@ impl Cluster {
 
     /// Connection URL of a database, through the socket.
     pub fn url(&self, database: &str) -> String {
-        let folder = self.socket_dir.to_string_lossy();
-        let encoded: String = folder
-            .bytes()
-            .map(|b| match b {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                    char::from(b).to_string()
-                }
-                _ => format!("%{b:02X}"),
-            })
-            .collect();
-        format!("postgres://postgres@localhost:5432/{database}?host={encoded}")
+        socket_url(&self.socket_dir, database)
+    }
+
+    /// URL of the configured database while another process runs the cluster (after [`Error::InUse`]).
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the folder cannot be looked at.
+    pub fn url_of_running(config: &Config) -> Result<String, Error> {
+        let config = absolute(config)?;
+        Ok(socket_url(&socket_dir(&config.data_dir), &config.database))
     }
 
     /// URL of the database named in the configuration.
@@ -176,6 +175,19 @@ async fn follow(
     }
     drop(ready);
     gone.send_replace(true);
+}
+
+fn socket_url(socket_dir: &Path, database: &str) -> String {
+    let encoded: String = socket_dir
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .map(|b| match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(*b).to_string(),
+            _ => format!("%{b:02X}"),
+        })
+        .collect();
+    format!("postgres://postgres@localhost:5432/{database}?host={encoded}")
 }
 
 fn absolute(config: &Config) -> Result<Config, Error> {

@@ -55,6 +55,7 @@ async fn a_second_process_on_the_same_data_is_told_so() {
     assert!(matches!(second, Error::InUse(_)), "{second}");
     assert!(second.to_string().contains("in use by another facecrawl process"));
     assert_eq!(sql(&first, "select 1"), "1");
+    assert_eq!(Cluster::url_of_running(&config(folder.path())).unwrap(), first.default_url());
     first.stop().await;
 }
 

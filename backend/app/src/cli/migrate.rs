@@ -1,7 +1,7 @@
 //! `migrate`.
 use super::{Exit, output};
 use crate::config::Settings;
-use crate::service::Database;
+use crate::service::{Database, Sharing};
 use clap::Args;
 use serde_json::json;
 
@@ -14,7 +14,7 @@ pub struct MigrateArgs {
 }
 
 pub(super) async fn run(settings: &Settings, args: MigrateArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings).await?;
+    let database = Database::open(settings, Sharing::Join).await?;
     let migrated = database.migrate().await;
     database.close().await;
     let ran = migrated?;

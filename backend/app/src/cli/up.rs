@@ -1,7 +1,7 @@
 //! `up`, `serve` and `worker`: the service in its roles.
 use super::Exit;
 use crate::config::{LogFormat, Settings};
-use crate::service::{Foundation, bind, listen_for_signals, serve, start_runner};
+use crate::service::{Foundation, Sharing, bind, listen_for_signals, serve, start_runner};
 use crate::telemetry;
 use anyhow::bail;
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles) -> anyhow::Result<Exi
     telemetry::watch_process();
 
     let foundation = tokio::select! {
-        foundation = Foundation::start(settings) => foundation?,
+        foundation = Foundation::start(settings, Sharing::Alone) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Success),
     };
     // Fires for a signal and for a failure alike.

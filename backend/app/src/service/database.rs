@@ -15,15 +15,30 @@ pub struct Database {
     cluster: Option<Cluster>,
 }
 
+/// What to do when another process runs the private server already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Refuse: a service is alone on its data.
+    Alone,
+    /// Use that server while it lasts: a command beside a running service.
+    Join,
+}
+
 impl Database {
     /// Starts the private server where no other is named, and connects.
-    pub async fn open(settings: &Settings) -> anyhow::Result<Self> {
+    pub async fn open(settings: &Settings, sharing: Sharing) -> anyhow::Result<Self> {
         let started = Instant::now();
         let (url, cluster) = match &settings.storage.database_url {
             Some(url) => (url.clone(), None),
             None => {
-                let cluster = start_private(settings).await?;
-                (cluster.url(DATABASE), Some(cluster))
+                let config = private(settings)?;
+                match Cluster::start(&config).await {
+                    Ok(cluster) => (cluster.default_url(), Some(cluster)),
+                    Err(embedded_postgres::Error::InUse(_)) if sharing == Sharing::Join => {
+                        (Cluster::url_of_running(&config)?, None)
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
         };
         let shown = mask_url(&url);
@@ -66,7 +81,7 @@ impl Database {
     }
 }
 
-async fn start_private(settings: &Settings) -> anyhow::Result<Cluster> {
+fn private(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
     let Some(bin_dir) = settings.postgres_bin_dir() else {
         bail!(
             "there is no database: set DATABASE_URL, or run ./scripts/setup (or set POSTGRES_BIN_DIR) for a private Postgres"
@@ -74,5 +89,5 @@ async fn start_private(settings: &Settings) -> anyhow::Result<Cluster> {
     };
     let mut config = embedded_postgres::Config::new(bin_dir, settings.postgres_data_dir());
     config.database = DATABASE.into();
-    Ok(Cluster::start(&config).await?)
+    Ok(config)
 }

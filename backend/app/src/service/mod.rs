@@ -6,7 +6,7 @@ mod http;
 mod shutdown;
 mod worker;
 
-pub use database::Database;
+pub use database::{Database, Sharing};
 pub use engine::start_engine;
 pub use http::{bind, serve};
 pub use shutdown::listen_for_signals;
@@ -39,11 +39,11 @@ pub struct Foundation {
 
 impl Foundation {
     /// Models and database come up side by side; neither waits for the other.
-    pub async fn start(settings: &Settings) -> anyhow::Result<Self> {
+    pub async fn start(settings: &Settings, sharing: Sharing) -> anyhow::Result<Self> {
         let blobs = open_blobs(settings)?;
         let (database, engine) = tokio::try_join!(
             async {
-                let database = Database::open(settings).await?;
+                let database = Database::open(settings, sharing).await?;
                 database.migrate().await?;
                 Ok(database)
             },

@@ -7,7 +7,7 @@ mod web;
 
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
-use crate::service::{Foundation, listen_for_signals};
+use crate::service::{Foundation, Sharing, listen_for_signals};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
 use pipeline::{CrawlOptions, Dedupe};
@@ -127,7 +127,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     let signal = listen_for_signals()?;
     let found = tokio::task::spawn_blocking(move || files::find(&paths)).await??;
     let foundation = tokio::select! {
-        foundation = Foundation::start(settings) => foundation?,
+        foundation = Foundation::start(settings, Sharing::Join) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
     let result = scan(settings, &foundation, &args, found, urls, &signal).await;
