@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod config;
 pub mod models;
+pub mod profile;
 pub mod progress;
 pub mod service;
 pub mod telemetry;

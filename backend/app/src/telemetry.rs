@@ -1,9 +1,12 @@
 //! Logs, metrics and the panic hook.
 use crate::config::{Log, LogFormat};
+use crate::profile::{self, ChromeLayer};
 use crate::progress::LogWriter;
 use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
-use tracing_subscriber::EnvFilter;
+use tracing::Subscriber;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::TryInitError;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 /// The filter that `LOG_LEVEL` and `DEBUG` ask for.
 pub fn filter(log: &Log) -> String {
@@ -24,12 +27,12 @@ pub fn filter(log: &Log) -> String {
     }
 }
 
-/// Sends `tracing` to stderr and logs panics.
-pub fn init_logs(log: &Log) -> Result<(), TryInitError> {
-    use tracing_subscriber::fmt;
-    use tracing_subscriber::prelude::*;
-    let filter = EnvFilter::new(filter(log));
-    let layer = match log.format {
+/// Log lines on stderr.
+fn lines<S>(log: &Log) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    match log.format {
         LogFormat::Text => {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
             fmt::layer().with_target(false).with_ansi(colours).with_writer(|| LogWriter).boxed()
@@ -37,8 +40,21 @@ pub fn init_logs(log: &Log) -> Result<(), TryInitError> {
         LogFormat::Json => {
             fmt::layer().json().flatten_event(true).with_current_span(true).with_writer(|| LogWriter).boxed()
         }
-    };
-    tracing_subscriber::registry().with(filter).with(layer).try_init()?;
+    }
+}
+
+/// Sends `tracing` to stderr, and what belongs to a profile to `chrome` where there is one; logs panics.
+pub fn init_logs(log: &Log, chrome: Option<ChromeLayer>) -> Result<(), TryInitError> {
+    use tracing_subscriber::prelude::*;
+    let filter = EnvFilter::new(filter(log));
+    match chrome {
+        // One filter for all, so that a span nobody wants is turned away by a comparison of levels.
+        None => tracing_subscriber::registry().with(filter).with(lines(log)).try_init()?,
+        Some(chrome) => {
+            let chrome = chrome.with_filter(profile::filter());
+            tracing_subscriber::registry().with(lines(log).with_filter(filter)).with(chrome).try_init()?;
+        }
+    }
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
         let message = panic.payload_as_str().unwrap_or("a value that is no text");

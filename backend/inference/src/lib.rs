@@ -16,6 +16,7 @@ pub mod manifest;
 pub mod models;
 pub mod report;
 pub mod runtime;
+pub mod trace;
 
 pub use config::{Config, GpuBackend, Operation, PerformanceMode};
 pub use embedding::Embedding;

@@ -18,8 +18,9 @@ pub use result::{Analysis, AnalyzedFace, Timings};
 
 use bytes::Bytes;
 use cpu::Cpu;
-use inference::{Engine, Lane};
+use inference::{Engine, Lane, trace};
 use std::sync::Arc;
+use tracing::Instrument;
 
 /// The path; cheap to clone.
 #[derive(Clone)]
@@ -51,8 +52,11 @@ impl Analyzer {
         lane: Lane,
     ) -> Result<Analysis, AnalyzeError> {
         self.settings(options)?;
-        let picture = self.decode(bytes).await?;
-        self.find_faces(picture, options, lane).await
+        let analysis = async {
+            let picture = self.decode(bytes).await?;
+            self.find_faces(picture, options, lane).await
+        };
+        analysis.instrument(tracing::trace_span!(target: trace::STAGE, "analyze")).await
     }
 
     /// The engine behind it.

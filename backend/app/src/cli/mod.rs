@@ -63,7 +63,7 @@ pub async fn run(cli: Cli) -> Exit {
     // reqwest, the crawler and the database use rustls; the first to ask must find the provider in place.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
-        Ok(loaded) => match telemetry::init_logs(&log_of(&cli, &loaded)) {
+        Ok(loaded) => match telemetry::init_logs(&log_of(&cli, &loaded), None) {
             Ok(()) => dispatch(cli, loaded).await,
             Err(error) => Err(error.into()),
         },

@@ -2,6 +2,7 @@
 use super::{Device, Entry, Shared};
 use crate::backend::{Backend, BackendError, BatchView};
 use crate::models::Model;
+use crate::trace::RUN;
 use crate::{RunError, Timed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -209,17 +210,27 @@ fn run<M: Model>(
     // Only growth is filled; what is there is overwritten.
     buffer.resize(buffer.len().max(items * length), 0.0);
     let data = &mut buffer[..items * length];
+    let operation = model.operation().name();
+    let span = tracing::trace_span!(
+        target: RUN, "run", label = operation, device = backend.device(), requests = part.len(), batch = items
+    );
+    let _run = span.entered();
+    let preparing = tracing::trace_span!(target: RUN, "prepare").entered();
     for (entry, slot) in part.iter().zip(data.chunks_exact_mut(length)) {
         model.write(&entry.input, slot);
     }
     data[part.len() * length..].fill(0.0);
+    drop(preparing);
     let mut results = Vec::with_capacity(part.len());
     let batch = BatchView { shape: [items, channels, height, width], data };
+    let running = tracing::trace_span!(target: RUN, "device").entered();
     backend.run(batch, &mut |outputs| {
+        let _reading = tracing::trace_span!(target: RUN, "read").entered();
         results.extend(
             part.iter().enumerate().map(|(index, entry)| model.read(&entry.input, outputs, index, items)),
         );
     })?;
+    drop(running);
     if results.len() != part.len() {
         return Err(BackendError::Failed("the device gave no outputs".to_owned()));
     }

@@ -3,9 +3,10 @@
 use super::options::Settings;
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Rotate, Timings, turn};
 use futures::StreamExt;
-use inference::{Embedding, Lane, RunError, Timed};
+use inference::{Embedding, Lane, RunError, Timed, trace};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::Instrument;
 use vision::{Detection, Frame, Letterbox, QualityReport, crop};
 
 /// Side of an aligned chip in pixels.
@@ -37,14 +38,21 @@ impl Analyzer {
     ) -> Result<Analysis, AnalyzeError> {
         let settings = self.settings(options)?;
         let Picture { frame, format, sha256, hashes, bytes, mut timings, started } = picture;
-        let Found { mut detections, rotation } =
-            self.detect(&frame, &settings, options.rotate, lane, &mut timings).await?;
+        let Found { mut detections, rotation } = self
+            .detect(&frame, &settings, options.rotate, lane, &mut timings)
+            .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
+            .await?;
         detections.sort_by(|a, b| b.det_score.total_cmp(&a.det_score));
         detections.truncate(settings.max_faces);
         let quality = options.quality.then_some(settings.profile);
-        let mut faces = self.align(&frame, detections, rotation, quality, &mut timings).await?;
+        let mut faces = self
+            .align(&frame, detections, rotation, quality, &mut timings)
+            .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
+            .await?;
         if options.embeddings {
-            self.embed(&mut faces, lane, &mut timings).await?;
+            self.embed(&mut faces, lane, &mut timings)
+                .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
+                .await?;
         }
         timings.total = started.elapsed();
         timings.record();
@@ -65,9 +73,15 @@ impl Analyzer {
     ) -> Result<Found, AnalyzeError> {
         let letterbox = Letterbox::fit((frame.width(), frame.height()), settings.canvas);
         let source = frame.clone();
-        let drawn = self.cpu().run(move || Arc::new(letterbox.draw(&source))).await?;
+        let drawn = self
+            .cpu()
+            .run(move || {
+                let _span = tracing::trace_span!(target: trace::RUN, "letterbox").entered();
+                Arc::new(letterbox.draw(&source))
+            })
+            .await?;
         timings.queue += drawn.queued;
-        timings.detect += drawn.ran;
+        timings.letterbox += drawn.ran;
         let canvas = drawn.output;
 
         let upright = self.detect_canvas(canvas.clone(), settings.min_score, lane, timings).await?;
@@ -100,7 +114,7 @@ impl Analyzer {
         let source = canvas.clone();
         let turned = self.cpu().run(move || Arc::new(crop::rotate(&source, degrees))).await?;
         timings.queue += turned.queued;
-        timings.detect += turned.ran;
+        timings.letterbox += turned.ran;
         Ok(self.detect_canvas(turned.output, settings.min_score, lane, timings).await?)
     }
 
@@ -133,6 +147,9 @@ impl Analyzer {
         let ran = self
             .cpu()
             .run(move || {
+                let span =
+                    tracing::trace_span!(target: trace::RUN, "align and judge", faces = detections.len());
+                let _span = span.entered();
                 let (mut aligning, mut judging) = (Duration::ZERO, Duration::ZERO);
                 let size = (frame.width(), frame.height());
                 let faces: Vec<AnalyzedFace> = detections

@@ -2,9 +2,11 @@
 
 use super::{AnalyzeError, Analyzer, Timings};
 use bytes::Bytes;
+use inference::trace;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::Instant;
+use tracing::Instrument;
 use vision::{Format, Frame, PerceptualHashes};
 
 /// A decoded picture, before anything was looked for in it.
@@ -53,10 +55,12 @@ impl Analyzer {
         let ran = self
             .cpu()
             .run(move || {
+                let _span = tracing::trace_span!(target: trace::RUN, "decode and hash").entered();
                 let decoded = vision::decode(&bytes, &limits)?;
                 let hashes = PerceptualHashes::of(&decoded.frame);
                 Ok::<_, AnalyzeError>((decoded, hashes, known.unwrap_or_else(|| sha256(&bytes))))
             })
+            .instrument(tracing::trace_span!(target: trace::STAGE, "decode", bytes = length))
             .await?;
         let (decoded, hashes, sha256) = ran.output?;
         Ok(Picture {

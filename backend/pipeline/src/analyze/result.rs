@@ -10,7 +10,9 @@ use vision::{Detection, Format, Frame, PerceptualHashes, QualityReport};
 pub struct Timings {
     /// Bytes to pixels, hashes included.
     pub decode: Duration,
-    /// Letterbox, model, NMS; every turn that was tried.
+    /// The detector's canvas, and its turns.
+    pub letterbox: Duration,
+    /// Model and NMS; every turn that was tried.
     pub detect: Duration,
     /// Chips.
     pub align: Duration,
@@ -29,6 +31,7 @@ impl Timings {
     pub(super) fn record(&self) {
         for (stage, took) in [
             ("decode", self.decode),
+            ("letterbox", self.letterbox),
             ("detect", self.detect),
             ("align", self.align),
             ("quality", self.quality),

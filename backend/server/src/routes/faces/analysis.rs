@@ -163,7 +163,7 @@ impl From<pipeline::Timings> for Timings {
     fn from(timings: pipeline::Timings) -> Self {
         Self {
             decode: milliseconds(timings.decode),
-            detect: milliseconds(timings.detect),
+            detect: milliseconds(timings.letterbox + timings.detect),
             align: milliseconds(timings.align),
             quality: milliseconds(timings.quality),
             embed: milliseconds(timings.embed),

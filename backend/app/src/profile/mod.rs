@@ -1,0 +1,191 @@
+//! A Chrome trace of stages and device runs, for `chrome://tracing` and Perfetto.
+//!
+//! The spans are those of [`inference::trace`]. A run becomes a bar on its thread; a stage of a picture, which waits and changes threads,
+//! becomes an asynchronous bar, and all stages of one picture are nested under one id. The format is Google's "Trace Event Format".
+mod events;
+
+use events::Events;
+use inference::trace::{RUN, STAGE};
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tracing::Subscriber;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Context, Layer};
+use tracing_subscriber::registry::{LookupSpan, SpanRef};
+
+/// Writes spans to a file while the process runs. Add it to the subscriber with [`filter`].
+pub struct ChromeLayer {
+    events: Arc<Events>,
+}
+
+/// The file's end. [`Profile::finish`] makes it a whole JSON document.
+pub struct Profile {
+    events: Arc<Events>,
+}
+
+/// Only spans that belong to a profile reach the layer.
+pub fn filter() -> Targets {
+    Targets::new().with_target(STAGE, LevelFilter::TRACE).with_target(RUN, LevelFilter::TRACE)
+}
+
+/// Creates (or overwrites) the file at `path`.
+pub fn create(path: &Path) -> io::Result<(ChromeLayer, Profile)> {
+    let events = Arc::new(Events::new(BufWriter::new(File::create(path)?))?);
+    Ok((ChromeLayer { events: events.clone() }, Profile { events }))
+}
+
+impl Profile {
+    /// Ends the document; spans that close later are not in it. Tells the first error of all writing.
+    pub fn finish(self) -> io::Result<()> {
+        self.events.finish()
+    }
+}
+
+/// What a span says about itself.
+#[derive(Default)]
+struct Noted {
+    label: Option<String>,
+    arguments: serde_json::Map<String, serde_json::Value>,
+    entered: Option<Instant>,
+}
+
+impl Noted {
+    fn note(&mut self, field: &Field, value: serde_json::Value) {
+        match (field.name(), value) {
+            ("label", serde_json::Value::String(text)) => self.label = Some(text),
+            (name, value) => {
+                self.arguments.insert(name.to_owned(), value);
+            }
+        }
+    }
+}
+
+impl Visit for Noted {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.note(field, format!("{value:?}").into());
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.note(field, value.into());
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.note(field, value.into());
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.note(field, value.into());
+    }
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.note(field, value.into());
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.note(field, value.into());
+    }
+}
+
+/// The outermost span's id: one per picture.
+fn picture<S: for<'a> LookupSpan<'a>>(span: &SpanRef<'_, S>) -> u64 {
+    span.scope().last().map_or_else(|| span.id(), |root| root.id()).into_u64()
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut noted = Noted::default();
+        attributes.record(&mut noted);
+        if span.metadata().target() == STAGE {
+            self.events.stage("b", span.name(), picture(&span), &noted.arguments);
+        }
+        span.extensions_mut().insert(noted);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(noted) = span.extensions_mut().get_mut::<Noted>()
+        {
+            values.record(noted);
+        }
+    }
+
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(noted) = span.extensions_mut().get_mut::<Noted>()
+        {
+            noted.entered = Some(Instant::now());
+        }
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id).filter(|span| span.metadata().target() == RUN) else { return };
+        if let Some(noted) = span.extensions_mut().get_mut::<Noted>()
+            && let Some(entered) = noted.entered.take()
+        {
+            self.events.run(noted.label.as_deref().unwrap_or(span.name()), entered, &noted.arguments);
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(&id)
+            && span.metadata().target() == STAGE
+        {
+            self.events.stage("e", span.name(), picture(&span), &serde_json::Map::new());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use tracing_subscriber::prelude::*;
+
+    #[test]
+    fn stages_nest_in_time_under_one_picture_and_runs_name_their_thread() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.json");
+        let (layer, profile) = create(&path).expect("a file");
+        let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter()));
+        let work = move || {
+            tracing::subscriber::with_default(subscriber, || {
+                let _other = tracing::info_span!("a request").entered();
+                let _outer = tracing::trace_span!(target: STAGE, "analyze").entered();
+                let _inner = tracing::trace_span!(target: STAGE, "decode", bytes = 7).entered();
+                let _run = tracing::trace_span!(target: RUN, "run", label = "\"jpeg\"").entered();
+            });
+        };
+        std::thread::Builder::new()
+            .name("pixels".into())
+            .spawn(work)
+            .expect("a thread")
+            .join()
+            .expect("its end");
+        profile.finish().expect("the file's end");
+
+        let trace: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+        let events = trace["traceEvents"].as_array().expect("events");
+        let of = |phase: &str, name: &str| {
+            let found: Vec<&Value> =
+                events.iter().filter(|event| event["ph"] == phase && event["name"] == name).collect();
+            assert_eq!(found.len(), 1, "{phase} {name}: {trace}");
+            found[0]
+        };
+        assert_eq!(of("M", "thread_name")["args"]["name"], "pixels");
+        assert!(events.iter().all(|event| event["name"] != "a request"), "{trace}");
+        let time = |event: &Value| event["ts"].as_f64().expect("a time");
+        let times = [
+            of("b", "analyze"),
+            of("b", "decode"),
+            of("X", "\"jpeg\""),
+            of("e", "decode"),
+            of("e", "analyze"),
+        ]
+        .map(time);
+        assert!(times.is_sorted(), "{times:?}");
+        assert_eq!(of("b", "analyze")["id"], of("b", "decode")["id"]);
+        assert_eq!(of("b", "decode")["args"]["bytes"], 7);
+        assert!(of("X", "\"jpeg\"")["dur"].as_f64().expect("a duration") >= 0.0);
+    }
+}
