@@ -4,16 +4,19 @@
 //! duplicate), [`Analyzer::find_faces`] does the rest. [`Analyzer::analyze`] is both.
 
 mod cpu;
+mod enhanced;
 mod error;
 mod faces;
 mod options;
 mod picture;
+mod pixels;
 mod result;
 mod turn;
 
 pub use error::AnalyzeError;
-pub use options::{AnalyzeOptions, Config, Rotate};
+pub use options::{AnalyzeOptions, Config, Enhance, Rotate};
 pub use picture::Picture;
+pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};
 
 use bytes::Bytes;

@@ -5,6 +5,8 @@ pub mod crawl;
 pub mod ingest;
 pub mod jobs;
 
-pub use analyze::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Rotate, Timings};
+pub use analyze::{
+    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Pixels, Rotate, Timings,
+};
 pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe};
 pub use ingest::{Ingest, IngestError, Ingested, Scan};

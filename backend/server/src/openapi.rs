@@ -15,7 +15,7 @@ use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
     ),
     tags(
         (name = "faces", description = "Find, compare and search faces; stored faces"),
-        (name = "images", description = "Stored images and where they were found; quality reports"),
+        (name = "images", description = "Stored images and where they were found; quality reports and enhancement"),
         (name = "crawls", description = "Crawls of the web"),
         (name = "collections", description = "The unit of isolation"),
         (name = "jobs", description = "Work in the queue"),

@@ -1,7 +1,16 @@
 //! Fit an image into a detector's canvas, top-left, and map coordinates back.
 
-use crate::resize::linear_into_top_left;
-use crate::{Detection, Frame, Point, Rect};
+use crate::resize::{linear_into_top_left, linear_taps};
+use crate::{Detection, Frame, Point, Rect, Taps};
+
+/// A filter for each axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AxisTaps {
+    /// From left to right.
+    pub columns: Taps,
+    /// From top to bottom.
+    pub rows: Taps,
+}
 
 /// The placement of a `width`x`height` image on a canvas.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +51,19 @@ impl Letterbox {
         let mut canvas = Frame::filled(self.canvas.0, self.canvas.1, [0; 3]);
         linear_into_top_left(frame, &mut canvas, self.content);
         canvas
+    }
+
+    /// The placement of a frame that is the canvas already.
+    pub fn identity(canvas: (u32, u32)) -> Self {
+        Self { scale: 1.0, canvas, content: canvas }
+    }
+
+    /// What [`Self::draw`] does to an `image` (width, height): rows first, not rounded, then columns, rounded half up.
+    pub fn taps(&self, image: (u32, u32)) -> AxisTaps {
+        AxisTaps {
+            columns: linear_taps(image.0, self.content.0, self.canvas.0, false),
+            rows: linear_taps(image.1, self.content.1, self.canvas.1, true),
+        }
     }
 
     /// Canvas coordinates to image coordinates.

@@ -1,4 +1,4 @@
-//! CPU pixels: decode, orient, letterbox, align, NMS, quality, perceptual hashes and crops.
+//! CPU pixels: decode, orient, letterbox, enhance, align, NMS, quality, perceptual hashes and crops.
 //!
 //! Everything here is a pure function of its input: no model runtime, no files, no network, no clock.
 //! Coordinates are pixels of the image as a browser shows it (EXIF orientation applied), origin top-left,
@@ -8,6 +8,7 @@ pub mod align;
 pub mod crop;
 pub mod decode;
 pub mod encode;
+pub mod enhance;
 pub mod frame;
 pub mod geometry;
 mod grey;
@@ -16,12 +17,15 @@ pub mod nms;
 pub mod phash;
 pub mod quality;
 mod resize;
+mod taps;
 
 pub use align::{ARCFACE_TEMPLATE, Similarity, norm_crop};
 pub use decode::{DecodeError, Decoded, Format, Limits, decode};
+pub use enhance::Enhanced;
 pub use frame::Frame;
 pub use geometry::{Detection, Landmarks, Point, Rect};
-pub use letterbox::Letterbox;
+pub use letterbox::{AxisTaps, Letterbox};
 pub use nms::nms;
 pub use phash::PerceptualHashes;
 pub use quality::{Profile, QualityReport};
+pub use taps::Taps;

@@ -8,5 +8,5 @@ mod lanczos;
 mod linear;
 
 pub(crate) use cells::{MOST_FACTOR, cell_means};
-pub(crate) use lanczos::lanczos;
-pub(crate) use linear::linear_into_top_left;
+pub(crate) use lanczos::{enlarging_taps, lanczos};
+pub(crate) use linear::{linear_into_top_left, linear_taps};

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use futures::{StreamExt, stream};
 use inference::{Engine, Lane};
-use pipeline::{Analysis, AnalyzeOptions, Analyzer, Rotate};
+use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Rotate};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use vision::Detection;
@@ -32,6 +32,9 @@ pub struct DetectArgs {
     /// When nothing is found upright, look for turned faces
     #[arg(long)]
     rotate: bool,
+    /// When a small picture shows nothing or only weak faces, look again at it enhanced
+    #[arg(long)]
+    enhance: bool,
     /// Draw boxes and landmarks of a single file into a PNG
     #[arg(long, value_name = "OUT.png")]
     draw: Option<PathBuf>,
@@ -49,6 +52,7 @@ impl DetectArgs {
             max_faces: self.max_faces.map(|n| n as usize),
             embeddings: self.json && !self.no_embeddings,
             rotate: if self.rotate { Rotate::Auto } else { Rotate::Off },
+            enhance: if self.enhance { Enhance::Auto } else { Enhance::Off },
             ..AnalyzeOptions::default()
         }
     }

@@ -1,21 +1,15 @@
 //! Work on pixels, kept off the async threads and bounded, so that many pictures at once neither starve the runtime nor pile up in memory.
 
 use super::AnalyzeError;
+use inference::Timed;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::Semaphore;
 
 /// A bounded share of the blocking threads; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Cpu {
     permits: Arc<Semaphore>,
-}
-
-/// A result with how long it waited for a thread and how long it ran.
-pub(crate) struct Ran<T> {
-    pub(crate) output: T,
-    pub(crate) queued: Duration,
-    pub(crate) ran: Duration,
 }
 
 impl Cpu {
@@ -31,7 +25,7 @@ impl Cpu {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<Ran<T>, AnalyzeError> {
+    ) -> Result<Timed<T>, AnalyzeError> {
         let asked = Instant::now();
         let permit = self.permits.clone().acquire_owned().await.expect("the semaphore is never closed");
         let task = tokio::task::spawn_blocking(move || {
@@ -39,7 +33,7 @@ impl Cpu {
             let queued = asked.elapsed();
             let started = Instant::now();
             let output = work();
-            Ran { output, queued, ran: started.elapsed() }
+            Timed { output, queued, ran: started.elapsed() }
         });
         task.await.map_err(|error| {
             tracing::error!(%error, "work on pixels did not end");

@@ -1,5 +1,6 @@
 //! The second stage: pixels to faces.
 
+use super::enhanced::Looked;
 use super::options::Settings;
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Rotate, Timings, turn};
 use futures::StreamExt;
@@ -7,7 +8,7 @@ use inference::{Embedding, Lane, RunError, Timed, trace};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
-use vision::{Detection, Frame, Letterbox, QualityReport, crop};
+use vision::{Detection, Frame, Letterbox, Point, QualityReport, crop};
 
 /// Side of an aligned chip in pixels.
 const CHIP: u32 = 112;
@@ -20,9 +21,9 @@ const EMBEDS_IN_FLIGHT: usize = 32;
 const CONVINCING: f32 = 0.9;
 
 /// What was found on a canvas, and the clockwise turn of the image that it was found at.
-struct Found {
-    detections: Vec<Detection>,
-    rotation: u32,
+pub(super) struct Found {
+    pub(super) detections: Vec<Detection>,
+    pub(super) rotation: u32,
 }
 
 impl Analyzer {
@@ -38,15 +39,17 @@ impl Analyzer {
     ) -> Result<Analysis, AnalyzeError> {
         let settings = self.settings(options)?;
         let Picture { frame, format, sha256, hashes, bytes, mut timings, started } = picture;
-        let Found { mut detections, rotation } = self
-            .detect(&frame, &settings, options.rotate, lane, &mut timings)
+        let Looked { found: Found { mut detections, rotation }, pixels, enhancement_scale } = self
+            .look(&frame, &settings, (options.rotate, options.enhance), lane, &mut timings)
             .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
             .await?;
         detections.sort_by(|a, b| b.det_score.total_cmp(&a.det_score));
         detections.truncate(settings.max_faces);
         let quality = options.quality.then_some(settings.profile);
+        let source = (pixels, enhancement_scale.unwrap_or(1.0));
+        let size = (frame.width(), frame.height());
         let mut faces = self
-            .align(&frame, detections, rotation, quality, &mut timings)
+            .align(source, size, detections, rotation, quality, &mut timings)
             .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
             .await?;
         if options.embeddings {
@@ -56,14 +59,14 @@ impl Analyzer {
         }
         timings.total = started.elapsed();
         timings.record();
-        Ok(Analysis { frame, format, sha256, hashes, bytes, rotation, faces, timings })
+        Ok(Analysis { frame, format, sha256, hashes, bytes, rotation, enhancement_scale, faces, timings })
     }
 
     /// Detects upright and, where that was asked for and gave nothing convincing, turned; the turn with the best total score wins, upright ahead of equals.
     ///
     /// It is the canvas that is turned, not the image: the same pixels at a fraction of the work. A canvas that is not square can only be turned
     /// by 180 degrees, because its model takes no other shape.
-    async fn detect(
+    pub(super) async fn detect(
         &self,
         frame: &Arc<Frame>,
         settings: &Settings,
@@ -131,10 +134,12 @@ impl Analyzer {
         Ok(timed.output)
     }
 
-    /// Cuts the chips from the original pixels and judges them. A face whose landmarks coincide has no alignment and is dropped.
+    /// Cuts the chips and judges them. `pixels` are at `scale` to the picture of `size`, whose coordinates the detections have: the
+    /// picture itself at 1, or the enhanced one. A face whose landmarks coincide has no alignment and is dropped.
     async fn align(
         &self,
-        frame: &Arc<Frame>,
+        (pixels, scale): (Arc<Frame>, f32),
+        size: (u32, u32),
         detections: Vec<Detection>,
         rotation: u32,
         quality: Option<vision::Profile>,
@@ -143,7 +148,6 @@ impl Analyzer {
         if detections.is_empty() {
             return Ok(Vec::new());
         }
-        let frame = frame.clone();
         let ran = self
             .cpu()
             .run(move || {
@@ -151,13 +155,13 @@ impl Analyzer {
                     tracing::trace_span!(target: trace::RUN, "align and judge", faces = detections.len());
                 let _span = span.entered();
                 let (mut aligning, mut judging) = (Duration::ZERO, Duration::ZERO);
-                let size = (frame.width(), frame.height());
                 let faces: Vec<AnalyzedFace> = detections
                     .into_iter()
                     .filter_map(|detection| {
                         let started = Instant::now();
                         // The landmarks name the subject's right eye first, so the fit itself turns the chip upright.
-                        let chip = vision::norm_crop(&frame, &detection.landmarks, CHIP);
+                        let landmarks = detection.landmarks.map(|p| Point { x: p.x * scale, y: p.y * scale });
+                        let chip = vision::norm_crop(&pixels, &landmarks, CHIP);
                         aligning += started.elapsed();
                         let chip = chip?;
                         let started = Instant::now();

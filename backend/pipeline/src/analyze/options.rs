@@ -14,6 +14,17 @@ pub enum Rotate {
     Auto,
 }
 
+/// Whether to look at pictures of low resolution twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enhance {
+    /// Once, as they are.
+    #[default]
+    Off,
+    /// When the short side is under 400 pixels and nothing or only weak faces are found, look again at the enhanced picture.
+    Auto,
+}
+
 /// What the service chose for everyone.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -51,6 +62,8 @@ pub struct AnalyzeOptions {
     pub quality: bool,
     /// Look for turned faces.
     pub rotate: Rotate,
+    /// Look at an enhanced picture where that may help.
+    pub enhance: Enhance,
     /// Side of the detection canvas, a multiple of 32 from 64 to 2048; `None` is the service's. A detector with a fixed input keeps its own canvas.
     pub det_size: Option<u32>,
     /// Profile of the quality judgement; `None` is the service's.
@@ -65,6 +78,7 @@ impl Default for AnalyzeOptions {
             embeddings: true,
             quality: true,
             rotate: Rotate::Off,
+            enhance: Enhance::Off,
             det_size: None,
             quality_profile: None,
         }

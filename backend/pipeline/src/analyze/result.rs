@@ -72,6 +72,8 @@ pub struct Analysis {
     pub bytes: usize,
     /// Clockwise turn that makes the faces upright: 0, 90, 180, 270.
     pub rotation: u32,
+    /// Pixels of the enhanced picture per pixel of this one, if the faces were found on the enhanced one; their coordinates are of this one.
+    pub enhancement_scale: Option<f32>,
     /// Best score first.
     pub faces: Vec<AnalyzedFace>,
     /// Where the time went.

@@ -6,6 +6,7 @@ mod claims;
 mod control;
 mod crawl;
 mod duplicates;
+mod enhance;
 mod manners;
 mod scan;
 mod support;

@@ -1,7 +1,7 @@
 //! Scaling for people to look at: Lanczos with three lobes over all source pixels, by SIMD.
 
 use super::cells::{MOST_FACTOR, cell_means};
-use crate::Frame;
+use crate::{Frame, Taps};
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
@@ -32,4 +32,29 @@ fn convolve(source: &Frame, (width, height): (u32, u32)) -> Frame {
     // Typed on purpose: the untyped call compiles every pixel format into this crate.
     Resizer::new().resize_typed(&from, &mut to, &options).expect("there is no crop box that could be wrong");
     out
+}
+
+/// Lobes of the kernel on each side.
+const LOBES: usize = 3;
+
+/// What [`lanczos`] does along one axis when it enlarges `from` pixels to `to`: the kernel's six neighbours, pixel centres at half
+/// integers; neighbours outside the picture have no weight.
+pub(crate) fn enlarging_taps(from: u32, to: u32) -> Taps {
+    let sinc = |x: f64| {
+        let x = x * std::f64::consts::PI;
+        if x == 0.0 { 1.0 } else { x.sin() / x }
+    };
+    let centre = |i: usize| (i as f64 + 0.5) * f64::from(from) / f64::from(to) - 0.5;
+    let weight = |i: usize, at: i64| {
+        let x = at as f64 - centre(i);
+        let inside = (0..i64::from(from)).contains(&at) && x.abs() < LOBES as f64;
+        if inside { sinc(x) * sinc(x / LOBES as f64) } else { 0.0 }
+    };
+    let first = |i: usize| (centre(i) - LOBES as f64).floor() as i64 + 1;
+    let sums: Vec<f64> =
+        (0..to as usize).map(|i| (0..2 * LOBES as i64).map(|k| weight(i, first(i) + k)).sum()).collect();
+    Taps::new((from, to as usize), 2 * LOBES, |k, i| {
+        let at = first(i) + k as i64;
+        (at, weight(i, at) / sums[i])
+    })
 }

@@ -1,6 +1,6 @@
 //! Bilinear scaling as OpenCV's `INTER_LINEAR`: two by two neighbours whatever the scale.
 
-use crate::Frame;
+use crate::{Frame, Taps};
 
 /// Where an output pixel lies between two input pixels: index of the first and weight of the second in 1/256ths or
 /// 1/2048ths. The second is the next pixel, or the first again at the border, where the weight is zero.
@@ -20,13 +20,28 @@ fn taps(from: u32, to: u32, one: u32) -> Vec<Tap> {
     (0..to).map(tap).collect()
 }
 
+/// Parts of one between two columns, and between two rows: what keeps the sums below within 32 and 16 bits.
+const COLUMN_PARTS: u32 = 2048;
+const ROW_PARTS: u32 = 256;
+
+/// What [`linear_into_top_left`] does along one axis of `canvas` pixels, `to` of which are drawn from `from`; the rest is black.
+pub(crate) fn linear_taps(from: u32, to: u32, canvas: u32, rows: bool) -> Taps {
+    let parts = if rows { ROW_PARTS } else { COLUMN_PARTS };
+    let taps = taps(from, to, parts);
+    Taps::new((from, canvas as usize), 2, |k, i| {
+        let Some(tap) = taps.get(i) else { return (0, 0.0) };
+        let share = f64::from(tap.weight) / f64::from(parts);
+        ((tap.first + k) as i64, if k == 0 { 1.0 - share } else { share })
+    })
+}
+
 /// Scales `source` to `size` and puts it in the top-left corner of `canvas`; the rest of the canvas is left alone.
 /// `size` must fit the canvas.
 pub(crate) fn linear_into_top_left(source: &Frame, canvas: &mut Frame, size: (u32, u32)) {
     let source_row = source.width() as usize * 3;
     let canvas_row = canvas.width() as usize * 3;
-    let columns = taps(source.width(), size.0, 2048);
-    let rows = taps(source.height(), size.1, 256);
+    let columns = taps(source.width(), size.0, COLUMN_PARTS);
+    let rows = taps(source.height(), size.1, ROW_PARTS);
     // The rows are blended first: that runs over contiguous bytes, and only rows that are needed are touched. One pixel
     // of padding lets the last column read its right neighbour.
     let mut blended = vec![0u16; source_row + 3];
@@ -41,7 +56,7 @@ pub(crate) fn linear_into_top_left(source: &Frame, canvas: &mut Frame, size: (u3
         );
         for (pixel, column) in line.as_chunks_mut::<3>().0.iter_mut().zip(&columns) {
             let Some(pair) = blended[column.first * 3..].first_chunk::<6>() else { break };
-            let (left, right) = (2048 - column.weight, column.weight);
+            let (left, right) = (COLUMN_PARTS - column.weight, column.weight);
             *pixel = std::array::from_fn(|c| {
                 let sum = u32::from(pair[c]) * left + u32::from(pair[c + 3]) * right;
                 ((sum + (1 << 18)) >> 19) as u8

@@ -4,7 +4,7 @@ use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use inference::{Engine, Lane};
-use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Rotate};
+use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Enhance, Rotate};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
@@ -29,6 +29,10 @@ pub(crate) struct DetectParams {
     /// `auto`: when nothing is found upright, try the picture turned by 90, 180 and 270 degrees.
     #[param(inline, value_type = Option<RotateParam>)]
     pub(crate) rotate: Option<Rotate>,
+    /// `auto`: when a picture whose short side is under 400 pixels shows nothing or only weak faces, look again at it enhanced (see
+    /// `POST /images/enhance`). Coordinates are those of the picture that was sent.
+    #[param(inline, value_type = Option<EnhanceParam>)]
+    pub(crate) enhance: Option<Enhance>,
     /// Side of the square on which faces are looked for, a multiple of 32; larger finds smaller faces and takes longer.
     #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
     pub(crate) det_size: Option<DetSize>,
@@ -42,6 +46,15 @@ pub(crate) struct DetectParams {
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Rotate in the OpenAPI document")]
 pub(crate) enum RotateParam {
+    Off,
+    Auto,
+}
+
+/// Whether to look at pictures of low resolution twice.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "only describes pipeline::Enhance in the OpenAPI document")]
+pub(crate) enum EnhanceParam {
     Off,
     Auto,
 }
@@ -65,6 +78,7 @@ impl DetectParams {
             embeddings: self.embeddings.unwrap_or(defaults.embeddings),
             quality: self.quality.unwrap_or(defaults.quality),
             rotate: self.rotate.unwrap_or_default(),
+            enhance: self.enhance.unwrap_or_default(),
             det_size: self.det_size.map(|side| side.0),
             quality_profile: self.quality_profile,
         }
@@ -90,6 +104,10 @@ pub(crate) struct ImageInfo {
     pub(crate) phash: String,
     /// Clockwise turn in degrees that makes the faces upright.
     pub(crate) rotation: u32,
+    /// Only when the faces were found on the enhanced picture: its pixels per pixel of the picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 2.5)]
+    pub(crate) enhancement_scale: Option<f32>,
 }
 
 impl ImageInfo {
@@ -101,6 +119,7 @@ impl ImageInfo {
             sha256: hex::encode(analysis.sha256),
             phash: hash_hex(analysis.hashes.p),
             rotation: analysis.rotation,
+            enhancement_scale: analysis.enhancement_scale,
         }
     }
 }

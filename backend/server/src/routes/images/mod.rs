@@ -1,6 +1,7 @@
-//! Stored images and where they were found; quality reports.
+//! Stored images and where they were found; quality reports and enhancement.
 mod blob;
 mod delete;
+mod enhance;
 mod get;
 mod list;
 mod quality;
@@ -17,6 +18,7 @@ use utoipa_axum::routes;
 pub(crate) fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(quality::report_quality))
+        .routes(routes!(enhance::enhance_image))
         .routes(routes!(list::list_images))
         .routes(routes!(get::get_image, delete::delete_image))
         .routes(routes!(thumbnail::get_image_thumbnail))

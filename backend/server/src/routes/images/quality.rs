@@ -7,6 +7,7 @@ use crate::routes::faces::{DetectedFace, ImageInfo, ProfileParam, Timings, analy
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::State;
+use inference::Lane;
 use pipeline::AnalyzeOptions;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -78,10 +79,8 @@ pub(super) async fn report_quality(
         ..AnalyzeOptions::default()
     };
     let analysis = analyze(&state, bytes, &options).await?;
-    let frame = analysis.frame.clone();
-    let grey = tokio::task::spawn_blocking(move || vision::quality::grey_statistics(&frame))
-        .await
-        .map_err(ApiError::internal)?;
+    let pixels = state.services.analyzer.pixels();
+    let grey = pixels.statistics(analysis.frame.clone(), Lane::Interactive).await?.output;
     Ok(Json(QualityAnswer {
         image: ImageInfo::of(&analysis),
         statistics: Statistics {

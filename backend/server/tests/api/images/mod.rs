@@ -1,2 +1,3 @@
+mod enhance;
 mod quality;
 mod stored;

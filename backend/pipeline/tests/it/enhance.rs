@@ -1,0 +1,57 @@
+use crate::support::{analyzer, photograph};
+use inference::Lane;
+use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance};
+use vision::{Frame, crop, encode};
+
+async fn analyze(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analysis {
+    let options = AnalyzeOptions { enhance, ..AnalyzeOptions::default() };
+    analyzer.analyze(encode::png(frame).into(), &options, Lane::Interactive).await.unwrap()
+}
+
+/// How alike the first faces are.
+fn similarity(a: &Analysis, b: &Analysis) -> f32 {
+    let embedding = |analysis: &Analysis| analysis.faces[0].embedding.clone().unwrap();
+    embedding(a).similarity(&embedding(b)).unwrap()
+}
+
+/// `obama-240p.jpg` scaled down until its face is 48 pixels high, its contrast squeezed to a share of what it was.
+fn faint(contrast: f32) -> Frame {
+    let frame = vision::decode(&photograph("obama-240p.jpg"), &vision::Limits::default()).unwrap().frame;
+    let mut small = crop::thumbnail(&frame, 295);
+    for value in small.data_mut() {
+        *value = (f32::from(*value) * contrast + 90.0 * (1.0 - contrast)) as u8;
+    }
+    small
+}
+
+#[tokio::test]
+async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
+    let Some(analyzer) = analyzer().await else { return };
+    let small = faint(0.055);
+    let plain = analyze(&analyzer, &small, Enhance::Off).await;
+    assert_eq!((plain.faces.len(), plain.enhancement_scale), (0, None), "too faint without");
+
+    let found = analyze(&analyzer, &small, Enhance::Auto).await;
+    let scale = found.enhancement_scale.unwrap();
+    assert!((scale - 640.0 / 166.0).abs() < 1e-3, "{scale}");
+    assert_eq!((found.frame.width(), found.frame.height()), (295, 166), "it is the picture that was sent");
+    let clear = analyze(&analyzer, &faint(1.0), Enhance::Auto).await;
+    assert_eq!(clear.enhancement_scale, None, "nothing is enhanced where a strong face is found");
+    let (wanted, bbox) = (clear.faces[0].detection.bbox, found.faces[0].detection.bbox);
+    assert!((46.0..52.0).contains(&bbox.height), "{bbox:?}");
+    let apart = (bbox.x - wanted.x).abs().max((bbox.y - wanted.y).abs());
+    assert!(apart < 4.0, "{bbox:?} is not in coordinates of the picture; {wanted:?} is");
+
+    let options = AnalyzeOptions::default();
+    let large = analyzer.analyze(photograph("obama.jpg").into(), &options, Lane::Interactive).await.unwrap();
+    let alike = similarity(&found, &large);
+    assert!(alike >= analyzer.engine().embedder().match_threshold, "{alike}");
+}
+
+#[tokio::test]
+async fn a_large_picture_is_never_enhanced() {
+    let Some(analyzer) = analyzer().await else { return };
+    let frame = vision::decode(&photograph("view.jpg"), &vision::Limits::default()).unwrap().frame;
+    let found = analyze(&analyzer, &frame, Enhance::Auto).await;
+    assert_eq!((found.faces.len(), found.enhancement_scale), (0, None));
+}

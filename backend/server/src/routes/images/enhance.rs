@@ -1,0 +1,100 @@
+//! `POST /images/enhance`
+use crate::extract::image::{ImageBody, ImageForm, ImageSource};
+use crate::routes::dto::Binary;
+use crate::{ApiError, AppState, Problem};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use inference::Lane;
+
+/// Pixels of the answer per pixel of the picture that was sent.
+pub(crate) const SCALE_HEADER: HeaderName = HeaderName::from_static("x-enhancement-scale");
+/// JPEG quality of answers: compression adds nothing that one could see to what enhancement brought out.
+const JPEG_QUALITY: u8 = 95;
+
+/// Enhance a picture of low resolution.
+///
+/// The contrast is stretched; a picture whose short side is under 400 pixels is enlarged (Lanczos) until that side has 640, at most four times, and
+/// sharpened (unsharp mask). A larger picture keeps its size. The answer is PNG, or JPEG where `Accept` prefers `image/jpeg`. Nothing is stored.
+#[utoipa::path(
+    post, path = "/images/enhance", operation_id = "enhance_image", tag = "images",
+    params(("accept" = Option<String>, Header, description = "`image/png` (the default) or `image/jpeg`", example = "image/jpeg")),
+    request_body(content(
+        (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
+    )),
+    responses(
+        (status = 200, description = "The enhanced picture", content((Binary = "image/png"), (Binary = "image/jpeg")),
+            headers(("x-enhancement-scale" = f32, description = "Pixels of the answer per pixel of the picture that was sent: 1 to 4"))),
+        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A corrupt image, bad base64, or a URL that cannot be fetched", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn enhance_image(
+    State(state): State<AppState>,
+    headers: HeaderMap,
+    ImageBody(bytes): ImageBody,
+) -> Result<Response, ApiError> {
+    let jpeg = prefers_jpeg(&headers);
+    let permit = state.admit(1)?;
+    let analyzer = &state.services.analyzer;
+    let picture = analyzer.decode(bytes).await?;
+    let enhanced = analyzer.pixels().enhance(picture.frame, Lane::Interactive).await?.output;
+    let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
+    let encode = move || {
+        if jpeg {
+            vision::encode::jpeg(&enhanced.frame, JPEG_QUALITY)
+        } else {
+            vision::encode::png(&enhanced.frame)
+        }
+    };
+    let file = tokio::task::spawn_blocking(encode).await.map_err(ApiError::internal)?;
+    drop(permit);
+    let media = HeaderValue::from_static(if jpeg { "image/jpeg" } else { "image/png" });
+    let vary = HeaderValue::from_static("accept");
+    Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
+}
+
+/// Whether `Accept` gives JPEG more weight than PNG (RFC 9110, 12.5.1). A client that names neither gets PNG.
+fn prefers_jpeg(headers: &HeaderMap) -> bool {
+    let ranges: Vec<(String, f32)> = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse().ok());
+            (media, weight.unwrap_or(1.0))
+        })
+        .collect();
+    // The most specific range that fits decides.
+    let weight = |media: &str| {
+        let of = |range: &str| ranges.iter().find(|(name, _)| name == range).map(|(_, weight)| *weight);
+        of(media).or_else(|| of("image/*")).or_else(|| of("*/*")).unwrap_or(0.0)
+    };
+    weight("image/jpeg") > weight("image/png")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn accept_decides_between_the_two() {
+        let prefers = |accept: &str| {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_str(accept).unwrap())]);
+            prefers_jpeg(&headers)
+        };
+        for accept in ["image/jpeg", "image/jpeg, image/png;q=0.5", "IMAGE/JPEG", "image/png;q=0, image/*"] {
+            assert!(prefers(accept), "{accept}");
+        }
+        for accept in
+            ["", "*/*", "image/*", "image/png, image/jpeg;q=0.9", "image/jpeg;q=0", "text/html", ";;,"]
+        {
+            assert!(!prefers(accept), "{accept}");
+        }
+    }
+}

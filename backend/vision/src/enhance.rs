@@ -1,0 +1,213 @@
+//! Enhancement of low-resolution pictures, so that a detector and a person see more in them.
+//!
+//! Three steps, each a formula that a device can compute too (`inference::graphs` does):
+//!
+//! 1. **Contrast.** Percentile stretch on luma (Gonzalez & Woods, *Digital Image Processing*, 3.2): with `low` and `high` the
+//!    grey levels below and above which 1 % of the pixels lie, every channel becomes `(v - (low + high) / 2) * gain + 127.5`, where
+//!    `gain = 255 / (high - low)`, at most [`MOST_GAIN`] so that noise is not blown up. It runs first, on the few pixels of the
+//!    original: it commutes with the next step except for clipping, and the rounding of later steps is not stretched with it.
+//! 2. **Upscale.** A picture whose short side is under [`LOW_SIDE`] is enlarged by Lanczos with three lobes (Duchon 1979) until
+//!    that side has [`TARGET_SIDE`] pixels, at most [`MOST_SCALE`] times and never beyond the decoder's limits; first the columns,
+//!    then the rows.
+//! 3. **Unsharp mask** (Gonzalez & Woods, 3.6.3), only after an upscale, because that is what softened the picture:
+//!    `v + AMOUNT * (v - blurred)`, `blurred` by a Gaussian of [`SIGMA`] pixels cut off after [`RADIUS`], borders replicated.
+//!
+//! Levels are rounded half up and clipped to bytes after each step, and between columns and rows.
+
+use crate::grey::grey;
+use crate::resize::{enlarging_taps, lanczos};
+use crate::{AxisTaps, Frame, Limits, Taps};
+
+/// A short side below this, in pixels, is low resolution.
+pub const LOW_SIDE: u32 = 400;
+/// The short side after the upscale, in pixels: the side of the usual detection canvas, so that nothing is enlarged again.
+pub const TARGET_SIDE: u32 = 640;
+/// Largest upscale.
+pub const MOST_SCALE: f64 = 4.0;
+/// Largest contrast gain.
+pub const MOST_GAIN: f32 = 4.0;
+/// Standard deviation of the unsharp mask's blur in pixels of the result.
+pub const SIGMA: f32 = 1.5;
+/// Pixels on each side that the blur reaches: three deviations, rounded down.
+pub const RADIUS: usize = 4;
+/// Share of the detail that the unsharp mask adds.
+pub const AMOUNT: f32 = 0.6;
+
+/// Share of the pixels that may clip at each end of the stretch.
+const CLIPPED: f64 = 0.01;
+
+/// An enhanced picture.
+#[derive(Clone, Debug)]
+pub struct Enhanced {
+    /// The pixels.
+    pub frame: Frame,
+    /// Pixels of the result per pixel of the original: 1 for a picture that was large enough.
+    pub scale: f32,
+}
+
+/// What is to be done to one picture; small, so that a device can be told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    /// Width and height of the result in pixels.
+    pub size: (u32, u32),
+    /// Pixels of the result per pixel of the original, at least 1.
+    pub scale: f32,
+    /// Contrast gain, 1..=[`MOST_GAIN`].
+    pub gain: f32,
+    /// Added after the gain, in grey levels.
+    pub offset: f32,
+}
+
+impl Plan {
+    /// Looks at `frame`; `limits` bound the result as they bound a decoded picture.
+    pub fn of(frame: &Frame, limits: &Limits) -> Self {
+        let (width, height) = (frame.width(), frame.height());
+        let scale = scale((width, height), limits);
+        let side = |length: u32| (f64::from(length) * scale).round() as u32;
+        let (gain, offset) = stretch(frame);
+        Self { size: (side(width), side(height)), scale: scale as f32, gain, offset }
+    }
+
+    /// Whether the picture is enlarged, and so sharpened.
+    pub fn enlarges(&self) -> bool {
+        self.scale > 1.0
+    }
+
+    /// The upscale of an `image` (width, height): columns of pixels first, that is along `rows`.
+    pub fn upscale_taps(&self, image: (u32, u32)) -> AxisTaps {
+        AxisTaps { columns: enlarging_taps(image.0, self.size.0), rows: enlarging_taps(image.1, self.size.1) }
+    }
+
+    /// The unsharp mask's blur of the result: along `columns` first, not rounded.
+    pub fn blur_taps(&self) -> AxisTaps {
+        let weights = blur_weights();
+        let along = |length: u32| {
+            Taps::new((length, length as usize), weights.len(), |k, i| {
+                ((i + k) as i64 - RADIUS as i64, f64::from(weights[k]))
+            })
+        };
+        AxisTaps { columns: along(self.size.0), rows: along(self.size.1) }
+    }
+
+    /// A level after the contrast stretch.
+    pub fn stretched(&self, level: u8) -> u8 {
+        round(f32::from(level) * self.gain + self.offset)
+    }
+}
+
+/// Enhances `frame` within `limits` on the calling thread.
+pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
+    let plan = Plan::of(frame, limits);
+    let levels: [u8; 256] = std::array::from_fn(|level| plan.stretched(level as u8));
+    let mut stretched = frame.clone();
+    for value in stretched.data_mut() {
+        *value = levels[usize::from(*value)];
+    }
+    if !plan.enlarges() {
+        return Enhanced { frame: stretched, scale: 1.0 };
+    }
+    let mut enlarged = lanczos(&stretched, plan.size);
+    unsharp(&mut enlarged);
+    Enhanced { frame: enlarged, scale: plan.scale }
+}
+
+/// Weights of the blur, `RADIUS` on each side of the middle; their sum is 1.
+pub fn blur_weights() -> [f32; 2 * RADIUS + 1] {
+    let weight = |i: usize| (-(i as f64 - RADIUS as f64).powi(2) / (2.0 * f64::from(SIGMA).powi(2))).exp();
+    let sum: f64 = (0..=2 * RADIUS).map(weight).sum();
+    std::array::from_fn(|i| (weight(i) / sum) as f32)
+}
+
+fn scale((width, height): (u32, u32), limits: &Limits) -> f64 {
+    let (short, long) = (f64::from(width.min(height)), f64::from(width.max(height)));
+    if short >= f64::from(LOW_SIDE) {
+        return 1.0;
+    }
+    let by_side = f64::from(limits.max_side) / long;
+    // Both sides are rounded; a pixel less leaves room for that.
+    let by_pixels = (limits.max_pixels as f64 / (short * long)).sqrt() - 1.0 / short;
+    (f64::from(TARGET_SIDE) / short).min(MOST_SCALE).min(by_side).min(by_pixels).max(1.0)
+}
+
+/// Gain and offset of the contrast stretch; a picture of one level stays as it is.
+fn stretch(frame: &Frame) -> (f32, f32) {
+    let mut histogram = [0usize; 256];
+    let grey = grey(frame);
+    for level in &grey {
+        histogram[usize::from(*level)] += 1;
+    }
+    let spare = (grey.len() as f64 * CLIPPED) as usize;
+    let mut below = 0;
+    let beyond = |(_, count): &(usize, &usize)| {
+        below += **count;
+        below > spare
+    };
+    let low = histogram.iter().enumerate().find(beyond).map_or(0, |(level, _)| level);
+    let mut above = 0;
+    let beyond = |(_, count): &(usize, &usize)| {
+        above += **count;
+        above > spare
+    };
+    let high = histogram.iter().enumerate().rev().find(beyond).map_or(255, |(level, _)| level);
+    if high <= low {
+        return (1.0, 0.0);
+    }
+    let gain = (255.0 / (high - low) as f32).min(MOST_GAIN);
+    (gain, 127.5 - (low + high) as f32 / 2.0 * gain)
+}
+
+/// Half up, clipped to a byte.
+fn round(level: f32) -> u8 {
+    (level.clamp(0.0, 255.0) + 0.5) as u8
+}
+
+/// Sharpens in place. Holds as many blurred rows as the blur is high, not a second picture.
+fn unsharp(frame: &mut Frame) {
+    const TAPS: usize = 2 * RADIUS + 1;
+    let weights = blur_weights();
+    let (height, length) = (frame.height() as usize, frame.width() as usize * 3);
+    let mut padded = vec![0.0; length + 6 * RADIUS];
+    let mut rows: [Vec<f32>; TAPS] = std::array::from_fn(|_| vec![0.0; length]);
+    let mut sums = vec![0.0; length];
+    let original = frame.clone();
+    let row_of = |y: usize| &original.data()[y * length..(y + 1) * length];
+    let mut blur_row = |y: usize, into: &mut [f32]| {
+        widen(row_of(y), &mut padded);
+        into.fill(0.0);
+        for (tap, weight) in weights.iter().enumerate() {
+            for (sum, value) in into.iter_mut().zip(&padded[tap * 3..]) {
+                *sum += value * weight;
+            }
+        }
+    };
+    // Row `y` lies in slot `y % TAPS`.
+    for y in 0..RADIUS.min(height) {
+        blur_row(y, &mut rows[y % TAPS]);
+    }
+    for (y, line) in frame.data_mut().chunks_exact_mut(length).enumerate() {
+        if y + RADIUS < height {
+            blur_row(y + RADIUS, &mut rows[(y + RADIUS) % TAPS]);
+        }
+        sums.fill(0.0);
+        for (tap, weight) in weights.iter().enumerate() {
+            let from = (y + tap).saturating_sub(RADIUS).min(height - 1);
+            for (sum, value) in sums.iter_mut().zip(&rows[from % TAPS]) {
+                *sum += value * weight;
+            }
+        }
+        for (value, blurred) in line.iter_mut().zip(&sums) {
+            let level = f32::from(*value);
+            *value = round(level + AMOUNT * (level - blurred));
+        }
+    }
+}
+
+/// The row with its first and last pixel repeated `RADIUS` times on their sides.
+fn widen(row: &[u8], into: &mut [f32]) {
+    let (first, last) = (&row[..3], &row[row.len() - 3..]);
+    let edge = |pixel: &[u8]| pixel.iter().copied().cycle().take(3 * RADIUS).collect::<Vec<u8>>();
+    let values = edge(first).into_iter().chain(row.iter().copied()).chain(edge(last));
+    for (wide, value) in into.iter_mut().zip(values) {
+        *wide = f32::from(value);
+    }
+}
