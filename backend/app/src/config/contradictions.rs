@@ -35,6 +35,8 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             loaded.source("GPU_DEVICE_IDS"),
         ));
     }
+    found.extend(devices(loaded));
+    found.extend(tensorrt(loaded));
     let manifest = Manifest::builtin();
     if manifest.pack(&settings.models.pack).is_none() {
         found.push(ConfigError::Invalid {
@@ -45,6 +47,65 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
         });
     }
     found
+}
+
+fn devices(loaded: &Loaded) -> Vec<ConfigError> {
+    let gpu = &loaded.settings.gpu;
+    let mut found = Vec::new();
+    let listed = || {
+        let ids = gpu.device_ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        format!("GPU_DEVICE_IDS={ids} ({})", loaded.source("GPU_DEVICE_IDS"))
+    };
+    let twice = gpu.device_ids.iter().enumerate().find(|(at, id)| gpu.device_ids[..*at].contains(id));
+    if let Some((_, id)) = twice {
+        found.push(format!("{} names {id} twice; allowed: each device once", listed()));
+    }
+    if gpu.backend == GpuBackend::Mps && gpu.device_ids.len() > 1 {
+        found.push(format!(
+            "{} names several devices, and GPU_BACKEND=mps ({}) has one; allowed: one device, or another GPU_BACKEND",
+            listed(),
+            loaded.source("GPU_BACKEND"),
+        ));
+    }
+    found.into_iter().map(ConfigError::Contradiction).collect()
+}
+
+fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
+    let Settings { gpu, tensorrt, .. } = &loaded.settings;
+    let mut found = Vec::new();
+    if gpu.backend != GpuBackend::Tensorrt {
+        let set = loaded.resolved.iter().filter(|r| r.name.starts_with("TENSORRT_") && r.source != "default");
+        found.extend(set.map(|r| {
+            format!(
+                "{}={} ({}) has no meaning with GPU_BACKEND={} ({}); allowed: GPU_BACKEND=tensorrt, or leave it unset",
+                r.name,
+                r.value.as_deref().unwrap_or_default(),
+                r.source,
+                loaded.value("GPU_BACKEND").unwrap_or_default(),
+                loaded.source("GPU_BACKEND"),
+            )
+        }));
+        return found.into_iter().map(ConfigError::Contradiction).collect();
+    }
+    let asked = tensorrt.int8.unwrap_or(false);
+    let int8 = format!("TENSORRT_INT8={asked} ({})", loaded.source("TENSORRT_INT8"));
+    match (&tensorrt.calibration_table, asked) {
+        (None, true) => found.push(format!(
+            "{int8} needs a calibration table; allowed: TENSORRT_CALIBRATION_TABLE=FILE, or TENSORRT_INT8=false"
+        )),
+        (Some(table), true) if !table.exists() => found.push(format!(
+            "TENSORRT_CALIBRATION_TABLE={} ({}) does not exist; allowed: a file or folder that is there",
+            table.display(),
+            loaded.source("TENSORRT_CALIBRATION_TABLE"),
+        )),
+        (Some(table), false) => found.push(format!(
+            "TENSORRT_CALIBRATION_TABLE={} ({}) has no meaning with {int8}; allowed: TENSORRT_INT8=true, or leave it unset",
+            table.display(),
+            loaded.source("TENSORRT_CALIBRATION_TABLE"),
+        )),
+        _ => {}
+    }
+    found.into_iter().map(ConfigError::Contradiction).collect()
 }
 
 impl Settings {

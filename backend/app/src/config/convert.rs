@@ -1,6 +1,6 @@
 //! From settings to each crate's own configuration.
 use super::{Loaded, Settings};
-use inference::{Operation, PerformanceMode};
+use inference::Operation;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,22 +24,34 @@ impl Settings {
     /// For the engine.
     pub fn inference(&self) -> inference::Config {
         let gpu = &self.gpu;
-        let default_delay = match gpu.performance_mode {
-            PerformanceMode::Latency => 0.0,
-            PerformanceMode::Throughput => 2.0,
-        };
+        let performance = self.performance();
         inference::Config {
             dylib_path: self.models.ort_dylib_path.clone().or_else(|| runtime_part(&library())),
             gpu_operations: self.gpu_operations(),
             backend: gpu.backend,
             device_ids: if gpu.device_ids.is_empty() { vec![gpu.device_id] } else { gpu.device_ids.clone() },
             memory_limit_gb: gpu.memory_limit_gb,
-            gpu_batch_size: gpu.batch_size,
-            batch_max_delay: Duration::from_secs_f64(gpu.batch_max_delay_ms.unwrap_or(default_delay) / 1e3),
+            gpu_batch_size: performance.batch,
+            batch_max_delay: Duration::from_secs_f64(performance.delay_ms / 1e3),
             force_gpu_only: gpu.force_gpu_only,
             performance_mode: gpu.performance_mode,
-            cpu_sessions: gpu.cpu_sessions,
+            cpu_sessions: performance.sessions,
+            cpu_session_threads: performance.threads,
+            detection_size: self.detection.size,
+            tensorrt: self.tensorrt(),
             ..inference::Config::default()
+        }
+    }
+
+    fn tensorrt(&self) -> inference::TensorrtConfig {
+        let tensorrt = &self.tensorrt;
+        let defaults = inference::TensorrtConfig::default();
+        let beside_data = || self.storage.data_dir.join("tensorrt");
+        inference::TensorrtConfig {
+            fp16: tensorrt.fp16.unwrap_or(defaults.fp16),
+            calibration: tensorrt.calibration_table.clone().filter(|_| tensorrt.int8 == Some(true)),
+            workspace_gb: tensorrt.workspace_gb.unwrap_or(defaults.workspace_gb),
+            cache_dir: tensorrt.cache_dir.clone().unwrap_or_else(beside_data),
         }
     }
 
@@ -158,6 +170,11 @@ impl Loaded {
     /// The source of a variable's value.
     pub fn source(&self, name: &str) -> &str {
         self.resolved.iter().find(|resolved| resolved.name == name).map_or("default", |r| r.source.as_str())
+    }
+
+    /// A variable's value in force as text, secrets masked; `None` when it is unset.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.resolved.iter().find(|resolved| resolved.name == name)?.value.as_deref()
     }
 
     /// Whether a variable was set anywhere.

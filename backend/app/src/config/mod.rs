@@ -10,6 +10,7 @@ mod example;
 mod layers;
 pub mod mask;
 pub mod parse;
+mod performance;
 mod settings;
 mod variable;
 
@@ -19,7 +20,7 @@ pub use example::env_example;
 pub use layers::{Flag, Sources};
 pub use settings::{
     Auth, Crawl, Detection, DetectionPasses, Gpu, Log, LogFormat, Models, Service, Settings, Storage,
-    variables,
+    Tensorrt, variables,
 };
 pub use variable::{Resolved, Variable};
 
@@ -39,6 +40,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     let settings = Settings::read(&mut reader);
     let variable::Reader { errors, resolved, .. } = reader;
     let Some(settings) = settings else { return Err(ConfigErrors(errors)) };
+    let resolved = performance::show(&settings, resolved);
     let loaded = Loaded { settings, resolved };
     let contradictions = contradictions::find(&loaded);
     if contradictions.is_empty() { Ok(loaded) } else { Err(ConfigErrors(contradictions)) }

@@ -171,16 +171,31 @@ settings! {
             device_ids: Vec<u32> = GPU_DEVICE_IDS, "", list(number(0..=255), "device numbers like 0,1");
             /// `GPU_MEMORY_LIMIT_GB`: Most GPU memory to use per device, in GiB.
             memory_limit_gb: f64 = GPU_MEMORY_LIMIT_GB, "8", number(0.25..=1024.0);
-            /// `GPU_BATCH_SIZE`: Most images or faces in one run on the GPU.
-            batch_size: usize = GPU_BATCH_SIZE, "32", number(1..=1024);
+            /// `GPU_BATCH_SIZE`: Most images or faces in one run on the GPU. Unset: 32 with `PERFORMANCE_MODE=throughput`, 4 with latency.
+            batch_size: Option<usize> = GPU_BATCH_SIZE, "", optional(number(1..=1024));
             /// `BATCH_MAX_DELAY_MS`: How long a GPU batch waits for more, in milliseconds. Unset: 2 with `PERFORMANCE_MODE=throughput`, 0 with latency.
             batch_max_delay_ms: Option<f64> = BATCH_MAX_DELAY_MS, "", optional(number(0.0..=1000.0));
             /// `FORCE_GPU_ONLY`: Fail instead of falling back to the CPU when a GPU that was asked for cannot be used.
             force_gpu_only: bool = FORCE_GPU_ONLY, "false", flag();
-            /// `PERFORMANCE_MODE`: latency answers one request soonest, throughput finishes the most images; values set explicitly win.
+            /// `PERFORMANCE_MODE`: latency answers one request soonest (no delay, batches of 4, up to 4 threads per CPU session), throughput finishes the most images (2 ms, batches of 32, 1 thread per CPU session); values set explicitly win.
             performance_mode: PerformanceMode = PERFORMANCE_MODE, "throughput", choice(MODES);
-            /// `CPU_SESSIONS`: Sessions per model on the CPU; 0 is one per core.
+            /// `CPU_SESSIONS`: Sessions per model on the CPU; 0 is as many as fill the cores: cores divided by `CPU_SESSION_THREADS`.
             cpu_sessions: usize = CPU_SESSIONS, "0", number(0..=1024);
+            /// `CPU_SESSION_THREADS`: Threads that one CPU session computes with; sessions times threads are busy at full load. Unset: 1 with `PERFORMANCE_MODE=throughput`; with latency the cores, up to 4.
+            cpu_session_threads: Option<usize> = CPU_SESSION_THREADS, "", optional(number(1..=256));
+        }
+        /// `GPU_BACKEND=tensorrt`.
+        tensorrt: Tensorrt("TensorRT") {
+            /// `TENSORRT_FP16`: Compute in half precision where TensorRT finds it faster. Unset: true.
+            fp16: Option<bool> = TENSORRT_FP16, "", optional(flag());
+            /// `TENSORRT_INT8`: Compute in 8 bits; needs `TENSORRT_CALIBRATION_TABLE`. Unset: false.
+            int8: Option<bool> = TENSORRT_INT8, "", optional(flag());
+            /// `TENSORRT_CALIBRATION_TABLE`: Ranges for 8-bit computation, of TensorRT or of ONNX Runtime: one file for all models, or a folder with MODEL.table for each, as in mobilefacenet.table.
+            calibration_table: Option<PathBuf> = TENSORRT_CALIBRATION_TABLE, "", optional(path());
+            /// `TENSORRT_WORKSPACE_GB`: Most GPU memory that building an engine may use, in GiB. Unset: 2.
+            workspace_gb: Option<f64> = TENSORRT_WORKSPACE_GB, "", optional(number(0.0625..=1024.0));
+            /// `TENSORRT_CACHE_DIR`: Folder of the engines that were built; `facecrawl models build` fills it. Unset: `tensorrt` in `DATA_DIR`.
+            cache_dir: Option<PathBuf> = TENSORRT_CACHE_DIR, "", optional(path());
         }
         /// What the process says about itself.
         log: Log("Logging") {
