@@ -51,6 +51,12 @@ pub enum RunError {
         /// What the runtime said.
         reason: String,
     },
+    /// The time was over before there was an answer.
+    #[error("{operation} did not answer before the request's deadline")]
+    DeadlineExceeded {
+        /// Which operation.
+        operation: &'static str,
+    },
     /// The engine is stopping.
     #[error("the engine is shutting down")]
     Stopped,

@@ -160,7 +160,8 @@ async fn a_batch_equals_single_runs() {
         assert_eq!(session.input()[0], None);
         let model = EmbedderModel::new(&file, session.input(), session.outputs()).unwrap();
         let device = Device { primary: Box::new(session), fallback: None };
-        let limits = Limits { queue_capacity: 64, max_batch, max_delay: Duration::from_secs(3600) };
+        let max_delay = Duration::from_secs(3600);
+        let limits = Limits { queue_capacity: 64, max_batch, max_delay, prefetch: max_batch > 1 };
         Batcher::start(model, vec![device], limits).unwrap()
     };
     let (alone, together) = (start(1), start(8));

@@ -23,16 +23,17 @@ use bytes::Bytes;
 use cpu::Cpu;
 use inference::{Engine, Lane, trace};
 use std::sync::Arc;
+use std::time::Instant;
 use tracing::Instrument;
 
 /// The path; cheap to clone.
 #[derive(Clone)]
 pub struct Analyzer {
+    engine: Engine,
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    engine: Engine,
     config: Config,
     cpu: Cpu,
 }
@@ -41,7 +42,12 @@ impl Analyzer {
     /// On a started engine.
     pub fn new(engine: Engine, config: Config) -> Self {
         let cpu = Cpu::new(config.decode_threads);
-        Self { inner: Arc::new(Inner { engine, config, cpu }) }
+        Self { engine, inner: Arc::new(Inner { config, cpu }) }
+    }
+
+    /// The same path for a caller who has no use for an answer after `deadline`; see [`Engine::before`].
+    pub fn before(&self, deadline: Instant) -> Self {
+        Self { engine: self.engine.before(deadline), inner: self.inner.clone() }
     }
 
     /// Analyses one picture.
@@ -64,7 +70,7 @@ impl Analyzer {
 
     /// The engine behind it.
     pub fn engine(&self) -> &Engine {
-        &self.inner.engine
+        &self.engine
     }
 
     /// What the service chose for everyone.

@@ -69,6 +69,13 @@ impl AppState {
         }))
     }
 
+    /// The analyzer for the request that this task answers: it starts nothing once the request's time is over.
+    pub(crate) fn analyzer(&self) -> Analyzer {
+        let analyzer = &self.services.analyzer;
+        crate::middleware::timeout::deadline()
+            .map_or_else(|| analyzer.clone(), |deadline| analyzer.before(deadline))
+    }
+
     /// Admits `images` analyses, or says that the service is overloaded. Hold the permit until they are done.
     ///
     /// A batch larger than the limit itself is admitted when nothing else runs.

@@ -1,11 +1,14 @@
 //! Requests from many callers to the device threads of one model.
 //!
 //! Every backend has an operating-system thread of its own; all threads of a model take from one queue, so work goes to
-//! whoever is free. On a CPU a thread takes one request at a time; on a device that likes batches it takes what waits.
+//! whoever is free: the device with the least load is the one that asks next, whatever its speed. On a CPU a thread takes one
+//! request at a time; on a device that likes batches it takes what waits.
+mod prefetch;
 mod queue;
+mod run;
 mod worker;
 
-pub(crate) use worker::buckets;
+pub(crate) use run::buckets;
 
 use crate::backend::Backend;
 use crate::engine::Lane;
@@ -28,6 +31,15 @@ pub struct Limits {
     pub max_batch: usize,
     /// How long a request may wait for company.
     pub max_delay: Duration,
+    /// Write the next batch while one runs. For devices that compute beside the CPU; a CPU would only lose a core to it. What
+    /// is prepared is one batch ahead of interactive requests that come later.
+    pub prefetch: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { queue_capacity: 256, max_batch: 1, max_delay: Duration::ZERO, prefetch: false }
+    }
 }
 
 /// A device and what to do when it fails.
@@ -79,6 +91,7 @@ struct Entry<M: Model> {
     input: M::Input,
     shape: [usize; 3],
     since: Instant,
+    deadline: Option<Instant>,
     reply: oneshot::Sender<Reply<M>>,
 }
 
@@ -87,7 +100,7 @@ impl<M: Model> Waiting for Entry<M> {
         self.shape
     }
     fn left(&self) -> bool {
-        self.reply.is_closed()
+        self.reply.is_closed() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
     fn since(&self) -> Instant {
         self.since
@@ -108,18 +121,39 @@ impl<M: Model> Batcher<M> {
         });
         let mut threads = Threads { shared: shared.clone(), handles: Vec::with_capacity(devices.len()) };
         for (index, device) in devices.into_iter().enumerate() {
-            let worker = worker::Worker::new(shared.clone(), device);
             let name = format!("{}-{index}", shared.model.operation().name());
-            threads.handles.push(std::thread::Builder::new().name(name).spawn(move || worker.work())?);
+            let worker = worker::Worker::new(shared.clone(), device);
+            let mut spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
+                std::thread::Builder::new().name(name).spawn(work).map(|handle| threads.handles.push(handle))
+            };
+            if limits.prefetch {
+                let (preparer, worker) = prefetch::pair(worker);
+                spawn(format!("{name}-prepare"), Box::new(move || preparer.work()))?;
+                spawn(name, Box::new(move || worker.work()))?;
+            } else {
+                spawn(name, Box::new(move || worker.work()))?;
+            }
         }
         Ok(Self { shared, _threads: Arc::new(threads) })
     }
 
     /// Queues `input` and waits for its result. Dropping the future takes it out of the queue.
     pub async fn run(&self, input: M::Input, lane: Lane) -> Reply<M> {
+        self.run_before(input, lane, None).await
+    }
+
+    /// [`Self::run`] with a time after which nobody wants the answer: a request that still waits then is not run.
+    ///
+    /// # Errors
+    /// [`RunError::DeadlineExceeded`] at that time, or at once when it has passed.
+    pub async fn run_before(&self, input: M::Input, lane: Lane, deadline: Option<Instant>) -> Reply<M> {
+        let late = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return late();
+        }
         let (reply, answer) = oneshot::channel();
         let shape = self.shared.model.shape(&input);
-        let entry = Entry { input, shape, since: Instant::now(), reply };
+        let entry = Entry { input, shape, since: Instant::now(), deadline, reply };
         match self.shared.queue.push(entry, lane) {
             Ok(waiting) => self.shared.show_depth(waiting),
             Err(Refused::Closed) => return Err(RunError::Stopped),
@@ -130,8 +164,17 @@ impl<M: Model> Batcher<M> {
                 });
             }
         }
-        // A worker that goes away without an answer is one that is stopping.
-        answer.await.unwrap_or(Err(RunError::Stopped))
+        let Some(deadline) = deadline else {
+            // A worker that goes away without an answer is one that is stopping.
+            return answer.await.unwrap_or(Err(RunError::Stopped));
+        };
+        match tokio::time::timeout_at(deadline.into(), answer).await {
+            Ok(Ok(answer)) => answer,
+            // A worker that found it too late dropped it.
+            Ok(Err(_)) if Instant::now() >= deadline => late(),
+            Ok(Err(_)) => Err(RunError::Stopped),
+            Err(_) => late(),
+        }
     }
 
     /// The model.

@@ -2,6 +2,7 @@
 use crate::engine::Lane;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 /// So many batches go to interactive callers in a row while crawl work waits; then one goes to the crawl work.
@@ -11,7 +12,7 @@ const INTERACTIVE_STREAK: u32 = 8;
 pub(super) trait Waiting {
     /// Only entries of one shape share a batch.
     fn shape(&self) -> [usize; 3];
-    /// Whether nobody waits for the answer any more.
+    /// Whether nobody waits for the answer any more, or it would come too late.
     fn left(&self) -> bool;
     /// When it was queued.
     fn since(&self) -> Instant;
@@ -26,11 +27,45 @@ pub(super) enum Refused {
     Closed,
 }
 
+/// Whether a device could run a batch at once. Changed under the queue's lock (see [`Queue::change`]), so that nobody misses it.
+#[derive(Debug)]
+pub(super) struct Desk {
+    /// Batches the device asked for and was not given yet. A count and not a flag: whoever gives and whoever asks may be
+    /// first to say so.
+    asked: AtomicI64,
+    gone: AtomicBool,
+}
+
+impl Desk {
+    /// A device that can run a batch at once, or one that is not ready yet.
+    pub(super) fn new(free: bool) -> Self {
+        Self { asked: AtomicI64::new(free.into()), gone: AtomicBool::new(false) }
+    }
+    fn is_free(&self) -> bool {
+        self.asked.load(Ordering::Acquire) > 0
+    }
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+    /// The device asks for a batch.
+    pub(super) fn ask(&self) {
+        self.asked.fetch_add(1, Ordering::AcqRel);
+    }
+    /// It was given one.
+    pub(super) fn give(&self) {
+        self.asked.fetch_sub(1, Ordering::AcqRel);
+    }
+    /// It will never ask again.
+    pub(super) fn leave(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+}
+
 pub(super) struct Queue<E> {
     state: Mutex<State<E>>,
     /// Wakes one idle worker.
     arrived: Condvar,
-    /// Wakes workers that hold a batch with room.
+    /// Wakes workers that hold a batch with room, and those whose device is busy.
     more: Condvar,
     capacity: usize,
 }
@@ -104,33 +139,101 @@ impl<E: Waiting> Queue<E> {
     /// Waits for work and takes up to `most` entries of one shape: what waits now, and what arrives until the first of them
     /// has waited for `delay`. `None` when the queue was closed and is empty.
     pub(super) fn take(&self, most: usize, delay: Duration) -> Option<Vec<E>> {
+        let desk = Desk::new(true);
+        let mut batch = self.first(most, &desk)?;
+        let (shape, until) = (batch[0].shape(), batch[0].since() + delay);
+        while batch.len() < most {
+            let more = self.more(shape, most - batch.len(), until, &desk);
+            if more.is_empty() {
+                break;
+            }
+            batch.extend(more);
+        }
+        Some(batch)
+    }
+
+    /// Waits for the entry whose turn it is, and takes up to `most` of its shape. `None` when the queue was closed and is
+    /// empty, or the desk's device is gone. While the device is busy, entries are left to those who could run them at once.
+    pub(super) fn first(&self, most: usize, desk: &Desk) -> Option<Vec<E>> {
         let mut state = self.state.lock();
-        let first = loop {
-            if let Some(first) = first(&mut state) {
-                break first;
+        loop {
+            let free = desk.is_free();
+            if desk.is_gone() {
+                return None;
+            }
+            if (free || state.idle == 0 || state.closed)
+                && let Some(first) = first(&mut state)
+            {
+                let shape = first.shape();
+                let mut batch = vec![first];
+                gather(&mut state, shape, most, &mut batch);
+                self.pass_on(&state);
+                return Some(batch);
             }
             if state.closed {
                 return None;
             }
-            state.idle += 1;
-            self.arrived.wait(&mut state);
-            state.idle -= 1;
-        };
-        let shape = first.shape();
-        let until = first.since() + delay;
-        let mut batch = vec![first];
-        loop {
-            gather(&mut state, shape, most, &mut batch);
-            if batch.len() >= most || state.closed || Instant::now() >= until {
-                break;
+            if free {
+                state.idle += 1;
+                self.arrived.wait(&mut state);
+                state.idle -= 1;
+            } else {
+                self.more.wait(&mut state);
             }
-            self.more.wait_until(&mut state, until);
         }
-        // Entries of another shape are left for somebody who may have slept through their arrival.
-        if state.waiting() > 0 && state.idle > 0 {
-            self.arrived.notify_one();
+    }
+
+    /// Waits for up to `room` entries of `shape` for a batch that was begun. Empty when the batch shall be run as it is: the
+    /// device is free and the time is `until`, or the queue was closed.
+    pub(super) fn more(&self, shape: [usize; 3], room: usize, until: Instant, desk: &Desk) -> Vec<E> {
+        let mut state = self.state.lock();
+        let mut found = Vec::new();
+        loop {
+            let free = desk.is_free();
+            if free || state.idle == 0 || state.closed {
+                gather(&mut state, shape, room, &mut found);
+            }
+            let complete = state.closed || desk.is_gone() || free && Instant::now() >= until;
+            if !found.is_empty() || complete {
+                self.pass_on(&state);
+                return found;
+            }
+            if free {
+                self.more.wait_until(&mut state, until);
+            } else {
+                self.more.wait(&mut state);
+            }
         }
-        Some(batch)
+    }
+
+    /// What is left is for somebody who may have slept through its arrival.
+    fn pass_on(&self, state: &State<E>) {
+        if state.waiting() > 0 {
+            if state.idle > 0 {
+                self.arrived.notify_one();
+            } else {
+                self.more.notify_all();
+            }
+        }
+    }
+
+    /// Puts entries back that were taken and could not be run; they go first. A closed queue drops them.
+    pub(super) fn put_back(&self, entries: Vec<E>) {
+        let mut state = self.state.lock();
+        if state.closed {
+            return;
+        }
+        for entry in entries.into_iter().rev() {
+            state.interactive.push_front(entry);
+        }
+        self.pass_on(&state);
+    }
+
+    /// Changes what a desk says, and tells those who wait for it.
+    pub(super) fn change(&self, desk: &Desk, change: impl FnOnce(&Desk)) {
+        let _state = self.state.lock();
+        change(desk);
+        self.more.notify_all();
     }
 
     /// How many wait.

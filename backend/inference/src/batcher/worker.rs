@@ -1,40 +1,24 @@
 //! A device thread.
+use super::queue::Waiting as _;
+use super::run::{Outcome, Tensor, attempt, bucket, buckets};
 use super::{Device, Entry, Shared};
-use crate::backend::{Backend, BackendError, BatchView};
+use crate::backend::BackendError;
 use crate::models::Model;
-use crate::trace::RUN;
 use crate::{RunError, Timed};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sizes of batches: a run is padded to the next one, so that a device compiles or tunes for few shapes.
-const BUCKETS: [usize; 5] = [1, 4, 8, 16, 32];
-/// An input buffer above this many values is given back after use (a 2560x2560 canvas fits).
-const KEPT_VALUES: usize = 3 * 2560 * 2560;
-
-/// The bucket sizes up to `most`, which is one of them.
-pub(crate) fn buckets(most: usize) -> Vec<usize> {
-    let mut sizes: Vec<usize> = BUCKETS.into_iter().filter(|size| *size < most).collect();
-    let mut last = 32;
-    while last * 2 < most {
-        last *= 2;
-        sizes.push(last);
-    }
-    sizes.push(most.max(1));
-    sizes
-}
-
-/// The result of a run: one result per entry, or the reason why the whole batch failed.
-type Outcome<M> = Result<Vec<Result<<M as Model>::Output, String>>, BackendError>;
-
 pub(super) struct Worker<M: Model> {
-    shared: Arc<Shared<M>>,
+    pub(super) shared: Arc<Shared<M>>,
     device: Device,
     buckets: Vec<usize>,
-    buffer: Vec<f32>,
+    /// The largest batch that the device has memory for, as far as known.
+    pub(super) ceiling: Arc<AtomicUsize>,
+    tensor: Tensor,
     lost: bool,
+    /// Whether it left its work to others and is no longer counted.
+    retired: bool,
 }
 
 impl<M: Model> Worker<M> {
@@ -42,7 +26,8 @@ impl<M: Model> Worker<M> {
         let buckets = buckets(shared.limits.max_batch);
         // Counted here and not on the thread, so that a batcher that has started is ready.
         shared.workers.fetch_add(1, Ordering::AcqRel);
-        Self { shared, device, buckets, buffer: Vec::new(), lost: false }
+        let ceiling = Arc::new(AtomicUsize::new(shared.limits.max_batch));
+        Self { shared, device, buckets, ceiling, tensor: Tensor::default(), lost: false, retired: false }
     }
 
     /// Runs until the queue is closed and empty.
@@ -50,42 +35,94 @@ impl<M: Model> Worker<M> {
         while let Some(batch) = self.shared.queue.take(self.ceiling(), self.shared.limits.max_delay) {
             self.shared.show_depth(self.shared.queue.waiting());
             self.serve(batch);
+            if self.retire() {
+                return;
+            }
         }
     }
 
-    /// The largest batch that the device has memory for, as far as known.
     fn ceiling(&self) -> usize {
-        self.buckets.last().copied().unwrap_or(1)
+        self.ceiling.load(Ordering::Acquire)
+    }
+
+    /// Leaves when the device is lost and others are there: it would take work that they can do.
+    pub(super) fn retire(&mut self) -> bool {
+        let all_but_one = |workers: usize| (workers > 1).then(|| workers - 1);
+        self.retired = self.lost
+            && self.shared.workers.fetch_update(Ordering::AcqRel, Ordering::Acquire, all_but_one).is_ok();
+        self.retired
     }
 
     /// Answers every entry of `batch`.
-    fn serve(&mut self, batch: Vec<Entry<M>>) {
-        let mut parts = vec![batch];
+    pub(super) fn serve(&mut self, batch: Vec<Entry<M>>) {
+        let mut parts = self.split(batch);
         while let Some(part) = parts.pop() {
             let started = Instant::now();
-            let outcome = if self.lost {
-                Err(BackendError::DeviceLost("it was lost in an earlier run".to_owned()))
-            } else {
-                attempt(&self.shared.model, &mut *self.device.primary, &mut self.buffer, &self.buckets, &part)
-            };
-            match outcome {
-                Ok(results) => self.answer(part, results, started),
-                Err(BackendError::OutOfMemory(reason)) if part.len() > 1 => {
-                    self.lower(part.len(), &reason);
-                    let mut rest = part;
-                    while !rest.is_empty() {
-                        let tail = rest.split_off(rest.len().min(self.ceiling()));
-                        parts.push(std::mem::replace(&mut rest, tail));
-                    }
-                    // The oldest are served first.
-                    parts.reverse();
-                }
-                Err(error) => self.fall_back(part, &error, started),
+            let outcome = self.guard(|device, tensor, buckets, model| {
+                attempt(model, &mut *device.primary, tensor, buckets, &part)
+            });
+            parts.extend(self.settle(part, outcome, started));
+        }
+        self.tensor.shrink();
+    }
+
+    /// Runs `run` unless the device is lost.
+    fn guard(
+        &mut self,
+        run: impl FnOnce(&mut Device, &mut Tensor, &[usize], &M) -> Outcome<M>,
+    ) -> Outcome<M> {
+        if self.lost {
+            return Err(BackendError::DeviceLost("it was lost in an earlier run".to_owned()));
+        }
+        run(&mut self.device, &mut self.tensor, &self.buckets, &self.shared.model)
+    }
+
+    /// Answers, hands to the fallback, or returns smaller parts to try, last first.
+    fn settle(&mut self, part: Vec<Entry<M>>, outcome: Outcome<M>, started: Instant) -> Vec<Vec<Entry<M>>> {
+        match outcome {
+            Ok(results) => self.answer(part, results, started),
+            Err(BackendError::OutOfMemory(reason)) if part.len() > 1 => {
+                self.lower(part.len(), &reason);
+                return self.split(part);
             }
+            Err(error) => self.fall_back(part, &error, started),
         }
-        if self.buffer.capacity() > KEPT_VALUES {
-            self.buffer = Vec::new();
+        Vec::new()
+    }
+
+    /// A batch that another thread wrote into `tensor`; `written` tells what went wrong there.
+    pub(super) fn serve_written(
+        &mut self,
+        batch: Vec<Entry<M>>,
+        tensor: &mut Tensor,
+        written: Result<(), String>,
+    ) {
+        if batch.iter().all(|entry| entry.left()) {
+            return;
         }
+        if batch.len() > self.ceiling() || written.is_err() {
+            // Written before the device ran out of memory, or one of its entries panics: each part is written anew.
+            return self.serve(batch);
+        }
+        let started = Instant::now();
+        let outcome = self.guard(|device, _, buckets, model| {
+            super::run::execute(model, &mut *device.primary, tensor, buckets, &batch)
+        });
+        for part in self.settle(batch, outcome, started).into_iter().rev() {
+            self.serve(part);
+        }
+    }
+
+    /// Parts that the device has memory for, the oldest last.
+    fn split(&self, batch: Vec<Entry<M>>) -> Vec<Vec<Entry<M>>> {
+        let mut parts = Vec::new();
+        let mut rest = batch;
+        while !rest.is_empty() {
+            let tail = rest.split_off(rest.len().min(self.ceiling()));
+            parts.push(std::mem::replace(&mut rest, tail));
+        }
+        parts.reverse();
+        parts
     }
 
     /// Never again tries a batch as large as the one of `failed` entries.
@@ -95,6 +132,7 @@ impl<M: Model> Worker<M> {
         if self.buckets.is_empty() {
             self.buckets.push(1);
         }
+        self.ceiling.store(self.buckets.last().copied().unwrap_or(1), Ordering::Release);
         tracing::warn!(
             operation = self.shared.operation(),
             device = self.device.primary.device(),
@@ -136,7 +174,7 @@ impl<M: Model> Worker<M> {
         );
         for entry in part {
             let one = [entry];
-            let outcome = attempt(&self.shared.model, &mut **fallback, &mut self.buffer, &[1], &one);
+            let outcome = attempt(&self.shared.model, &mut **fallback, &mut self.tensor, &[1], &one);
             let results = outcome.unwrap_or_else(|second| {
                 vec![Err(format!("{error}; and on {}: {second}", fallback.device()))]
             });
@@ -145,6 +183,16 @@ impl<M: Model> Worker<M> {
     }
 
     fn answer(&self, part: Vec<Entry<M>>, results: Vec<Result<M::Output, String>>, started: Instant) {
+        let device = self.device.primary.device();
+        if device != "cpu" {
+            let (images, good) = (part.len(), results.iter().filter(|result| result.is_ok()).count());
+            tracing::debug!(
+                operation = self.shared.operation(),
+                device,
+                seconds = started.elapsed().as_secs_f64(),
+                "GPU batch processing completed: {images} images, {good} results"
+            );
+        }
         answer(&self.shared, part, results, started);
     }
 }
@@ -173,89 +221,11 @@ fn answer<M: Model>(
     }
 }
 
-/// The smallest bucket that holds `count`.
-fn bucket(buckets: &[usize], count: usize) -> usize {
-    buckets.iter().copied().find(|size| *size >= count).unwrap_or(count)
-}
-
-/// One run. A panic in the model's code or in the backend becomes a failure of these entries alone.
-fn attempt<M: Model>(
-    model: &M,
-    backend: &mut dyn Backend,
-    buffer: &mut Vec<f32>,
-    buckets: &[usize],
-    part: &[Entry<M>],
-) -> Outcome<M> {
-    let guarded = AssertUnwindSafe(|| run(model, backend, buffer, buckets, part));
-    catch_unwind(guarded).unwrap_or_else(|panic| {
-        let what = panic
-            .downcast_ref::<&str>()
-            .map(|s| (*s).to_owned())
-            .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "no message".to_owned());
-        Err(BackendError::Failed(format!("the run panicked: {what}")))
-    })
-}
-
-fn run<M: Model>(
-    model: &M,
-    backend: &mut dyn Backend,
-    buffer: &mut Vec<f32>,
-    buckets: &[usize],
-    part: &[Entry<M>],
-) -> Outcome<M> {
-    let [channels, height, width] = part[0].shape;
-    let items = bucket(buckets, part.len());
-    let length = channels * height * width;
-    // Only growth is filled; what is there is overwritten.
-    buffer.resize(buffer.len().max(items * length), 0.0);
-    let data = &mut buffer[..items * length];
-    let operation = model.operation().name();
-    let span = tracing::trace_span!(
-        target: RUN, "run", label = operation, device = backend.device(), requests = part.len(), batch = items
-    );
-    let _run = span.entered();
-    let preparing = tracing::trace_span!(target: RUN, "prepare").entered();
-    for (entry, slot) in part.iter().zip(data.chunks_exact_mut(length)) {
-        model.write(&entry.input, slot);
-    }
-    data[part.len() * length..].fill(0.0);
-    drop(preparing);
-    let mut results = Vec::with_capacity(part.len());
-    let batch = BatchView { shape: [items, channels, height, width], data };
-    let running = tracing::trace_span!(target: RUN, "device").entered();
-    backend.run(batch, &mut |outputs| {
-        let _reading = tracing::trace_span!(target: RUN, "read").entered();
-        results.extend(
-            part.iter().enumerate().map(|(index, entry)| model.read(&entry.input, outputs, index, items)),
-        );
-    })?;
-    drop(running);
-    if results.len() != part.len() {
-        return Err(BackendError::Failed("the device gave no outputs".to_owned()));
-    }
-    Ok(results)
-}
-
 /// A thread that ends takes its part of the promise with it. When the last one goes while callers wait, they are told.
 impl<M: Model> Drop for Worker<M> {
     fn drop(&mut self) {
-        if self.shared.workers.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if !self.retired && self.shared.workers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.queue.abandon();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_end_with_the_largest_batch() {
-        assert_eq!(buckets(1), [1]);
-        assert_eq!(buckets(4), [1, 4]);
-        assert_eq!(buckets(24), [1, 4, 8, 16, 24]);
-        assert_eq!(buckets(32), [1, 4, 8, 16, 32]);
-        assert_eq!(buckets(100), [1, 4, 8, 16, 32, 64, 100]);
     }
 }

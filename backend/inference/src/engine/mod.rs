@@ -7,7 +7,7 @@ use crate::batcher::Batcher;
 use crate::models::{DetectorModel, EmbedderModel, Probe};
 use crate::{Config, DeviceReport, Embedding, Operation, ResolvedPack, RunError, StartError};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vision::{Detection, Frame};
 
 /// Who waits for the answer; interactive work goes first.
@@ -64,6 +64,7 @@ pub struct Timed<T> {
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
+    deadline: Option<Instant>,
 }
 
 struct Inner {
@@ -86,7 +87,13 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Loads the library and the pack's models and warms them up. Blocks; call it off the async threads.
     pub fn start(config: &Config, pack: &ResolvedPack) -> Result<Self, StartError> {
-        load::engine(config, pack).map(|inner| Self { inner: Arc::new(inner) })
+        load::engine(config, pack).map(|inner| Self { inner: Arc::new(inner), deadline: None })
+    }
+
+    /// The same engine for a caller who has no use for an answer after `deadline`: what still waits then is answered with
+    /// [`RunError::DeadlineExceeded`] and never run.
+    pub fn before(&self, deadline: Instant) -> Self {
+        Self { deadline: Some(deadline), ..self.clone() }
     }
 
     /// Faces on `canvas` (sides multiples of 32, or the detector's fixed size) with `det_score >= min_score` (0..1), in
@@ -105,13 +112,13 @@ impl Engine {
         }
         let batcher = &self.inner.detection;
         batcher.model().check(&canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
-        batcher.run(Probe { canvas, min_score }, lane).await
+        batcher.run_before(Probe { canvas, min_score }, lane, self.deadline).await
     }
 
     /// The embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
     pub async fn embed(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<Embedding>, RunError> {
         EmbedderModel::check(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
-        self.inner.embedding.run(chip, lane).await
+        self.inner.embedding.run_before(chip, lane, self.deadline).await
     }
 
     /// The detector.

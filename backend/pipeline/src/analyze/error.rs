@@ -19,13 +19,14 @@ pub enum AnalyzeError {
 }
 
 impl AnalyzeError {
-    /// Stable code: those of [`DecodeError::code`], `decoder_panicked`, `invalid_option`, `overloaded`, `inference_failed`, `stopping`.
+    /// Stable code: those of [`DecodeError::code`], `decoder_panicked`, `invalid_option`, `overloaded`, `deadline_exceeded`, `inference_failed`, `stopping`.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Decode(error) => error.code(),
             Self::Panicked => "decoder_panicked",
             Self::Option(_) => "invalid_option",
             Self::Run(RunError::Overloaded { .. }) => "overloaded",
+            Self::Run(RunError::DeadlineExceeded { .. }) => "deadline_exceeded",
             Self::Run(RunError::Stopped) => "stopping",
             Self::Run(_) => "inference_failed",
         }

@@ -25,6 +25,7 @@ impl From<RunError> for ApiError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Overloaded { retry_after, .. } => Self::overloaded(error.to_string(), retry_after),
+            RunError::DeadlineExceeded { .. } => Self::new(Code::Timeout, error.to_string()),
             RunError::Stopped => Self::new(Code::NotReady, error.to_string()),
             RunError::Failed { .. } => Self::internal(error),
         }

@@ -230,7 +230,7 @@ pub(crate) async fn analyze(
     options: &AnalyzeOptions,
 ) -> Result<Analysis, ApiError> {
     let permit = state.admit(1)?;
-    let analysis = state.services.analyzer.analyze(bytes, options, Lane::Interactive).await?;
+    let analysis = state.analyzer().analyze(bytes, options, Lane::Interactive).await?;
     drop(permit);
     Ok(analysis)
 }

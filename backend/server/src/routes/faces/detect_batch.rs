@@ -66,7 +66,7 @@ pub(super) async fn detect_faces_batch(
 }
 
 async fn one(state: AppState, index: usize, input: BatchInput, options: Arc<AnalyzeOptions>) -> BatchResult {
-    let analyzer = &state.services.analyzer;
+    let analyzer = state.analyzer();
     let answer = async {
         let bytes = input.bytes(&state).await?;
         let analysis = analyzer.analyze(bytes, &options, Lane::Interactive).await?;

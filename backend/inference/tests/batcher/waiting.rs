@@ -1,146 +1,17 @@
-//! The contract of the device threads, on devices whose behaviour is known.
-#![allow(clippy::unwrap_used, missing_docs)]
+//! Order, batches, full queues, callers that leave or come too late.
+use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits};
-use inference::models::Model;
-use inference::{Lane, Operation, RunError, Timed};
+use inference::{Lane, RunError};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use tokio::task::JoinHandle;
-
-/// A request is a number and a width; the tensor is the number, `width` times; the result is what the device made of it.
-struct Numbers;
-
-#[derive(Clone, Copy, Debug)]
-struct Ask {
-    number: f32,
-    width: usize,
-}
-
-impl Model for Numbers {
-    type Input = Ask;
-    type Output = f32;
-    fn operation(&self) -> Operation {
-        Operation::FaceDetection
-    }
-    fn shape(&self, input: &Ask) -> [usize; 3] {
-        [1, 1, input.width]
-    }
-    fn write(&self, input: &Ask, slot: &mut [f32]) {
-        slot.fill(input.number);
-    }
-    fn read(&self, _: &Ask, outputs: &[OutputView<'_>], index: usize, batch: usize) -> Result<f32, String> {
-        assert_eq!(outputs[0].shape, [batch]);
-        Ok(outputs[0].data[index])
-    }
-}
-
-/// Where the device stops before each run until the test lets it go on, and what it reports.
-struct Gate {
-    entered: mpsc::Sender<Vec<f32>>,
-    leave: mpsc::Receiver<()>,
-}
-
-struct Controls {
-    entered: mpsc::Receiver<Vec<f32>>,
-    leave: mpsc::Sender<()>,
-}
-
-fn gate() -> (Gate, Controls) {
-    let (entered, seen) = mpsc::channel();
-    let (go, leave) = mpsc::channel();
-    (Gate { entered, leave }, Controls { entered: seen, leave: go })
-}
-
-impl Controls {
-    /// The numbers of the run that the device is about to do.
-    fn next(&self) -> Vec<f32> {
-        self.entered.recv_timeout(Duration::from_secs(20)).expect("the device gets work")
-    }
-    fn release(&self) {
-        self.leave.send(()).unwrap();
-    }
-}
-
-/// Doubles numbers.
-#[derive(Default)]
-struct Doubler {
-    gate: Option<Gate>,
-    memory_for: Option<usize>,
-    fails_with: Option<BackendError>,
-    sizes: Arc<Mutex<Vec<usize>>>,
-}
-
-impl Backend for Doubler {
-    fn run(
-        &mut self,
-        batch: BatchView<'_>,
-        read: &mut dyn FnMut(&[OutputView<'_>]),
-    ) -> Result<(), BackendError> {
-        let [items, _, _, width] = batch.shape;
-        let numbers: Vec<f32> = batch.data.chunks_exact(width).map(|item| item[0]).collect();
-        assert!(batch.data.chunks_exact(width).zip(&numbers).all(|(item, n)| item.iter().all(|v| v == n)));
-        self.sizes.lock().unwrap().push(items);
-        if let Some(gate) = &self.gate {
-            gate.entered.send(numbers.clone()).unwrap();
-            gate.leave.recv().unwrap();
-        }
-        if self.memory_for.is_some_and(|most| items > most) {
-            return Err(BackendError::OutOfMemory(format!("{items} are too many")));
-        }
-        if let Some(error) = &self.fails_with {
-            return Err(error.clone());
-        }
-        assert!(numbers[0] >= 0.0, "a negative number breaks this device");
-        let doubled: Vec<f32> = numbers.iter().map(|n| n * 2.0).collect();
-        read(&[OutputView { name: "doubled", shape: vec![items], data: &doubled }]);
-        Ok(())
-    }
-    fn device(&self) -> &str {
-        "fake:0"
-    }
-}
-
-const ONE_BY_ONE: Limits = Limits { queue_capacity: 64, max_batch: 1, max_delay: Duration::ZERO };
-
-fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
-    let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
-    Batcher::start(Numbers, devices, limits).unwrap()
-}
-
-type Pending = JoinHandle<Result<Timed<f32>, RunError>>;
-
-/// Sends a request from a task of its own and returns when it is queued (or was refused).
-async fn ask(batcher: &Batcher<Numbers>, number: f32, lane: Lane) -> Pending {
-    let before = batcher.waiting();
-    let own = batcher.clone();
-    let task = tokio::spawn(async move { own.run(Ask { number, width: 3 }, lane).await });
-    while batcher.waiting() == before && !task.is_finished() {
-        tokio::task::yield_now().await;
-    }
-    task
-}
-
-/// Occupies the only device with request 0, so that what follows has to wait.
-async fn occupy(batcher: &Batcher<Numbers>, controls: &Controls) -> Pending {
-    let own = batcher.clone();
-    let task = tokio::spawn(async move { own.run(Ask { number: 0.0, width: 3 }, Lane::Background).await });
-    while batcher.waiting() == 0 && !task.is_finished() {
-        if let Ok(numbers) = controls.entered.try_recv() {
-            assert_eq!(numbers, [0.0]);
-            return task;
-        }
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(controls.next(), [0.0]);
-    task
-}
+use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_result_is_lost_or_swapped() {
-    for max_batch in [1, 32] {
-        let limits = Limits { queue_capacity: 20_000, max_batch, max_delay: Duration::from_micros(200) };
+    for (max_batch, prefetch) in [(1, false), (32, false), (1, true), (32, true)] {
+        let max_delay = Duration::from_micros(200);
+        let limits = Limits { queue_capacity: 20_000, max_batch, max_delay, prefetch };
         let batcher = start((0..3).map(|_| Doubler::default()).collect(), limits);
         let tasks: Vec<_> = (0..10_000_u16)
             .map(|i| {
@@ -311,71 +182,6 @@ async fn a_request_waits_for_company_no_longer_than_the_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn out_of_memory_halves_the_batch_and_is_remembered() {
-    let (gate, controls) = gate();
-    let limits = Limits { max_batch: 16, ..ONE_BY_ONE };
-    let sizes = Arc::new(Mutex::new(Vec::new()));
-    let device =
-        Doubler { gate: Some(gate), sizes: sizes.clone(), memory_for: Some(4), ..Default::default() };
-    let batcher = start(vec![device], limits);
-    for round in 0..2 {
-        let mut tasks = vec![occupy(&batcher, &controls).await];
-        for i in 1..=12_u8 {
-            tasks.push(ask(&batcher, f32::from(i), Lane::Background).await);
-        }
-        controls.release();
-        // The first round meets the limit at 16 and at 8; the second never tries more than 4.
-        let runs = if round == 0 { 2 + 3 } else { 3 };
-        for _ in 0..runs {
-            controls.next();
-            controls.release();
-        }
-        for (i, task) in tasks.into_iter().enumerate() {
-            assert_eq!(task.await.unwrap().unwrap().output, i as f32 * 2.0);
-        }
-    }
-    assert_eq!(*sizes.lock().unwrap(), [1, 16, 8, 4, 4, 4, 1, 4, 4, 4]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_failing_device_hands_its_requests_to_the_second_one() {
-    let failing = |error: BackendError| Doubler { fails_with: Some(error), ..Default::default() };
-    let limits = Limits { max_batch: 4, ..ONE_BY_ONE };
-    let devices = |error, fallback: Option<Doubler>| {
-        vec![Device { primary: Box::new(failing(error)), fallback: fallback.map(|f| Box::new(f) as _) }]
-    };
-    let ask = Ask { number: 21.0, width: 2 };
-
-    let error = BackendError::Failed("kernel error".into());
-    let batcher = Batcher::start(Numbers, devices(error.clone(), Some(Doubler::default())), limits).unwrap();
-    assert_eq!(batcher.run(ask, Lane::Interactive).await.unwrap().output, 42.0);
-    batcher.ready().unwrap();
-
-    let alone = Batcher::start(Numbers, devices(error.clone(), None), limits).unwrap();
-    let failed = alone.run(ask, Lane::Interactive).await.unwrap_err().to_string();
-    assert!(
-        failed.contains("kernel error"),
-        "without a second device it is an error of the request: {failed}"
-    );
-
-    let both =
-        Batcher::start(Numbers, devices(error, Some(failing(BackendError::Failed("too".into())))), limits);
-    let failed = both.unwrap().run(ask, Lane::Interactive).await.unwrap_err().to_string();
-    assert!(failed.contains("kernel error") && failed.contains("too"), "{failed}");
-
-    let lost = BackendError::DeviceLost("it fell off the bus".into());
-    let batcher = Batcher::start(Numbers, devices(lost, Some(Doubler::default())), limits).unwrap();
-    batcher.ready().unwrap();
-    assert_eq!(
-        batcher.run(ask, Lane::Interactive).await.unwrap().output,
-        42.0,
-        "the request is still answered"
-    );
-    let reason = batcher.ready().unwrap_err();
-    assert!(reason.contains("fell off the bus") && reason.contains("fake:0"), "{reason}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_threads_end_with_the_last_handle() {
     struct Watched(Doubler, #[allow(dead_code)] mpsc::Sender<()>);
     impl Backend for Watched {
@@ -395,11 +201,36 @@ async fn the_threads_end_with_the_last_handle() {
         .map(|_| Device { primary: Box::new(Watched(Doubler::default(), alive.clone())), fallback: None })
         .collect();
     drop(alive);
-    let batcher = Batcher::start(Numbers, devices, ONE_BY_ONE).unwrap();
+    let batcher = Batcher::start(Numbers::default(), devices, ONE_BY_ONE).unwrap();
     let clone = batcher.clone();
     drop(batcher);
     assert_eq!(clone.run(Ask { number: 1.0, width: 1 }, Lane::Background).await.unwrap().output, 2.0);
     assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
     drop(clone);
     assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Disconnected), "dropping waits for the threads");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_time_is_over_is_answered_and_never_run() {
+    let (gate, controls) = gate();
+    let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
+    let first = occupy(&batcher, &controls).await;
+    let ask = Ask { number: 5.0, width: 3 };
+    let soon = Some(Instant::now() + Duration::from_millis(20));
+    let late = batcher.run_before(ask, Lane::Interactive, soon).await.unwrap_err();
+    assert!(matches!(late, RunError::DeadlineExceeded { operation: "face_detection" }), "{late}");
+    let over = batcher.run_before(ask, Lane::Interactive, Some(Instant::now())).await.unwrap_err();
+    assert!(matches!(over, RunError::DeadlineExceeded { .. }), "{over}");
+
+    let own = batcher.clone();
+    let ample = Some(Instant::now() + Duration::from_secs(3600));
+    let in_time =
+        tokio::spawn(
+            async move { own.run_before(Ask { number: 6.0, width: 3 }, Lane::Interactive, ample).await },
+        );
+    controls.release();
+    assert_eq!(controls.next(), [6.0], "the late request never reaches the device");
+    controls.release();
+    assert_eq!(in_time.await.unwrap().unwrap().output, 12.0);
+    first.await.unwrap().unwrap();
 }

@@ -1,0 +1,129 @@
+//! The next batch is written while the device runs one.
+//!
+//! Two threads per device and two tensors that go round between them: the preparer begins a batch and writes requests into it as
+//! they arrive, until it is full or the device is free; the device runs it. At most one batch is ahead, so interactive
+//! requests overtake everything but that one.
+use super::queue::Desk;
+use super::run::Tensor;
+use super::worker::Worker;
+use super::{Entry, Shared};
+use crate::models::Model;
+use crate::trace::RUN;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+
+/// A batch whose entries stand in its tensor.
+struct Written<M: Model> {
+    entries: Vec<Entry<M>>,
+    tensor: Tensor,
+    /// What the model's code said, when it panicked.
+    state: Result<(), String>,
+}
+
+/// Takes from the queue.
+pub(super) struct Preparer<M: Model> {
+    shared: Arc<Shared<M>>,
+    ceiling: Arc<AtomicUsize>,
+    desk: Arc<Desk>,
+    /// Holds nothing: a batch is handed over when the device takes it.
+    written: SyncSender<Written<M>>,
+    used: Receiver<Tensor>,
+}
+
+/// Runs what the preparer hands over.
+pub(super) struct Runner<M: Model> {
+    worker: Worker<M>,
+    desk: Arc<Desk>,
+    written: Receiver<Written<M>>,
+    used: Sender<Tensor>,
+}
+
+/// The two halves of a device.
+pub(super) fn pair<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
+    let (written, to_run) = sync_channel(0);
+    let (used, spare) = channel();
+    let desk = Arc::new(Desk::new(false));
+    let preparer = Preparer {
+        shared: worker.shared.clone(),
+        ceiling: worker.ceiling.clone(),
+        desk: desk.clone(),
+        written,
+        used: spare,
+    };
+    (preparer, Runner { worker, desk, written: to_run, used })
+}
+
+impl<M: Model> Preparer<M> {
+    /// Until the queue is closed and empty, or the device is gone.
+    pub(super) fn work(self) {
+        let queue = &self.shared.queue;
+        while let Some(entries) = queue.first(self.most(), &self.desk) {
+            let batch = self.prepare(entries);
+            self.shared.show_depth(queue.waiting());
+            if let Err(refused) = self.written.send(batch) {
+                // The device went away with others to take over, or the process is stopping.
+                queue.put_back(refused.0.entries);
+                return;
+            }
+            queue.change(&self.desk, Desk::give);
+        }
+    }
+
+    fn most(&self) -> usize {
+        self.ceiling.load(Ordering::Acquire).max(1)
+    }
+
+    /// Writes `first`, and what arrives while the device is busy or the first of them may wait.
+    fn prepare(&self, first: Vec<Entry<M>>) -> Written<M> {
+        let (model, limits) = (&self.shared.model, &self.shared.limits);
+        let (shape, until, most) = (first[0].shape, first[0].since + limits.max_delay, self.most());
+        let mut batch =
+            Written { entries: Vec::new(), tensor: self.used.try_recv().unwrap_or_default(), state: Ok(()) };
+        batch.add(model, first);
+        while batch.entries.len() < most {
+            let more = self.shared.queue.more(shape, most - batch.entries.len(), until, &self.desk);
+            if more.is_empty() {
+                break;
+            }
+            batch.add(model, more);
+        }
+        batch
+    }
+}
+
+impl<M: Model> Written<M> {
+    fn add(&mut self, model: &M, entries: Vec<Entry<M>>) {
+        let _preparing = tracing::trace_span!(target: RUN, "prepare").entered();
+        for entry in entries {
+            if self.state.is_ok() {
+                self.state = self.tensor.write(model, self.entries.len(), &entry);
+            }
+            self.entries.push(entry);
+        }
+    }
+}
+
+impl<M: Model> Runner<M> {
+    /// Until the preparer ends.
+    pub(super) fn work(mut self) {
+        loop {
+            self.worker.shared.queue.change(&self.desk, Desk::ask);
+            let Ok(Written { entries, mut tensor, state }) = self.written.recv() else { return };
+            self.worker.serve_written(entries, &mut tensor, state);
+            tensor.shrink();
+            // The preparer may have ended.
+            let _ = self.used.send(tensor);
+            if self.worker.retire() {
+                return;
+            }
+        }
+    }
+}
+
+/// However the thread ends, the preparer must hear of it.
+impl<M: Model> Drop for Runner<M> {
+    fn drop(&mut self) {
+        self.worker.shared.queue.change(&self.desk, Desk::leave);
+    }
+}

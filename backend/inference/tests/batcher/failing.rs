@@ -1,0 +1,117 @@
+//! Devices that run out of memory, fail, panic or are lost.
+use crate::support::*;
+use inference::backend::BackendError;
+use inference::batcher::{Batcher, Device, Limits};
+use inference::{Lane, RunError};
+use std::sync::{Arc, Mutex};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn out_of_memory_halves_the_batch_and_is_remembered() {
+    let (gate, controls) = gate();
+    let limits = Limits { max_batch: 16, ..ONE_BY_ONE };
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let device =
+        Doubler { gate: Some(gate), sizes: sizes.clone(), memory_for: Some(4), ..Default::default() };
+    let batcher = start(vec![device], limits);
+    for round in 0..2 {
+        let mut tasks = vec![occupy(&batcher, &controls).await];
+        for i in 1..=12_u8 {
+            tasks.push(ask(&batcher, f32::from(i), Lane::Background).await);
+        }
+        controls.release();
+        // The first round meets the limit at 16 and at 8; the second never tries more than 4.
+        let runs = if round == 0 { 2 + 3 } else { 3 };
+        for _ in 0..runs {
+            controls.next();
+            controls.release();
+        }
+        for (i, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap().unwrap().output, i as f32 * 2.0);
+        }
+    }
+    assert_eq!(*sizes.lock().unwrap(), [1, 16, 8, 4, 4, 4, 1, 4, 4, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_device_hands_its_requests_to_the_second_one() {
+    let failing = |error: BackendError| Doubler { fails_with: Some(error), ..Default::default() };
+    let limits = Limits { max_batch: 4, ..ONE_BY_ONE };
+    let devices = |error, fallback: Option<Doubler>| {
+        vec![Device { primary: Box::new(failing(error)), fallback: fallback.map(|f| Box::new(f) as _) }]
+    };
+    let ask = Ask { number: 21.0, width: 2 };
+
+    let error = BackendError::Failed("kernel error".into());
+    let batcher =
+        Batcher::start(Numbers::default(), devices(error.clone(), Some(Doubler::default())), limits).unwrap();
+    assert_eq!(batcher.run(ask, Lane::Interactive).await.unwrap().output, 42.0);
+    batcher.ready().unwrap();
+
+    let alone = Batcher::start(Numbers::default(), devices(error.clone(), None), limits).unwrap();
+    let failed = alone.run(ask, Lane::Interactive).await.unwrap_err().to_string();
+    assert!(
+        failed.contains("kernel error"),
+        "without a second device it is an error of the request: {failed}"
+    );
+
+    let both = Batcher::start(
+        Numbers::default(),
+        devices(error, Some(failing(BackendError::Failed("too".into())))),
+        limits,
+    );
+    let failed = both.unwrap().run(ask, Lane::Interactive).await.unwrap_err().to_string();
+    assert!(failed.contains("kernel error") && failed.contains("too"), "{failed}");
+
+    let lost = BackendError::DeviceLost("it fell off the bus".into());
+    let batcher =
+        Batcher::start(Numbers::default(), devices(lost, Some(Doubler::default())), limits).unwrap();
+    batcher.ready().unwrap();
+    assert_eq!(
+        batcher.run(ask, Lane::Interactive).await.unwrap().output,
+        42.0,
+        "the request is still answered"
+    );
+    let reason = batcher.ready().unwrap_err();
+    assert!(reason.contains("fell off the bus") && reason.contains("fake:0"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_device_leaves_its_work_to_the_others() {
+    for prefetch in [false, true] {
+        let lost = BackendError::DeviceLost("it fell off the bus".into());
+        let (gate, controls) = gate();
+        let devices = vec![
+            Doubler { fails_with: Some(lost), gate: Some(gate), ..Default::default() },
+            Doubler::default(),
+        ];
+        let batcher = start(devices, Limits { prefetch, ..ONE_BY_ONE });
+        // Until the first device has met its end, requests go to either.
+        let mut failed = 0;
+        while batcher.ready().is_ok() {
+            let own = batcher.clone();
+            let task =
+                tokio::spawn(async move { own.run(Ask { number: 4.0, width: 2 }, Lane::Interactive).await });
+            while !task.is_finished() {
+                if controls.entered.try_recv().is_ok() {
+                    controls.release();
+                }
+                tokio::task::yield_now().await;
+            }
+            failed += usize::from(task.await.unwrap().is_err());
+        }
+        assert!(batcher.ready().unwrap_err().contains("fell off the bus"));
+        for i in 0..50_u8 {
+            let ask = Ask { number: f32::from(i), width: 2 };
+            match batcher.run(ask, Lane::Interactive).await {
+                Ok(found) => assert_eq!(found.output, f32::from(i) * 2.0),
+                Err(RunError::Failed { reason, .. }) => {
+                    assert!(reason.contains("lost"), "{reason}");
+                    failed += 1;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        // At most what it ran, and what was prepared for it.
+        assert!(failed <= 2, "{failed}");
+    }
+}
