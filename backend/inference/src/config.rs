@@ -70,6 +70,25 @@ pub enum PerformanceMode {
     Throughput,
 }
 
+/// How TensorRT builds and keeps its engines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorrtConfig {
+    /// `TENSORRT_FP16`: half precision where it is faster.
+    pub fp16: bool,
+    /// `TENSORRT_CALIBRATION_TABLE`, with `TENSORRT_INT8`: a table, or a folder with `MODEL.table` for each model. `None`: no 8-bit computation.
+    pub calibration: Option<PathBuf>,
+    /// `TENSORRT_WORKSPACE_GB`: GiB that building may use.
+    pub workspace_gb: f64,
+    /// `TENSORRT_CACHE_DIR`: folder of the engines.
+    pub cache_dir: PathBuf,
+}
+
+impl Default for TensorrtConfig {
+    fn default() -> Self {
+        Self { fp16: true, calibration: None, workspace_gb: 2.0, cache_dir: "data/tensorrt".into() }
+    }
+}
+
 /// Everything the engine is told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -91,8 +110,14 @@ pub struct Config {
     pub force_gpu_only: bool,
     /// `PERFORMANCE_MODE`.
     pub performance_mode: PerformanceMode,
-    /// CPU sessions per model; 0 means one per core.
+    /// `CPU_SESSIONS`: sessions per model on the CPU; 0 means as many as fill the cores.
     pub cpu_sessions: usize,
+    /// `CPU_SESSION_THREADS`: threads that one CPU session computes with, at least 1.
+    pub cpu_session_threads: usize,
+    /// `DETECTION_SIZE`: side in pixels of the canvas that a detector of any size is warmed up and, for TensorRT, built for.
+    pub detection_size: u32,
+    /// `TENSORRT_…`.
+    pub tensorrt: TensorrtConfig,
     /// Requests that may wait per model before `RunError::Overloaded`; background work may fill three quarters of it.
     pub queue_capacity: usize,
 }
@@ -110,6 +135,9 @@ impl Default for Config {
             force_gpu_only: false,
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,
+            cpu_session_threads: 1,
+            detection_size: 640,
+            tensorrt: TensorrtConfig::default(),
             queue_capacity: 256,
         }
     }

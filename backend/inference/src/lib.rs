@@ -7,7 +7,7 @@
 pub mod backend;
 pub mod batcher;
 pub mod config;
-mod devices;
+pub mod devices;
 pub mod embedding;
 pub mod engine;
 pub mod ep;
@@ -18,9 +18,9 @@ pub mod report;
 pub mod runtime;
 pub mod trace;
 
-pub use config::{Config, GpuBackend, Operation, PerformanceMode};
+pub use config::{Config, GpuBackend, Operation, PerformanceMode, TensorrtConfig};
 pub use embedding::Embedding;
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, Timed};
 pub use error::{RunError, StartError};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, Pack, ResolvedPack};
-pub use report::{DeviceReport, OperationReport};
+pub use report::{DeviceReport, GpuDevice, LoadedModel, OperationReport};

@@ -31,6 +31,31 @@ pub struct GpuDevice {
     pub memory_used: Option<u64>,
     /// Driver version.
     pub driver: Option<String>,
+    /// Share of the last moments in which it was at work, 0..1.
+    pub utilization: Option<f64>,
+    /// NVIDIA's compute capability: `8.6`.
+    pub compute_capability: Option<String>,
+}
+
+/// A model on a device, and what loading it took.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoadedModel {
+    /// `face_detection`, …
+    pub operation: &'static str,
+    /// Its file.
+    pub file: String,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+    /// `cpu`, `cuda:0`, …
+    pub device: String,
+    /// Sessions on that device.
+    pub sessions: usize,
+    /// Loading and warming up, every batch size and the comparison with the CPU included.
+    pub seconds: f64,
+    /// Bytes of the GPU's memory in use before; `None` on the CPU and where the driver does not tell.
+    pub memory_before: Option<u64>,
+    /// Bytes in use afterwards.
+    pub memory_after: Option<u64>,
 }
 
 /// Backends, devices and operations.
@@ -38,10 +63,12 @@ pub struct GpuDevice {
 pub struct DeviceReport {
     /// ONNX Runtime's version.
     pub runtime_version: String,
-    /// Providers compiled into the loaded library.
+    /// Providers that both this program and the loaded library were built with.
     pub backends: Vec<String>,
     /// GPUs found.
     pub devices: Vec<GpuDevice>,
     /// The five operations.
     pub operations: Vec<OperationReport>,
+    /// The models in memory.
+    pub models: Vec<LoadedModel>,
 }

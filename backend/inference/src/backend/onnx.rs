@@ -15,11 +15,18 @@ pub struct Placement {
     pub device_id: u32,
     /// Bytes of device memory that the session may take; ignored on the CPU.
     pub memory_limit: usize,
+    /// Threads that the session computes with on the CPU, at least 1.
+    pub threads: usize,
 }
 
 impl Placement {
-    /// On the CPU.
-    pub const CPU: Self = Self { provider: Provider::Cpu, device_id: 0, memory_limit: 0 };
+    /// On the CPU, with one thread.
+    pub const CPU: Self = Self::cpu(1);
+
+    /// On the CPU, with so many threads.
+    pub const fn cpu(threads: usize) -> Self {
+        Self { provider: Provider::Cpu, device_id: 0, memory_limit: 0, threads }
+    }
 
     /// `cpu`, `cuda:0`, …
     pub fn label(&self) -> String {
@@ -75,12 +82,12 @@ impl OnnxModel {
 }
 
 fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<Session> {
-    // One thread per session: many sessions side by side beat one session with many threads, and a pool that spins
-    // would take the cores from the sessions beside it.
+    // One thread per session by default: many sessions side by side beat one session with many threads. A pool that
+    // spins would take the cores from the sessions beside it.
     let mut builder = Session::builder(runtime.environment())?
         .with_log_level(log_level())?
         .with_optimization_level(GraphOptimizationLevel::Level3)?
-        .with_intra_threads(1)?
+        .with_intra_threads(placement.threads.max(1))?
         .with_inter_threads(1)?
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?

@@ -2,16 +2,14 @@
 use super::placement::{Placed, place};
 use super::{DetectorInfo, EmbedderInfo, Inner};
 use crate::batcher::{Batcher, Limits};
+use crate::ep::Provider;
 use crate::manifest::{ModelFile, ModelKind};
 use crate::models::{DetectorModel, EmbedderModel, Model};
 use crate::runtime::Runtime;
-use crate::{Config, DeviceReport, Operation, OperationReport, ResolvedPack, StartError, ep::Provider};
+use crate::{Config, DeviceReport, LoadedModel, Operation, OperationReport, ResolvedPack, StartError};
 use sha2::{Digest, Sha256};
 use std::time::Instant;
 use vision::Frame;
-
-/// The canvas a detector of any size is warmed up with: the usual `det_size`.
-const WARMUP_SIDE: u32 = 640;
 
 pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let began = Instant::now();
@@ -21,7 +19,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
 
     let file = wanted(pack, ModelKind::Detector)?;
     let sample = |model: &DetectorModel| {
-        let (width, height) = model.fixed_size().unwrap_or((WARMUP_SIDE, WARMUP_SIDE));
+        let (width, height) = model.fixed_size().unwrap_or((config.detection_size, config.detection_size));
         crate::models::Probe { canvas: super::warmup::portrait(width, height).into(), min_score: 0.5 }
     };
     let detection = model(config, &runtime, pack, file, DetectorModel::new, sample)?;
@@ -53,6 +51,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
         devices: Vec::new(),
         operations,
+        models: [detection.2, embedding.2].concat(),
     };
     tracing::info!(
         detector = detector.name,
@@ -77,6 +76,12 @@ fn describe_metrics() {
     );
     describe_histogram!("facecrawl_inference_batch_size", Unit::Count, "Requests in one run.");
     describe_gauge!("facecrawl_inference_queue_depth", Unit::Count, "Requests that wait for a run.");
+    describe_gauge!("facecrawl_gpu_memory_bytes", Unit::Bytes, "Memory of a GPU, used and total.");
+    describe_gauge!(
+        "facecrawl_gpu_utilization",
+        Unit::Count,
+        "Share of the last moments in which a GPU was at work, 0..1."
+    );
     describe_counter!(
         "facecrawl_ep_fallback_total",
         Unit::Count,
@@ -92,16 +97,20 @@ fn model<M: Model>(
     file: &ModelFile,
     describe: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
     sample: impl Fn(&M) -> M::Input,
-) -> Result<(Batcher<M>, OperationReport), StartError> {
+) -> Result<(Batcher<M>, OperationReport, Vec<LoadedModel>), StartError> {
     let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
     let bytes = read(pack, file).map_err(failed)?;
-    let Placed { model, devices, max_batch, report } =
+    let Placed { model, devices, max_batch, report, loads } =
         place(config, runtime, file, &bytes, describe, sample)?;
-    let limits =
-        Limits { queue_capacity: config.queue_capacity, max_batch, max_delay: config.batch_max_delay };
+    let limits = Limits {
+        queue_capacity: config.queue_capacity,
+        max_batch,
+        max_delay: config.batch_max_delay,
+        prefetch: report.effective != Provider::Cpu.name(),
+    };
     let batcher = Batcher::start(model, devices, limits)
         .map_err(|e| failed(format!("cannot start its threads: {e}")))?;
-    Ok((batcher, report))
+    Ok((batcher, report, loads))
 }
 
 fn wanted(pack: &ResolvedPack, kind: ModelKind) -> Result<&ModelFile, StartError> {

@@ -6,7 +6,7 @@ use crate::ep::Provider;
 use crate::manifest::ModelFile;
 use crate::models::Model;
 use crate::runtime::Runtime;
-use crate::{Config, Operation, OperationReport, StartError};
+use crate::{Config, GpuDevice, LoadedModel, Operation, OperationReport, StartError, devices};
 use std::time::Instant;
 
 /// A model with its devices.
@@ -15,6 +15,7 @@ pub(super) struct Placed<M> {
     pub(super) devices: Vec<Device>,
     pub(super) max_batch: usize,
     pub(super) report: OperationReport,
+    pub(super) loads: Vec<LoadedModel>,
 }
 
 /// What the operation asks for, as the report shows it.
@@ -61,7 +62,7 @@ pub(super) fn place<M: Model>(
 ) -> Result<Placed<M>, StartError> {
     let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
     let began = Instant::now();
-    let mut reference = OnnxModel::load(runtime, bytes, &Placement::CPU).map_err(failed)?;
+    let mut reference = OnnxModel::load(runtime, bytes, &cpu(config)).map_err(failed)?;
     let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
     let operation = model.operation();
     let sample = Sample::new(&model, sample(&model));
@@ -90,10 +91,11 @@ pub(super) fn place<M: Model>(
         };
         match attempt.providers() {
             Ok(found) => {
-                let labels: Vec<&str> = found.iter().map(Backend::device).collect();
+                let (sessions, loads): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+                let labels: Vec<&str> = sessions.iter().map(Backend::device).collect();
                 report.effective = labels.join(",");
-                let devices = attempt.with_fallbacks(found, reference).map_err(failed)?;
-                return Ok(Placed { model, devices, max_batch: batch, report });
+                let devices = attempt.with_fallbacks(sessions, reference).map_err(failed)?;
+                return Ok(Placed { model, devices, max_batch: batch, report, loads });
             }
             Err(reason) => {
                 refuse(config, operation, &report.requested, &reason)?;
@@ -103,10 +105,12 @@ pub(super) fn place<M: Model>(
     }
 
     let sessions = cpu_sessions(config);
-    let devices = more_sessions(runtime, bytes, &model, &sample, reference, sessions).map_err(failed)?;
-    loaded(file, bytes, "cpu", sessions, began);
+    let devices =
+        more_sessions(config, runtime, bytes, &model, &sample, reference, sessions).map_err(failed)?;
+    let load = Loading { operation, file, bytes, sessions, began, before: None };
+    let loads = vec![load.finish(&Placement::CPU)];
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
-    Ok(Placed { model, devices, max_batch: 1, report })
+    Ok(Placed { model, devices, max_batch: 1, report, loads })
 }
 
 /// `first` and as many sessions beside it as make `wanted`, loaded side by side.
@@ -114,6 +118,7 @@ pub(super) fn place<M: Model>(
 /// Each session has its own copy of the weights: at the optimisation level used here the runtime rewrites them into
 /// its kernels' layout per session, and shares them only between sessions that are given their weights one by one.
 fn more_sessions<M: Model>(
+    config: &Config,
     runtime: &Runtime,
     bytes: &[u8],
     model: &M,
@@ -122,7 +127,7 @@ fn more_sessions<M: Model>(
     wanted: usize,
 ) -> Result<Vec<OnnxModel>, String> {
     let load = || {
-        let mut session = OnnxModel::load(runtime, bytes, &Placement::CPU)?;
+        let mut session = OnnxModel::load(runtime, bytes, &cpu(config))?;
         sample.run(model, &mut session, 1)?;
         Ok(session)
     };
@@ -135,23 +140,65 @@ fn more_sessions<M: Model>(
     })
 }
 
+fn cpu(config: &Config) -> Placement {
+    Placement::cpu(config.cpu_session_threads)
+}
+
 fn cpu_sessions(config: &Config) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     match config.cpu_sessions {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => (cores() / config.cpu_session_threads.max(1)).max(1),
         chosen => chosen,
     }
 }
 
-fn loaded(file: &ModelFile, bytes: &[u8], device: &str, sessions: usize, began: Instant) {
-    tracing::info!(
-        file = file.file,
-        megabytes = bytes.len() as f64 / 1e6,
-        seconds = began.elapsed().as_secs_f64(),
-        device,
-        provider = device.split(':').next().unwrap_or(device),
-        sessions,
-        "model loaded and warmed up"
-    );
+/// A load under way.
+struct Loading<'a> {
+    operation: Operation,
+    file: &'a ModelFile,
+    bytes: &'a [u8],
+    sessions: usize,
+    began: Instant,
+    /// The GPU before it.
+    before: Option<GpuDevice>,
+}
+
+impl Loading<'_> {
+    /// Says what was loaded where, and what it took.
+    fn finish(self, placement: &Placement) -> LoadedModel {
+        let after = devices::of(placement.provider, placement.device_id);
+        let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);
+        let load = LoadedModel {
+            operation: self.operation.name(),
+            file: self.file.file.clone(),
+            bytes: self.bytes.len() as u64,
+            device: placement.label(),
+            sessions: self.sessions,
+            seconds: self.began.elapsed().as_secs_f64(),
+            memory_before: memory(&self.before),
+            memory_after: memory(&after),
+        };
+        let megabytes = |bytes: Option<u64>| bytes.map(|bytes| (bytes as f64 / 1e5).round() / 10.0);
+        let message = match placement.provider {
+            Provider::Cpu => "model loaded and warmed up",
+            _ => "model loaded with GPU acceleration and warmed up",
+        };
+        tracing::info!(
+            operation = load.operation,
+            file = load.file,
+            megabytes = megabytes(Some(load.bytes)),
+            seconds = (load.seconds * 1e3).round() / 1e3,
+            device = load.device,
+            device_name = after.as_ref().map(|device| device.name.as_str()),
+            provider = placement.provider.name(),
+            sessions = load.sessions,
+            gpu_megabytes_before = megabytes(load.memory_before),
+            gpu_megabytes_after = megabytes(load.memory_after),
+            gpu_megabytes_total = megabytes(after.as_ref().and_then(|device| device.memory_total)),
+            message
+        );
+        load
+    }
 }
 
 /// The search for a GPU that runs a model as the CPU does.
@@ -168,7 +215,7 @@ struct Attempt<'a, M: Model> {
 
 impl<M: Model> Attempt<'_, M> {
     /// One replica per device on the first provider that works, or why none does.
-    fn providers(&self) -> Result<Vec<OnnxModel>, String> {
+    fn providers(&self) -> Result<Vec<(OnnxModel, LoadedModel)>, String> {
         let candidates = Provider::candidates(self.config.backend);
         if candidates.is_empty() {
             return Err("GPU_BACKEND is cpu".to_owned());
@@ -183,7 +230,7 @@ impl<M: Model> Attempt<'_, M> {
         Err(reasons.join("; "))
     }
 
-    fn replicas(&self, provider: Provider) -> Result<Vec<OnnxModel>, String> {
+    fn replicas(&self, provider: Provider) -> Result<Vec<(OnnxModel, LoadedModel)>, String> {
         if !provider.in_build() {
             return Err("this program was built without it".to_owned());
         }
@@ -200,19 +247,26 @@ impl<M: Model> Attempt<'_, M> {
     }
 
     /// Loads the model on one device, runs every batch size, and compares with the CPU.
-    fn prove(&self, provider: Provider, device_id: u32) -> Result<OnnxModel, String> {
-        let began = Instant::now();
+    fn prove(&self, provider: Provider, device_id: u32) -> Result<(OnnxModel, LoadedModel), String> {
+        let loading = Loading {
+            operation: self.model.operation(),
+            file: self.file,
+            bytes: self.bytes,
+            sessions: 1,
+            began: Instant::now(),
+            before: devices::of(provider, device_id),
+        };
         let models = [Operation::FaceDetection, Operation::FaceEmbedding];
         let sharing = models.iter().filter(|o| self.config.gpu_operations.contains(o)).count().max(1);
         let memory_limit = (self.config.memory_limit_gb * f64::from(1 << 30)) as usize / sharing;
-        let placement = Placement { provider, device_id, memory_limit };
+        let placement = Placement { provider, device_id, memory_limit, threads: 1 };
         let mut session = OnnxModel::load(self.runtime, self.bytes, &placement)?;
         for size in buckets(self.batch) {
             let found = self.sample.run(self.model, &mut session, size)?;
             agree(self.expected, &found, size)?;
         }
-        loaded(self.file, self.bytes, &placement.label(), 1, began);
-        Ok(session)
+        let load = loading.finish(&placement);
+        Ok((session, load))
     }
 
     /// Gives each GPU a CPU session to fall back to, unless falling back is forbidden.
@@ -224,7 +278,7 @@ impl<M: Model> Attempt<'_, M> {
                 let fallback = match (self.config.force_gpu_only, spare.take()) {
                     (true, _) => None,
                     (false, Some(reference)) => Some(reference),
-                    (false, None) => Some(OnnxModel::load(self.runtime, self.bytes, &Placement::CPU)?),
+                    (false, None) => Some(OnnxModel::load(self.runtime, self.bytes, &cpu(self.config))?),
                 };
                 Ok(Device { primary: Box::new(session), fallback: fallback.map(|f| Box::new(f) as _) })
             })

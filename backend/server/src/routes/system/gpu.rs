@@ -38,6 +38,34 @@ struct DeviceView {
     memory_used: Option<u64>,
     /// Driver version.
     driver: Option<String>,
+    /// Share of the last moments in which it was at work, 0..1.
+    utilization: Option<f64>,
+    /// NVIDIA's compute capability.
+    #[schema(example = "8.6")]
+    compute_capability: Option<String>,
+}
+
+/// A model on a device.
+#[derive(Serialize, ToSchema)]
+struct LoadedView {
+    /// Which operation it does.
+    #[schema(example = "face_detection")]
+    operation: String,
+    /// Its file.
+    file: String,
+    /// Length of the file in bytes.
+    bytes: u64,
+    /// The device.
+    #[schema(example = "cuda:0")]
+    device: String,
+    /// Sessions on it.
+    sessions: usize,
+    /// Loading and warming up.
+    seconds: f64,
+    /// Bytes of GPU memory in use before.
+    memory_before: Option<u64>,
+    /// Bytes in use afterwards.
+    memory_after: Option<u64>,
 }
 
 /// What runs where, and why.
@@ -46,12 +74,14 @@ pub(super) struct GpuAnswer {
     /// ONNX Runtime's version.
     #[schema(example = "1.31.1")]
     runtime_version: String,
-    /// Providers compiled into the loaded library.
+    /// Providers that both this program and the loaded library were built with.
     backends: Vec<String>,
     /// GPUs found.
     devices: Vec<DeviceView>,
     /// The five operations.
     operations: Vec<OperationView>,
+    /// The models in memory, and what loading them took.
+    models: Vec<LoadedView>,
 }
 
 /// Backends, devices, and where each operation runs.
@@ -74,6 +104,8 @@ pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
                 memory_total: device.memory_total,
                 memory_used: device.memory_used,
                 driver: device.driver,
+                utilization: device.utilization,
+                compute_capability: device.compute_capability,
             })
             .collect(),
         operations: report
@@ -85,6 +117,20 @@ pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
                 requested: operation.requested,
                 effective: operation.effective,
                 reason: operation.reason,
+            })
+            .collect(),
+        models: report
+            .models
+            .into_iter()
+            .map(|model| LoadedView {
+                operation: model.operation.to_string(),
+                file: model.file,
+                bytes: model.bytes,
+                device: model.device,
+                sessions: model.sessions,
+                seconds: model.seconds,
+                memory_before: model.memory_before,
+                memory_after: model.memory_after,
             })
             .collect(),
     })

@@ -12,6 +12,9 @@ use queue::JobState;
 )]
 pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoResponse {
     gather_queue(&state).await;
+    if let Err(error) = tokio::task::spawn_blocking(inference::devices::record).await {
+        tracing::warn!(%error, "cannot read the GPUs");
+    }
     state.metrics.run_upkeep();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render())
 }

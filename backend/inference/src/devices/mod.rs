@@ -1,0 +1,80 @@
+//! GPUs that the machine has, whether the loaded runtime can use them or not.
+mod amd;
+mod nvidia;
+
+use crate::ep::Provider;
+use crate::report::GpuDevice;
+
+/// The GPUs of this machine, with what their drivers tell now.
+pub(crate) fn discover() -> Vec<GpuDevice> {
+    let mut devices = nvidia::discover();
+    devices.extend(amd::discover());
+    devices
+}
+
+/// The device that `provider` knows as `id`, as the driver lists it.
+pub(crate) fn of(provider: Provider, id: u32) -> Option<GpuDevice> {
+    let devices = match provider {
+        Provider::Cuda | Provider::Tensorrt => nvidia::discover(),
+        Provider::Migraphx => amd::discover(),
+        Provider::Cpu | Provider::CoreMl => Vec::new(),
+    };
+    devices.into_iter().find(|device| device.id == id)
+}
+
+/// Sets the gauges `facecrawl_gpu_memory_bytes` and `facecrawl_gpu_utilization`. Asks the drivers, which takes milliseconds.
+pub fn record() {
+    for device in discover() {
+        let label = format!("{}:{}", device.backend, device.id);
+        let memory = |state: &'static str, bytes: Option<u64>| {
+            if let Some(bytes) = bytes {
+                metrics::gauge!("facecrawl_gpu_memory_bytes", "device" => label.clone(), "state" => state)
+                    .set(bytes as f64);
+            }
+        };
+        memory("used", device.memory_used);
+        memory("total", device.memory_total);
+        if let Some(utilization) = device.utilization {
+            metrics::gauge!("facecrawl_gpu_utilization", "device" => label.clone()).set(utilization);
+        }
+    }
+}
+
+/// The entries of a folder, sorted; none when it cannot be read.
+fn folders(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut found: Vec<_> =
+        std::fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    //! A folder that looks like a part of `/proc` or `/sys`.
+    #![allow(clippy::unwrap_used)]
+    use std::path::{Path, PathBuf};
+
+    pub(crate) struct Tree(PathBuf);
+
+    impl Tree {
+        pub(crate) fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("facecrawl-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&root).unwrap();
+            Self(root)
+        }
+        pub(crate) fn path(&self) -> &Path {
+            &self.0
+        }
+        pub(crate) fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
