@@ -1,5 +1,6 @@
 //! The parts of the `facecrawl` binary: configuration, model store, command line, telemetry and shutdown.
 
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod models;

@@ -111,16 +111,17 @@ pub fn record_process() {
     if let Ok(folder) = std::fs::read_dir("/proc/self/fd") {
         metrics::gauge!("process_open_fds").set(folder.count() as f64);
     }
-    if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
-        // proc(5): fields 14 and 15, in clock ticks, counted after the name in brackets, which may hold anything.
-        let after_name = stat.rsplit(')').next().unwrap_or_default();
-        let ticks: f64 = after_name
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .filter_map(|field| field.parse::<f64>().ok())
-            .sum();
-        metrics::gauge!("process_cpu_seconds_total")
-            .set(ticks / rustix::param::clock_ticks_per_second() as f64);
+    if let Some(seconds) = cpu_seconds() {
+        metrics::gauge!("process_cpu_seconds_total").set(seconds);
     }
+}
+
+/// CPU time of all threads of this process, user and system; `None` where there is no `/proc`.
+pub fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // proc(5): fields 14 and 15, in clock ticks, counted after the name in brackets, which may hold anything.
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let fields = after_name.split_whitespace().skip(11).take(2);
+    let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
+    Some(ticks / rustix::param::clock_ticks_per_second() as f64)
 }

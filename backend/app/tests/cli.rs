@@ -8,9 +8,10 @@ use serde_json::Value;
 #[test]
 fn help_names_every_command_and_the_exit_codes() {
     let help = Workplace::new().run(&["--help"]).expect(0);
-    for word in
-        ["up", "serve", "worker", "scan", "detect", "models", "gpu", "config", "migrate", "openapi", "health"]
-    {
+    for word in [
+        "up", "serve", "worker", "scan", "detect", "bench", "models", "gpu", "config", "migrate", "openapi",
+        "health",
+    ] {
         let line = help.stdout.lines().find(|line| line.trim_start().starts_with(word));
         assert!(line.is_some_and(|line| line.split_whitespace().count() > 2), "{word}: {}", help.stdout);
     }

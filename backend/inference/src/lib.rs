@@ -8,6 +8,7 @@ pub mod backend;
 pub mod batcher;
 pub mod config;
 pub mod devices;
+pub mod drawing;
 pub mod embedding;
 pub mod engine;
 pub mod ep;

@@ -16,6 +16,7 @@ Service:
 Pictures:
   scan         Find and store the faces of folders, files and web pages
   detect       Print the faces of files; needs no database
+  bench        Measure operations and the pipeline on CPU and GPU
 
 Set-up:
   models       List, fetch and verify model packs
@@ -35,6 +36,7 @@ Examples:
   facecrawl scan https://example.org --max-pages 50
   facecrawl detect --json portrait.jpg          Faces of a file as JSON
   facecrawl detect --draw faces.png group.jpg   Draw what was found
+  facecrawl bench --operation pipeline --json - Images and faces per second on this machine
   facecrawl models fetch buffalo_l --accept-license
 
 Exit status: 0 success, 1 failure, 2 wrong usage or configuration, 3 some inputs failed.
@@ -65,6 +67,8 @@ pub enum Command {
     Scan(super::scan::ScanArgs),
     /// Print the faces of files; needs no database
     Detect(super::detect::DetectArgs),
+    /// Measure operations and the whole pipeline on the CPU and on a GPU; needs no database
+    Bench(super::bench::BenchArgs),
     /// List, fetch and verify model packs
     Models(super::models::ModelsArgs),
     /// What runs on which device, and why

@@ -1,6 +1,7 @@
 //! The command line. Results go to stdout; logs and progress go to stderr.
 
 mod args;
+mod bench;
 mod config;
 mod detect;
 mod draw;
@@ -14,10 +15,14 @@ mod scan;
 mod up;
 
 pub use args::{Cli, Command};
+pub(crate) use output::megabytes;
+pub(crate) use scan::find_images;
 
 use crate::config::{ConfigErrors, Loaded, Log, Settings, load};
 use crate::models::ModelError;
-use crate::telemetry;
+use crate::{profile, telemetry};
+use anyhow::Context;
+use std::path::Path;
 
 /// How a command ended, as its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,16 +68,36 @@ pub async fn run(cli: Cli) -> Exit {
     // reqwest, the crawler and the database use rustls; the first to ask must find the provider in place.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
-        Ok(loaded) => match telemetry::init_logs(&log_of(&cli, &loaded), None) {
-            Ok(()) => dispatch(cli, loaded).await,
-            Err(error) => Err(error.into()),
-        },
+        Ok(loaded) => start(cli, loaded).await,
         Err(errors) => Err(errors.into()),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         exit_of(&error)
     })
+}
+
+/// Logs, and the profile where one was asked for, around the command.
+async fn start(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
+    let wanted = match &cli.command {
+        Some(Command::Bench(args)) => args.profile(),
+        _ => None,
+    };
+    let cannot = |path: &Path| format!("cannot write the profile {}", path.display());
+    let profile = wanted.map(|path| {
+        let (layer, profile) = profile::create(path).with_context(|| cannot(path))?;
+        Ok::<_, anyhow::Error>((layer, profile, path.to_owned()))
+    });
+    let (layer, profile) = match profile.transpose()? {
+        Some((layer, profile, path)) => (Some(layer), Some((profile, path))),
+        None => (None, None),
+    };
+    telemetry::init_logs(&log_of(&cli, &loaded), layer)?;
+    let result = dispatch(cli, loaded).await;
+    let finished = profile.map(|(profile, path)| profile.finish().with_context(|| cannot(&path)));
+    let exit = result?;
+    finished.transpose()?;
+    Ok(exit)
 }
 
 async fn dispatch(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
@@ -83,6 +108,7 @@ async fn dispatch(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
         Command::Worker => up::run(settings, up::Roles { api: false, worker: true }).await,
         Command::Scan(args) => scan::run(settings, args).await,
         Command::Detect(args) => detect::run(settings, args).await,
+        Command::Bench(args) => bench::run(settings, args).await,
         Command::Models(args) => models::run(settings, args).await,
         Command::Gpu(args) => gpu::run(settings, args).await,
         Command::Config(args) => config::run(&loaded, args),

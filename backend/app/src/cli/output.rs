@@ -26,6 +26,6 @@ pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 }
 
 /// Bytes for people: `4.2 MB`.
-pub(super) fn megabytes(bytes: u64) -> String {
+pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

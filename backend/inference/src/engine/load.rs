@@ -20,7 +20,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let file = wanted(pack, ModelKind::Detector)?;
     let sample = |model: &DetectorModel| {
         let (width, height) = model.fixed_size().unwrap_or((config.detection_size, config.detection_size));
-        crate::models::Probe { canvas: super::warmup::portrait(width, height).into(), min_score: 0.5 }
+        crate::models::Probe { canvas: crate::drawing::portrait(width, height).into(), min_score: 0.5 }
     };
     let detection = model(config, &runtime, pack, file, DetectorModel::new, sample)?;
     let detector = DetectorInfo {
@@ -34,7 +34,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
 
     let file = wanted(pack, ModelKind::Embedder)?;
     let chip = |_: &EmbedderModel| -> std::sync::Arc<Frame> {
-        super::warmup::portrait(crate::models::CHIP, crate::models::CHIP).into()
+        crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
     };
     let embedding = model(config, &runtime, pack, file, EmbedderModel::new, chip)?;
     let embedder = EmbedderInfo {

@@ -1,42 +1,12 @@
-//! The first runs of a session, on a picture drawn here.
+//! The first runs of a session, on a drawn picture.
 use crate::backend::{Backend, BatchView};
 use crate::models::Model;
-use vision::Frame;
 
 /// Largest allowed distance between a device's output and the CPU's, as a share of the output's length (both as vectors).
 /// Reduced precision on GPUs (TF32, fp16) stays below 0.01; a wrong kernel is far above.
 const TOLERANCE: f64 = 0.03;
 /// Outputs shorter than this per value count as this long: a plane of scores near zero is not compared to the last digit.
 const FLOOR: f64 = 1e-2;
-
-/// A head with eyes and mouth on a shaded background with some texture: values as a photograph has them, so that
-/// activations are neither zero nor saturated.
-pub(super) fn portrait(width: u32, height: u32) -> Frame {
-    let mut data = Vec::with_capacity(width as usize * height as usize * 3);
-    let mut noise = 0x2545_f491_u32;
-    for row in 0..height {
-        for column in 0..width {
-            let (x, y) = (column as f32 / width as f32 - 0.5, row as f32 / height as f32 - 0.5);
-            let inside =
-                |cx: f32, cy: f32, rx: f32, ry: f32| ((x - cx) / rx).powi(2) + ((y - cy) / ry).powi(2) < 1.0;
-            let [red, green, blue] = if inside(-0.13, -0.08, 0.05, 0.025) || inside(0.13, -0.08, 0.05, 0.025)
-            {
-                [60.0, 45.0, 40.0]
-            } else if inside(0.0, 0.2, 0.1, 0.03) {
-                [150.0, 70.0, 70.0]
-            } else if inside(0.0, 0.0, 0.3, 0.4) {
-                let light = 1.0 - x.abs() - 0.3 * y;
-                [225.0 * light, 180.0 * light, 150.0 * light]
-            } else {
-                [90.0 + 80.0 * x, 110.0 - 60.0 * y, 130.0 + 60.0 * y]
-            };
-            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let grain = ((noise >> 28) as f32) - 8.0;
-            data.extend([red, green, blue].map(|v| (v + grain).clamp(0.0, 255.0) as u8));
-        }
-    }
-    Frame::new(width, height, data).expect("three values were written per pixel")
-}
 
 /// One prepared input and the request it came from.
 pub(super) struct Sample<M: Model> {

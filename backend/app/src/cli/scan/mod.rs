@@ -122,6 +122,15 @@ impl ScanArgs {
     }
 }
 
+/// The images of a folder, as a scan finds them. The first that cannot be read is an error.
+pub(crate) fn find_images(folder: &std::path::Path) -> std::io::Result<Vec<PathBuf>> {
+    let found = files::find(&[folder.to_owned()])?;
+    match found.unreadable.into_iter().next() {
+        Some((path, reason)) => Err(std::io::Error::other(format!("{}: {reason}", path.display()))),
+        None => Ok(found.images),
+    }
+}
+
 pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<Exit> {
     let (paths, urls) = args.inputs()?;
     let signal = listen_for_signals()?;

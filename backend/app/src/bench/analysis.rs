@@ -1,0 +1,73 @@
+//! GPU against CPU, and the headline.
+use super::report::Analysis;
+use super::{Gain, Results, SideReport, Subject, Summary};
+use std::collections::BTreeMap;
+
+/// The guide's gains: `(cpu - gpu) / cpu` of times, `(gpu - cpu) / cpu` of throughput, in per cent. A GPU side whose work the CPU
+/// did has no gain, whatever the figures say.
+pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
+    let none = |note: String| Gain {
+        time_improvement_percent: None,
+        throughput_improvement_percent: None,
+        note: Some(note),
+    };
+    let fallen: Vec<String> = gpu
+        .device
+        .iter()
+        .filter(|(_, device)| device.fell_back)
+        .map(|(operation, device)| {
+            let reason = device.reason.as_deref().unwrap_or("no reason was given");
+            format!("{operation} fell back to the CPU: {reason}")
+        })
+        .collect();
+    if gpu.on_gpu == "none" {
+        let why = if fallen.is_empty() { "no GPU was asked for".to_owned() } else { fallen.join("; ") };
+        return none(format!("the GPU side ran on the CPU ({why})"));
+    }
+    if gpu.runtime_fallbacks > 0 {
+        return none(format!(
+            "runs on the GPU failed, and the CPU answered {} requests",
+            gpu.runtime_fallbacks
+        ));
+    }
+    let (Some(cpu_time), Some(gpu_time)) = (cpu.mean_time_ms, gpu.mean_time_ms) else {
+        return none("one side has no successful picture".to_owned());
+    };
+    Gain {
+        time_improvement_percent: Some((cpu_time - gpu_time) / cpu_time * 100.0),
+        throughput_improvement_percent: Some(
+            (gpu.mean_throughput - cpu.mean_throughput) / cpu.mean_throughput * 100.0,
+        ),
+        note: (!fallen.is_empty()).then(|| format!("partly on the CPU: {}", fallen.join("; "))),
+    }
+}
+
+/// Gains where both sides were measured.
+pub(crate) fn analysis(results: &Results) -> Analysis {
+    let mut performance_gains: BTreeMap<String, BTreeMap<String, Gain>> = BTreeMap::new();
+    for (operation, sizes) in results {
+        for (size, sides) in sizes {
+            if let (Some(cpu), Some(gpu)) = (sides.get("gpu_false"), sides.get("gpu_true")) {
+                performance_gains.entry(operation.clone()).or_default().insert(size.clone(), gain(cpu, gpu));
+            }
+        }
+    }
+    Analysis { performance_gains }
+}
+
+/// The headline of what was measured.
+pub(crate) fn summary(results: &Results) -> Option<Summary> {
+    let pipeline = results.get_key_value(Subject::Pipeline.name());
+    let (operation, sizes) = pipeline.or_else(|| results.first_key_value())?;
+    let (size, sides) = sizes.get_key_value("medium").or_else(|| sizes.first_key_value())?;
+    let on_gpu = sides.get_key_value("gpu_true").filter(|(_, report)| report.on_gpu != "none");
+    let (side, report) = on_gpu.or_else(|| sides.first_key_value())?;
+    Some(Summary {
+        operation: operation.clone(),
+        image_size: size.clone(),
+        side: side.clone(),
+        images_per_second: report.mean_throughput,
+        faces_per_second: report.faces_per_second,
+        bottleneck: report.bottleneck.clone(),
+    })
+}

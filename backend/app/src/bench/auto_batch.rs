@@ -1,0 +1,112 @@
+use serde::Serialize;
+
+/// Throughput within this share of the best counts as the best: a larger batch that gains less costs memory and latency for nothing.
+const GOOD_ENOUGH: f64 = 0.97;
+
+/// One batch size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// `GPU_BATCH_SIZE` of this step; on the CPU, pictures in flight.
+    pub batch: usize,
+    /// Pictures per second; `null` where it could not be measured.
+    pub images_per_second: Option<f64>,
+    /// GPU memory in use after the step, in bytes, where the driver tells.
+    pub gpu_memory_bytes: Option<u64>,
+    /// Why it could not be measured, or is not to be recommended.
+    pub reason: Option<String>,
+}
+
+/// All steps and the choice.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AutoBatch {
+    /// Smallest first.
+    pub steps: Vec<Step>,
+    /// The smallest batch whose throughput is within 3 % of the best.
+    pub recommended_batch: Option<usize>,
+    /// The same as a value for `GPU_BATCH_SIZE`; `null` on the CPU, where a run is always one picture.
+    pub recommended_gpu_batch_size: Option<usize>,
+    /// A sentence.
+    pub why: String,
+}
+
+/// 1, 2, 4, … and `most`.
+pub(crate) fn sizes(most: usize) -> Vec<usize> {
+    let doubling = std::iter::successors(Some(1_usize), |size| size.checked_mul(2));
+    let mut sizes: Vec<usize> = doubling.take_while(|size| *size < most).collect();
+    sizes.push(most.max(1));
+    sizes
+}
+
+/// Chooses among the steps that have a throughput and no reason against them. `memory_limit` is in bytes.
+pub fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
+    for step in &mut steps {
+        if let (Some(used), None) = (step.gpu_memory_bytes, &step.reason)
+            && gpu
+            && used as f64 > memory_limit
+        {
+            step.reason =
+                Some(format!("{used} bytes of GPU memory are in use, more than GPU_MEMORY_LIMIT_GB allows"));
+        }
+    }
+    let usable = || {
+        steps
+            .iter()
+            .filter(|step| step.reason.is_none())
+            .filter_map(|s| Some((s.batch, s.images_per_second?)))
+    };
+    let best = usable().map(|(_, speed)| speed).fold(0.0, f64::max);
+    let chosen = usable().find(|(_, speed)| *speed > 0.0 && *speed >= best * GOOD_ENOUGH);
+    let why = match chosen {
+        None => "no step could be measured".to_owned(),
+        Some((batch, speed)) if gpu => {
+            format!("batch {batch} gives {speed:.1} images/s; the best of all steps is {best:.1}")
+        }
+        Some((batch, speed)) => format!(
+            "{batch} in flight give {speed:.1} images/s, the best of all is {best:.1}; a run on the CPU is always one picture, so \
+             GPU_BATCH_SIZE does not matter there"
+        ),
+    };
+    let recommended_batch = chosen.map(|(batch, _)| batch);
+    AutoBatch { recommended_batch, recommended_gpu_batch_size: recommended_batch.filter(|_| gpu), steps, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(batch: usize, speed: Option<f64>, memory: u64, reason: Option<&str>) -> Step {
+        Step {
+            batch,
+            images_per_second: speed,
+            gpu_memory_bytes: Some(memory),
+            reason: reason.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn sizes_double_and_end_with_the_limit() {
+        assert_eq!(sizes(1), [1]);
+        assert_eq!(sizes(24), [1, 2, 4, 8, 16, 24]);
+        assert_eq!(sizes(32), [1, 2, 4, 8, 16, 32]);
+    }
+
+    #[test]
+    fn the_smallest_batch_that_is_as_good_as_the_best_and_fits_is_recommended() {
+        let steps = vec![
+            step(1, Some(100.0), 1, None),
+            step(2, Some(198.0), 1, None),
+            step(4, Some(200.0), 1, None),
+            step(8, Some(900.0), 10, None),
+            step(16, None, 0, Some("out of memory")),
+        ];
+        let found = recommend(steps.clone(), true, 5.0);
+        assert_eq!(found.recommended_gpu_batch_size, Some(2), "8 does not fit, and 4 is hardly faster");
+        assert!(
+            found.steps[3].reason.as_deref().is_some_and(|reason| reason.contains("GPU_MEMORY_LIMIT_GB"))
+        );
+        let cpu = recommend(steps, false, 0.0);
+        assert_eq!((cpu.recommended_batch, cpu.recommended_gpu_batch_size), (Some(8), None));
+        let nothing = recommend(vec![step(1, None, 0, Some("out of memory"))], true, 5.0);
+        assert_eq!(nothing.recommended_batch, None);
+    }
+}

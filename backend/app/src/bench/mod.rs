@@ -1,0 +1,139 @@
+//! Measures the operations and the whole path from bytes to embeddings, on the CPU and on a GPU.
+//!
+//! Everything is measured through the same code that serves: [`pipeline::Analyzer`] and [`inference::Engine`]. `docs/BENCHMARKS.md`
+//! describes the report.
+mod analysis;
+mod auto_batch;
+mod bottleneck;
+mod counters;
+mod measure;
+pub(crate) mod pictures;
+mod plot;
+pub mod report;
+mod spread;
+mod table;
+mod work;
+
+pub use analysis::gain;
+pub(crate) use auto_batch::sizes as batch_sizes;
+pub use auto_batch::{AutoBatch, Step, recommend};
+pub use bottleneck::{Bottleneck, Facts, bottleneck};
+pub use counters::Counters;
+pub use pictures::{ImageSize, Pictures};
+pub use plot::svg;
+pub use report::{Auto, Device, Gain, Report, SideReport, Summary, System};
+pub use spread::Spread;
+pub use table::text;
+pub use work::Subject;
+
+use measure::{Tally, round};
+use pipeline::Analyzer;
+use std::collections::BTreeMap;
+use work::Work;
+
+/// CPU and GPU take turns this often, so that a busy neighbour troubles both.
+const ROUNDS: usize = 5;
+
+/// What is measured, and how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Operations, in the order of the report.
+    pub subjects: Vec<Subject>,
+    /// Pictures (or faces) in flight at once; one iteration is so many of them.
+    pub batch_size: usize,
+    /// Iterations that count.
+    pub iterations: usize,
+    /// Iterations before them that do not.
+    pub warmup: usize,
+}
+
+/// One way of running: an engine of its own.
+#[derive(Clone)]
+pub struct Side {
+    /// Whether it was asked for GPUs.
+    pub gpu: bool,
+    /// Its path.
+    pub analyzer: Analyzer,
+}
+
+impl Side {
+    /// Its key in the report.
+    pub fn key(&self) -> &'static str {
+        if self.gpu { "gpu_true" } else { "gpu_false" }
+    }
+}
+
+/// Results by operation, size and side.
+pub type Results = BTreeMap<String, BTreeMap<String, BTreeMap<String, SideReport>>>;
+
+/// The results of every operation, size and side, in the order of the documentation and not of the alphabet.
+fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
+    let rank = |names: &[&str], name: &str| names.iter().position(|n| *n == name).unwrap_or(names.len());
+    let operations = Subject::ALL.map(Subject::name);
+    let sizes = ImageSize::ALL.map(ImageSize::name);
+    let mut all = Vec::new();
+    for (operation, of_size) in results {
+        for (size, of_side) in of_size {
+            all.extend(
+                of_side
+                    .iter()
+                    .map(|(side, report)| (operation.as_str(), size.as_str(), side.as_str(), report)),
+            );
+        }
+    }
+    all.sort_by_key(|(operation, size, side, _)| (rank(&operations, operation), rank(&sizes, size), *side));
+    all
+}
+
+/// Measures every operation on every size of `pictures`, the sides in turns. `progress` hears what is measured next.
+///
+/// # Errors
+/// When none of the pictures of a size can be used. A picture that fails is no error; it lowers `success_rate`.
+pub async fn measure(
+    plan: &Plan,
+    sides: &[Side],
+    pictures: &[Pictures],
+    counters: &Counters,
+    mut progress: impl FnMut(&str),
+) -> anyhow::Result<Results> {
+    let mut results = Results::new();
+    for pictures in pictures {
+        for subject in &plan.subjects {
+            progress(&format!("{} {}", subject.name(), pictures.size));
+            let Some(first) = sides.first() else { continue };
+            let work = Work::prepare(*subject, pictures, &first.analyzer).await?;
+            let tallies = turns(plan, sides, &work, counters).await;
+            let of_size = results.entry(subject.name().to_owned()).or_default();
+            let of_side = of_size.entry(pictures.size.clone()).or_default();
+            for (side, tally) in sides.iter().zip(tallies) {
+                of_side.insert(side.key().to_owned(), tally.report(side, *subject, plan.batch_size));
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// Warm-up, then rounds in which every side has its turn; the order changes from round to round.
+async fn turns(plan: &Plan, sides: &[Side], work: &Work, counters: &Counters) -> Vec<Tally> {
+    let run = async |side: &Side, iterations: usize| {
+        let once = |index| work.once(&side.analyzer, index);
+        round(once, iterations * plan.batch_size, plan.batch_size).await
+    };
+    for side in sides {
+        run(side, plan.warmup).await;
+    }
+    let mut tallies: Vec<Tally> = sides.iter().map(|_| Tally::default()).collect();
+    let rounds = if sides.len() > 1 { plan.iterations.min(ROUNDS) } else { 1 };
+    for number in 0..rounds {
+        // As even as it gets: of 7 iterations in 5 rounds two have two.
+        let share = plan.iterations * (number + 1) / rounds - plan.iterations * number / rounds;
+        let mut order: Vec<usize> = (0..sides.len()).collect();
+        order.rotate_left(number % sides.len());
+        for index in order {
+            let before = counters.read();
+            let measured = run(&sides[index], share).await;
+            tallies[index].add(measured, plan.batch_size, &before.until(&counters.read()));
+        }
+    }
+    tallies
+}

@@ -1,0 +1,117 @@
+//! What is measured on: drawn pictures of three sizes, or a folder of one's own.
+use anyhow::Context;
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vision::{Frame, Letterbox, Limits};
+
+/// Different drawn pictures per size; more would only take longer to draw.
+const DRAWN: u32 = 4;
+/// JPEG quality of pictures that are made here.
+const QUALITY: u8 = 90;
+
+/// `--image-size`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ImageSize {
+    /// 320x240
+    Small,
+    /// 1280x720
+    Medium,
+    /// 3840x2160
+    Large,
+}
+
+impl ImageSize {
+    /// All, smallest first.
+    pub const ALL: [Self; 3] = [Self::Small, Self::Medium, Self::Large];
+
+    /// Its key in the report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Medium => "medium",
+            Self::Large => "large",
+        }
+    }
+
+    /// Width and height in pixels.
+    pub fn pixels(self) -> (u32, u32) {
+        match self {
+            Self::Small => (320, 240),
+            Self::Medium => (1280, 720),
+            Self::Large => (3840, 2160),
+        }
+    }
+}
+
+/// Pictures as files hold them, and decoded. One that cannot be read keeps its place, with the reason.
+#[derive(Clone, Debug)]
+pub struct Pictures {
+    /// `small`, `medium`, `large`, or `original` for a folder's own sizes.
+    pub size: String,
+    /// Files.
+    pub files: Vec<Bytes>,
+    /// The same, decoded.
+    pub frames: Vec<Result<Arc<Frame>, String>>,
+}
+
+impl Pictures {
+    /// Four drawn pictures with four people each, as JPEG.
+    pub fn drawn(size: ImageSize) -> Self {
+        let (width, height) = size.pixels();
+        let frames = (0..DRAWN).map(|number| Arc::new(inference::drawing::group(width, height, number)));
+        let frames: Vec<Arc<Frame>> = frames.collect();
+        Self {
+            size: size.name().to_owned(),
+            files: frames.iter().map(|frame| vision::encode::jpeg(frame, QUALITY).into()).collect(),
+            frames: frames.into_iter().map(Ok).collect(),
+        }
+    }
+
+    /// Files as they are. The reasons of those that cannot be decoded are those of the service.
+    pub fn of(files: Vec<Bytes>, limits: &Limits) -> Self {
+        let decode = |bytes: &Bytes| match vision::decode(bytes, limits) {
+            Ok(decoded) => Ok(Arc::new(decoded.frame)),
+            Err(error) => Err(error.to_string()),
+        };
+        Self { size: "original".to_owned(), frames: files.iter().map(decode).collect(), files }
+    }
+
+    /// The same pictures scaled to fit into `size`, the rest black, as JPEG again. What cannot be read stays as it is.
+    #[must_use]
+    pub fn scaled(&self, size: ImageSize) -> Self {
+        let scale = |frame: &Frame| {
+            Arc::new(Letterbox::fit((frame.width(), frame.height()), size.pixels()).draw(frame))
+        };
+        let frames: Vec<_> =
+            self.frames.iter().map(|frame| frame.as_ref().map(|f| scale(f)).map_err(Clone::clone)).collect();
+        let files = self.files.iter().zip(&frames).map(|(file, frame)| match frame {
+            Ok(frame) => vision::encode::jpeg(frame, QUALITY).into(),
+            Err(_) => file.clone(),
+        });
+        Self { size: size.name().to_owned(), files: files.collect(), frames }
+    }
+}
+
+/// Reads every file.
+pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Bytes>> {
+    let read =
+        |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    paths.iter().map(|path| read(path).map(Bytes::from)).collect()
+}
+
+/// The folder's pictures, in the order of their names.
+///
+/// # Errors
+/// A sentence that says what is wrong with the folder.
+pub(crate) fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
+    if !path.is_dir() {
+        return Err(format!("--images {}: it is no folder", path.display()));
+    }
+    let found =
+        crate::cli::find_images(path).map_err(|error| format!("--images {}: {error}", path.display()))?;
+    if found.is_empty() {
+        return Err(format!("--images {}: the folder holds no pictures", path.display()));
+    }
+    Ok(found)
+}

@@ -1,0 +1,56 @@
+use serde::Serialize;
+
+/// How single times lie around their mean, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Half are below; between two values their mean.
+    pub median: f64,
+    /// The smallest value that at least 95 % do not exceed (nearest rank).
+    pub p95: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// Of the sample (n - 1); 0 for a single value.
+    pub stdev: f64,
+}
+
+impl Spread {
+    /// `None` for no values.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let count = sorted.len();
+        let mean = sorted.iter().sum::<f64>() / count as f64;
+        let median = f64::midpoint(sorted[(count - 1) / 2], sorted[count / 2]);
+        let p95 = sorted[(count * 95).div_ceil(100) - 1];
+        let squares: f64 = sorted.iter().map(|value| (value - mean).powi(2)).sum();
+        let stdev = if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 };
+        Some(Self { mean, median, p95, min, max, stdev })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_are_those_of_the_textbook() {
+        assert_eq!(Spread::of(&[]), None);
+        let one = Spread::of(&[3.0]).expect("a value");
+        assert_eq!(
+            (one.mean, one.median, one.p95, one.min, one.max, one.stdev),
+            (3.0, 3.0, 3.0, 3.0, 3.0, 0.0)
+        );
+        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let spread = Spread::of(&hundred).expect("values");
+        assert_eq!(
+            (spread.mean, spread.median, spread.p95, spread.min, spread.max),
+            (50.5, 50.5, 95.0, 1.0, 100.0)
+        );
+        assert!((spread.stdev - 29.011).abs() < 0.001);
+    }
+}

@@ -1,0 +1,110 @@
+//! The report for people.
+use super::{Report, SideReport, ordered};
+use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use std::fmt::Write;
+
+/// Order in which stages are passed.
+const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", "enhance", "embed", "queue"];
+
+/// Two tables, the headline and the notes.
+pub fn text(report: &Report) -> String {
+    let mut speeds = table(&[
+        "operation",
+        "size",
+        "side",
+        "runs on",
+        "ms/image",
+        "median",
+        "p95",
+        "images/s",
+        "faces/s",
+        "cores",
+        "success",
+        "GPU gain",
+    ]);
+    let mut stages = table(&["ms per image", "size", "side"]);
+    stages.set_header(["ms per image", "size", "side"].into_iter().chain(STAGES));
+    for (operation, size, side, result) in ordered(&report.benchmark_results) {
+        let name = if side == "gpu_true" { "GPU" } else { "CPU" };
+        let gain = report.analysis.performance_gains.get(operation).and_then(|gains| gains.get(size));
+        let gain =
+            gain.filter(|_| side == "gpu_true").map(|gain| match gain.throughput_improvement_percent {
+                Some(percent) => format!("{percent:+.1} %"),
+                None => "none".to_owned(),
+            });
+        speeds.add_row([
+            operation.to_owned(),
+            size.to_owned(),
+            name.to_owned(),
+            places(result),
+            number(result.mean_time_ms),
+            number(result.median_time_ms),
+            number(result.p95_time_ms),
+            number(Some(result.mean_throughput)),
+            number(Some(result.faces_per_second)),
+            result.cores_used.map(|cores| format!("{cores:.1}")).unwrap_or_default(),
+            format!("{:.0} %", result.success_rate * 100.0),
+            gain.unwrap_or_default(),
+        ]);
+        let took =
+            STAGES.map(|stage| result.stages.get(stage).map(|ms| format!("{ms:.2}")).unwrap_or_default());
+        stages.add_row([operation.to_owned(), size.to_owned(), name.to_owned()].into_iter().chain(took));
+    }
+    let mut out = format!("{speeds}\n{stages}\n");
+    if let Some(auto) = &report.auto_batch {
+        let mut steps = table(&["batch", "images/s", "GPU memory", "reason"]);
+        for step in &auto.found.steps {
+            steps.add_row([
+                step.batch.to_string(),
+                number(step.images_per_second),
+                step.gpu_memory_bytes.map(crate::cli::megabytes).unwrap_or_default(),
+                step.reason.clone().unwrap_or_default(),
+            ]);
+        }
+        let _ = writeln!(
+            out,
+            "Batch sizes, {} on {} pictures:\n{steps}\n{}",
+            auto.operation, auto.image_size, auto.found.why
+        );
+    }
+    if let Some(summary) = &report.summary {
+        let _ = writeln!(
+            out,
+            "{}, {} pictures, {}: {:.1} images/s, {:.1} faces/s",
+            summary.operation,
+            summary.image_size,
+            if summary.side == "gpu_true" { "GPU" } else { "CPU" },
+            summary.images_per_second,
+            summary.faces_per_second
+        );
+        if let Some(bottleneck) = &summary.bottleneck {
+            let _ = writeln!(out, "bottleneck: {} ({})", bottleneck.resource, bottleneck.why);
+        }
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header);
+    table
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+}
+
+/// `cpu`, `cuda:0`, or both where an operation's parts differ; marked where a GPU was asked for and not had.
+fn places(result: &SideReport) -> String {
+    let mut places: Vec<&str> = result.device.values().map(|device| device.effective.as_str()).collect();
+    places.sort_unstable();
+    places.dedup();
+    format!("{}{}", places.join("+"), if result.fell_back { " (fell back)" } else { "" })
+}

@@ -1,0 +1,183 @@
+//! One operation on one picture.
+use super::Pictures;
+use super::measure::Sample;
+use anyhow::bail;
+use bytes::Bytes;
+use inference::{Lane, Operation, drawing};
+use pipeline::{AnalyzeOptions, Analyzer};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vision::{Frame, Letterbox};
+
+/// Side of the chips that embedders take, in pixels.
+const CHIP: u32 = 112;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// One operation by itself.
+    Operation(Operation),
+    /// Bytes to embeddings.
+    Pipeline,
+}
+
+impl Subject {
+    /// All, in the order of the documentation.
+    pub const ALL: [Self; 6] = [
+        Self::Operation(Operation::FaceDetection),
+        Self::Operation(Operation::FaceEmbedding),
+        Self::Operation(Operation::ImageProcessing),
+        Self::Operation(Operation::ImageEnhancement),
+        Self::Operation(Operation::QualityChecks),
+        Self::Pipeline,
+    ];
+
+    /// Its snake_case name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Operation(operation) => operation.name(),
+            Self::Pipeline => "pipeline",
+        }
+    }
+
+    /// The operations whose devices it uses, the one that it is about first.
+    pub fn uses(self) -> &'static [Operation] {
+        use Operation::{FaceDetection, FaceEmbedding, ImageEnhancement, ImageProcessing, QualityChecks};
+        match self {
+            Self::Operation(FaceDetection) => &[FaceDetection, ImageProcessing],
+            Self::Operation(FaceEmbedding) => &[FaceEmbedding],
+            Self::Operation(ImageProcessing) => &[ImageProcessing],
+            Self::Operation(ImageEnhancement) => &[ImageEnhancement],
+            Self::Operation(QualityChecks) => &[QualityChecks],
+            Self::Pipeline => &[FaceDetection, FaceEmbedding, ImageProcessing],
+        }
+    }
+
+    /// What is counted: `picture`, or `face` where chips go in.
+    pub fn unit(self) -> &'static str {
+        if self == Self::Operation(Operation::FaceEmbedding) { "face" } else { "picture" }
+    }
+}
+
+/// Inputs, ready to be used again and again.
+pub(super) enum Work {
+    Pipeline(Vec<Bytes>),
+    Operation(Operation, Vec<Result<Arc<Frame>, String>>),
+}
+
+impl Work {
+    /// Everything that must not be measured happens here: decoding for single operations, finding chips.
+    pub(super) async fn prepare(
+        subject: Subject,
+        pictures: &Pictures,
+        analyzer: &Analyzer,
+    ) -> anyhow::Result<Self> {
+        if pictures.frames.iter().all(Result::is_err) {
+            let reason = pictures.frames.iter().find_map(|frame| frame.as_ref().err());
+            bail!("none of the pictures can be used: {}", reason.map_or("there are none", String::as_str));
+        }
+        let operation = match subject {
+            Subject::Pipeline => return Ok(Self::Pipeline(pictures.files.clone())),
+            Subject::Operation(Operation::FaceEmbedding) => {
+                let chips = chips(&pictures.files, analyzer).await?;
+                return Ok(Self::Operation(Operation::FaceEmbedding, chips));
+            }
+            Subject::Operation(operation) => operation,
+        };
+        Ok(Self::Operation(operation, pictures.frames.clone()))
+    }
+
+    /// Does it once; inputs are taken in turn.
+    pub(super) async fn once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
+        match self {
+            Self::Pipeline(files) => whole(analyzer, files[index % files.len()].clone()).await,
+            Self::Operation(operation, frames) => {
+                let frame = frames[index % frames.len()].clone()?;
+                single(analyzer, *operation, frame).await.map_err(|error| format!("{error:#}"))
+            }
+        }
+    }
+}
+
+/// The chips of all faces that are found, or a drawn one where there are none.
+async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Result<Arc<Frame>, String>>> {
+    let options = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
+    let mut chips = Vec::new();
+    for file in files {
+        match analyzer.analyze(file.clone(), &options, Lane::Background).await {
+            Ok(analysis) => chips.extend(analysis.faces.into_iter().map(|face| Ok(face.chip))),
+            Err(error) => chips.push(Err(error.to_string())),
+        }
+    }
+    if !chips.iter().any(Result::is_ok) {
+        chips.push(Ok(Arc::new(drawing::portrait(CHIP, CHIP))));
+    }
+    Ok(chips)
+}
+
+async fn whole(analyzer: &Analyzer, bytes: Bytes) -> Result<Sample, String> {
+    let asked = Instant::now();
+    let analysis = analyzer
+        .analyze(bytes, &AnalyzeOptions::default(), Lane::Background)
+        .await
+        .map_err(|error| error.to_string())?;
+    let timings = analysis.timings;
+    let stages = [
+        ("decode", timings.decode),
+        ("letterbox", timings.letterbox),
+        ("detect", timings.detect),
+        ("align", timings.align),
+        ("quality", timings.quality),
+        ("embed", timings.embed),
+        ("queue", timings.queue),
+    ];
+    Ok(Sample { took: asked.elapsed(), faces: analysis.faces.len(), stages: BTreeMap::from(stages) })
+}
+
+async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) -> anyhow::Result<Sample> {
+    let asked = Instant::now();
+    let engine = analyzer.engine();
+    let mut stages: BTreeMap<&'static str, Duration> = BTreeMap::new();
+    let mut faces = 0;
+    match operation {
+        Operation::FaceDetection => {
+            let canvas = canvas(analyzer, frame, &mut stages).await?;
+            let found = engine.detect(canvas, engine.detector().min_score, Lane::Background).await?;
+            *stages.entry("queue").or_default() += found.queued;
+            stages.insert("detect", found.ran);
+            faces = found.output.len();
+        }
+        Operation::FaceEmbedding => {
+            let embedded = engine.embed(frame, Lane::Background).await?;
+            stages.extend([("queue", embedded.queued), ("embed", embedded.ran)]);
+            faces = 1;
+        }
+        Operation::ImageProcessing => {
+            canvas(analyzer, frame, &mut stages).await?;
+        }
+        Operation::ImageEnhancement => {
+            let enhanced = analyzer.pixels().enhance(frame, Lane::Background).await?;
+            stages.extend([("queue", enhanced.queued), ("enhance", enhanced.ran)]);
+        }
+        Operation::QualityChecks => {
+            let judged = analyzer.pixels().statistics(frame, Lane::Background).await?;
+            stages.extend([("queue", judged.queued), ("quality", judged.ran)]);
+        }
+    }
+    Ok(Sample { took: asked.elapsed(), faces, stages })
+}
+
+/// The frame on the detector's canvas.
+async fn canvas(
+    analyzer: &Analyzer,
+    frame: Arc<Frame>,
+    stages: &mut BTreeMap<&'static str, Duration>,
+) -> anyhow::Result<Arc<Frame>> {
+    let side = analyzer.config().det_size;
+    let size = analyzer.engine().detector().fixed_size.unwrap_or((side, side));
+    let letterbox = Letterbox::fit((frame.width(), frame.height()), size);
+    let drawn = analyzer.pixels().canvas(frame, letterbox, Lane::Background).await?;
+    stages.extend([("queue", drawn.queued), ("letterbox", drawn.ran)]);
+    Ok(drawn.output)
+}

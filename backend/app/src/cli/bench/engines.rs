@@ -1,0 +1,111 @@
+//! An engine for each side.
+use super::{BenchArgs, What};
+use crate::bench::{Side, Subject};
+use crate::config::Settings;
+use crate::service::start_engine_with;
+use anyhow::bail;
+use inference::{Config, GpuBackend, Operation};
+use pipeline::Analyzer;
+
+/// The sides that the flags ask for, the CPU's first, and what the reader must know.
+pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Result<(Vec<Side>, Vec<String>)> {
+    let mut sides = Vec::new();
+    let mut notes = Vec::new();
+    if !args.gpu {
+        sides.push(side(settings, on_cpu(settings, args), false).await?);
+    }
+    if args.no_gpu {
+        return Ok((sides, notes));
+    }
+    if settings.gpu.backend == GpuBackend::Cpu {
+        if args.gpu {
+            bail!("--gpu asks for a GPU, and GPU_BACKEND is cpu");
+        }
+        notes.push("no GPU was measured: GPU_BACKEND is cpu".to_owned());
+        return Ok((sides, notes));
+    }
+    // A library without any GPU provider needs no attempt, and no warnings about it.
+    if let Some(cpu) = sides.first() {
+        let report = cpu.analyzer.engine().report();
+        if report.backends.iter().all(|backend| backend == "cpu") {
+            notes.push(format!(
+                "no GPU was measured: ONNX Runtime {} was built for the CPU alone",
+                report.runtime_version
+            ));
+            return Ok((sides, notes));
+        }
+    }
+    let gpu = side(settings, on_gpu(settings, args), true).await?;
+    match absent(&gpu, &args.subjects()) {
+        None => sides.push(gpu),
+        Some(reason) if args.gpu => bail!("there is no GPU to measure: {reason}"),
+        Some(reason) => notes.push(format!("no GPU was measured: {reason}")),
+    }
+    Ok((sides, notes))
+}
+
+pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyhow::Result<Side> {
+    let engine = start_engine_with(settings, config).await?;
+    Ok(Side { gpu, analyzer: Analyzer::new(engine, settings.pipeline()) })
+}
+
+/// Room for every face of every picture in flight: what is measured is speed, not how early the service says no.
+fn roomy(settings: &Settings, args: &BenchArgs) -> Config {
+    let config = settings.inference();
+    let in_flight = (args.batch_size as usize).max(2 * config.gpu_batch_size);
+    Config { queue_capacity: config.queue_capacity.max(64 * in_flight), ..config }
+}
+
+/// Everything on the CPU, whatever the variables say.
+pub(super) fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
+    Config { gpu_operations: Vec::new(), force_gpu_only: false, ..roomy(settings, args) }
+}
+
+/// Everything on the GPU but what a variable of its own keeps on the CPU; an operation that is asked for by name goes there in any case.
+/// A fallback is not an error here: it is reported.
+pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
+    let named = match (args.operation, args.subjects().as_slice()) {
+        (What::All | What::Pipeline, _) => None,
+        (_, [Subject::Operation(operation)]) => Some(*operation),
+        _ => None,
+    };
+    let gpu = &settings.gpu;
+    let wanted = |operation: &Operation| {
+        let own = match operation {
+            Operation::FaceDetection => gpu.face_detection,
+            Operation::FaceEmbedding => gpu.face_embedding,
+            Operation::ImageProcessing => gpu.image_processing,
+            Operation::ImageEnhancement => gpu.image_enhancement,
+            Operation::QualityChecks => gpu.quality_checks,
+        };
+        own != Some(false) || named == Some(*operation)
+    };
+    let operations = Operation::ALL.into_iter().filter(wanted).collect();
+    Config { gpu_operations: operations, force_gpu_only: false, ..roomy(settings, args) }
+}
+
+/// Why none of the operations that `subjects` are about runs on a GPU; `None` when one does.
+pub(super) fn absent(side: &Side, subjects: &[Subject]) -> Option<String> {
+    let operations = side.analyzer.engine().operations();
+    let mut reasons: Vec<String> = Vec::new();
+    for subject in subjects {
+        let about = match subject {
+            Subject::Operation(operation) => std::slice::from_ref(operation),
+            Subject::Pipeline => subject.uses(),
+        };
+        for operation in about {
+            let Some(report) = operations.iter().find(|report| report.operation == operation.name()) else {
+                continue;
+            };
+            if report.effective != "cpu" {
+                return None;
+            }
+            let reason = report.reason.as_deref().unwrap_or("its variable keeps it on the CPU");
+            let line = format!("{}: {reason}", report.operation);
+            if !reasons.contains(&line) {
+                reasons.push(line);
+            }
+        }
+    }
+    Some(reasons.join("; "))
+}

@@ -1,0 +1,145 @@
+//! `scripts/gpu-check`: with the real program on this machine, and with programs that pretend to have a GPU.
+#![allow(clippy::unwrap_used, missing_docs)]
+#![cfg(unix)]
+mod common;
+
+use common::process::Finished;
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/gpu-check").canonicalize().unwrap()
+}
+
+/// Runs the script and reads its report.
+fn check(folder: &Path, binary: &Path, args: &[&str]) -> (Finished, Value) {
+    let out = folder.join("gpu-check.json");
+    let mut command = Command::new("python3");
+    command.arg(script()).args(["--binary".as_ref(), binary.as_os_str(), "--out".as_ref(), out.as_os_str()]);
+    command.args(args).current_dir(folder);
+    let finished = Finished::of(&mut command);
+    let report = std::fs::read(&out).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
+    (finished, serde_json::from_slice(&report).unwrap())
+}
+
+fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
+    let all = report["checks"].as_array().unwrap();
+    let one = all.iter().find(|one| one["check"] == check).unwrap_or_else(|| panic!("{check}: {report}"));
+    (one["outcome"].as_str().unwrap(), one["reason"].as_str().unwrap_or_default())
+}
+
+#[test]
+fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
+    let (Some(models), Some(photograph)) = (testing::models_dir(), testing::image("obama.jpg")) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let images = folder.path().join("images");
+    std::fs::create_dir(&images).unwrap();
+    std::fs::write(images.join("obama.jpg"), photograph).unwrap();
+    let library = testing::library();
+    let args = [
+        "--models",
+        models.to_str().unwrap(),
+        "--library",
+        library.to_str().unwrap(),
+        "--images",
+        images.to_str().unwrap(),
+        "--iterations",
+        "1",
+    ];
+    let (finished, report) = check(folder.path(), Path::new(env!("CARGO_BIN_EXE_facecrawl")), &args);
+    let device = &report["checks"][0]["facts"];
+    if device["no_gpu"].is_null() {
+        return;
+    }
+    assert_eq!(finished.status, 0, "{finished:?}");
+    for cpu in ["device", "models", "cpu_faces", "cpu_bench", "strict_refusal"] {
+        assert_eq!(outcome(&report, cpu).0, "passed", "{cpu}: {report}");
+    }
+    for gpu in [
+        "provider",
+        "gpu_test",
+        "agreement",
+        "strict_start",
+        "pixel_operations",
+        "embedding_throughput",
+        "tensorrt",
+    ] {
+        let (outcome, reason) = outcome(&report, gpu);
+        assert!(outcome == "skipped" && reason.contains("without cuda"), "{gpu}: {reason}");
+    }
+    assert!(finished.stdout.contains("5 passed, 0 failed"), "{}", finished.stdout);
+}
+
+/// A program that claims a GPU. On the CPU it finds one face; on the GPU the face is `shift` pixels to the right and its
+/// embedding `[1, turn]`; the GPU's operations run on `place`.
+fn pretender(folder: &Path, shift: f64, turn: f64, place: &str) -> PathBuf {
+    let path = folder.join("pretender");
+    let program = format!(
+        r#"#!/usr/bin/env python3
+import json, os, sys
+gpu = os.environ.get("FACE_DETECTION_GPU") == "true"
+place = "{place}" if gpu else "cpu"
+if sys.argv[1] == "gpu":
+    names = ("face_detection", "face_embedding", "image_processing", "image_enhancement", "quality_checks")
+    print(json.dumps({{"devices": [{{"name": "pretended"}}], "backends": ["cpu", "cuda"], "runtime_version": "1",
+        "operations": [{{"operation": n, "effective": place, "reason": None if place != "cpu" else "no driver"}} for n in names]}}))
+elif sys.argv[1] == "detect":
+    face = {{"bbox": {{"x": 10 + ({shift} if gpu else 0), "y": 10, "width": 50, "height": 60}}, "embedding": [1.0, {turn} if gpu else 0.0]}}
+    print(json.dumps({{"results": [{{"file": f, "faces": [face], "devices": {{"face_detection": place, "face_embedding": place}}}} for f in sys.argv[3:]]}}))
+else:
+    sys.exit("not pretended")
+"#
+    );
+    std::fs::write(&path, program).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// `agreement` on such a program.
+fn agreement(shift: f64, turn: f64, place: &str) -> (i32, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.jpg"), "never read").unwrap();
+    let binary = pretender(folder.path(), shift, turn, place);
+    let args =
+        ["--images", folder.path().to_str().unwrap(), "--only", "provider,agreement,embedding_throughput"];
+    let (finished, report) = check(folder.path(), &binary, &args);
+    (finished.status, report)
+}
+
+#[test]
+fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
+    let (status, report) = agreement(0.4, 0.01, "cuda:0");
+    assert_eq!(outcome(&report, "agreement").0, "passed", "{report}");
+    assert_eq!(outcome(&report, "embedding_throughput").0, "failed", "this program measures nothing");
+    assert_eq!(status, 1);
+
+    let (_, report) = agreement(1.5, 0.01, "cuda:0");
+    let (result, reason) = outcome(&report, "agreement");
+    assert!(result == "failed" && reason.contains("a.jpg: a box is 1.50 px off"), "{reason}");
+    let (_, report) = agreement(0.0, 0.1, "cuda:0");
+    let (result, reason) = outcome(&report, "agreement");
+    assert!(result == "failed" && reason.contains("cosine 0.995"), "{reason}");
+
+    // Equal results from a CPU prove nothing about a GPU.
+    let (_, report) = agreement(0.0, 0.0, "cpu");
+    assert_eq!(outcome(&report, "provider").0, "failed");
+    let (result, reason) = outcome(&report, "agreement");
+    assert!(result == "failed" && reason.contains("ran on the CPU"), "{reason}");
+}
+
+#[test]
+fn a_wrong_command_line_says_what_is_there() {
+    let refused =
+        Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
+            .expect(2);
+    assert!(refused.stderr.contains("name the facecrawl program"), "{}", refused.stderr);
+    let binary = env!("CARGO_BIN_EXE_facecrawl");
+    let refused =
+        Finished::of(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))
+            .expect(2);
+    assert!(refused.stderr.contains("there is no check magic"), "{}", refused.stderr);
+}
