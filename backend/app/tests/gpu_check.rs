@@ -131,6 +131,100 @@ fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
     assert!(result == "failed" && reason.contains("ran on the CPU"), "{reason}");
 }
 
+/// The real program with the CPU dressed up as a GPU: every answer has the real form.
+fn dressed_up(folder: &Path) -> PathBuf {
+    let program = r#"#!/usr/bin/env python3
+import json, os, subprocess, sys
+args, gpu = sys.argv[1:], os.environ.get("FACE_DETECTION_GPU") == "true"
+env = {k: v for k, v in os.environ.items() if not k.endswith("_GPU") and k not in ("GPU_BACKEND", "FORCE_GPU_ONLY")}
+if args[0] == "bench":
+    wanted, args = "--gpu" in args, [a for a in args if a != "--gpu"] + ["--no-gpu", "--warmup", "0"]
+    if "--batch-size" in args:
+        args[args.index("--batch-size") + 1] = "1"
+    env["GPU_BATCH_SIZE"] = "2"
+args = [a for a in args if a != "--test"]
+done = subprocess.run([REAL, *args], env=env, capture_output=True, text=True)
+sys.stderr.write(done.stderr)
+if not gpu or done.returncode:
+    sys.stdout.write(done.stdout)
+    sys.exit(done.returncode)
+answer = json.loads(done.stdout)
+if args[0] == "gpu":
+    answer["backends"].append("cuda")
+    answer["devices"] = [{"id": 0, "name": "dressed up"}]
+    for operation in answer["operations"]:
+        operation["effective"] = "cuda:0"
+elif args[0] == "detect":
+    for result in answer["results"]:
+        result["devices"] = dict.fromkeys(result["devices"], "cuda:0")
+else:
+    for operation, sizes in answer["benchmark_results"].items():
+        for size, sides in sizes.items():
+            side = json.loads(json.dumps(sides["gpu_false"]))
+            side["on_gpu"] = "all"
+            side["cpu_ms_per_image"] = (side["cpu_ms_per_image"] or 1.0) / 2
+            sides["gpu_true"] = side
+            answer["analysis"]["performance_gains"][operation] = {size: {"time_improvement_percent": 0.0}}
+            if wanted:
+                del sides["gpu_false"]
+print(json.dumps(answer))
+"#;
+    let path = folder.join("dressed_up");
+    let real = format!("{:?}", env!("CARGO_BIN_EXE_facecrawl"));
+    std::fs::write(&path, program.replace("REAL", &real)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn every_check_understands_what_the_program_says() {
+    let (Some(models), Some(photograph)) = (testing::models_dir(), testing::image("obama-480p.jpg")) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let images = folder.path().join("images");
+    std::fs::create_dir(&images).unwrap();
+    std::fs::write(images.join("obama.jpg"), photograph).unwrap();
+    let library = testing::library();
+    let args = [
+        "--models",
+        models.to_str().unwrap(),
+        "--library",
+        library.to_str().unwrap(),
+        "--images",
+        images.to_str().unwrap(),
+        "--iterations",
+        "1",
+    ];
+    let (_, report) = check(folder.path(), &dressed_up(folder.path()), &args);
+    for one in [
+        "device",
+        "provider",
+        "gpu_test",
+        "agreement",
+        "strict_start",
+        "pixel_operations",
+        "embedding_throughput",
+        "pipeline",
+        "small_memory",
+        "batch_size",
+        "tensorrt",
+    ] {
+        assert_eq!(outcome(&report, one), ("passed", ""), "{one}: {report}");
+    }
+    let facts = |check: &str| {
+        let all = report["checks"].as_array().unwrap();
+        all.iter().find(|one| one["check"] == check).unwrap()["facts"].clone()
+    };
+    assert_eq!(
+        (&facts("agreement")["faces"], &facts("agreement")["largest_box_difference_px"]),
+        (&1.into(), &0.0.into())
+    );
+    assert!(facts("pipeline")["share_of_embedding_rate"].as_f64().unwrap() > 0.0, "{}", facts("pipeline"));
+    assert!(facts("batch_size")["steps"].as_array().unwrap().len() > 1);
+    assert!(outcome(&report, "strict_refusal").1.contains("there is a GPU"));
+}
+
 #[test]
 fn a_wrong_command_line_says_what_is_there() {
     let refused =

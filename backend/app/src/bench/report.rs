@@ -1,7 +1,7 @@
 //! The report. `docs/BENCHMARKS.md` says the same in prose.
 use super::measure::{Tally, milliseconds};
 use super::{AutoBatch, Bottleneck, Facts, Results, Side, Spread, Subject, bottleneck};
-use inference::report::GpuDevice;
+use inference::report::{GpuDevice, LoadedModel};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -179,6 +179,8 @@ pub struct System {
     pub detector: String,
     /// Embedder's name.
     pub embedder: String,
+    /// The same in memory: devices, sessions, load times, GPU memory before and after.
+    pub models: Vec<LoadedModel>,
     /// GPUs, with the memory in use after the measurements where the driver tells.
     pub gpus: Vec<GpuDevice>,
     /// `GPU_BATCH_SIZE`.

@@ -214,6 +214,7 @@ fn system(settings: &Settings, sides: &[Side]) -> System {
         model_pack: settings.models.pack.clone(),
         detector: engine.map(|engine| engine.detector().name.clone()).unwrap_or_default(),
         embedder: engine.map(|engine| engine.embedder().name.clone()).unwrap_or_default(),
+        models: report.as_ref().map(|report| report.models.clone()).unwrap_or_default(),
         gpus: report.map(|report| report.devices).unwrap_or_default(),
         gpu_batch_size: config.gpu_batch_size,
         gpu_memory_limit_gb: config.memory_limit_gb,
