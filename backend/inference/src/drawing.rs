@@ -1,7 +1,7 @@
 //! Pictures of people who do not exist, for warm-ups and measurements: no photograph travels with the program.
 use vision::{Frame, Rect};
 
-/// A head with eyes and mouth that fills the picture, on a shaded background with some texture: values as a photograph has
+/// A head that fills the picture, on a shaded background with some texture: values as a photograph has
 /// them, so that activations are neither zero nor saturated.
 pub fn portrait(width: u32, height: u32) -> Frame {
     scene(width, height, &[Rect { x: 0.0, y: 0.0, width: width as f32, height: height as f32 }])
@@ -45,16 +45,31 @@ fn scene(width: u32, height: u32, faces: &[Rect]) -> Frame {
     Frame::new(width, height, data).expect("three values were written per pixel")
 }
 
-/// The colour at (x, y), both -0.5..0.5 of the face's box; `None` beside the head.
+/// The colour at (x, y), both -0.5..0.5 of the face's box; `None` beside the head. Eyes with whites, brows, nose and lips are what it takes for
+/// SCRFD to be as sure as YuNet.
 fn head(x: f32, y: f32) -> Option<[f32; 3]> {
     let inside = |cx: f32, cy: f32, rx: f32, ry: f32| ((x - cx) / rx).powi(2) + ((y - cy) / ry).powi(2) < 1.0;
-    if inside(-0.13, -0.08, 0.05, 0.025) || inside(0.13, -0.08, 0.05, 0.025) {
-        Some([60.0, 45.0, 40.0])
-    } else if inside(0.0, 0.2, 0.1, 0.03) {
-        Some([150.0, 70.0, 70.0])
+    let light = 1.0 - x.abs() - 0.3 * y;
+    let skin = [225.0 * light, 180.0 * light, 150.0 * light];
+    let eye = 0.13_f32.copysign(x);
+    if inside(eye, -0.06, 0.022, 0.022) {
+        Some([35.0, 28.0, 25.0])
+    } else if inside(eye, -0.06, 0.055, 0.026) {
+        Some([225.0, 220.0, 215.0])
+    } else if inside(eye, -0.13, 0.07, 0.016) {
+        Some([80.0, 60.0, 45.0])
+    } else if inside(0.035_f32.copysign(x), 0.085, 0.014, 0.011) {
+        Some([120.0, 75.0, 65.0])
+    } else if inside(0.0, 0.02, 0.03, 0.1) {
+        Some(skin.map(|v| v * 1.08))
+    } else if inside(0.0, 0.085, 0.06, 0.03) {
+        Some(skin.map(|v| v * 0.9))
+    } else if inside(0.0, 0.2, 0.1, 0.008) {
+        Some([95.0, 40.0, 40.0])
+    } else if inside(0.0, 0.2, 0.1, 0.032) {
+        Some([175.0, 85.0, 85.0])
     } else if inside(0.0, 0.0, 0.3, 0.4) {
-        let light = 1.0 - x.abs() - 0.3 * y;
-        Some([225.0 * light, 180.0 * light, 150.0 * light])
+        Some(skin)
     } else {
         None
     }
