@@ -179,6 +179,33 @@ fn gpu_says_what_runs_where() {
 }
 
 #[test]
+fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let place = Workplace::new();
+    let run = |args: &[&str], backend: &str| {
+        Finished::of(place.facecrawl(args).env("GPU_BACKEND", backend).env("GPU_BATCH_SIZE", "2"))
+    };
+    let report = run(&["gpu", "--test", "--json"], "auto").expect(0).json();
+    let tests = report["tests"].as_array().unwrap();
+    assert!(tests.iter().any(|test| test["operation"] == "face_embedding" && test["outcome"] == "passed"));
+    assert!(tests.iter().any(|test| test["provider"] == "cuda" && test["outcome"] == "absent"), "{report}");
+    let missing = run(&["gpu", "--test"], "cuda").expect(1);
+    assert!(missing.stdout.contains("absent") && missing.stdout.contains("passed"), "{}", missing.stdout);
+
+    let wrong = run(&["models", "build"], "cuda").expect(2);
+    assert!(wrong.stderr.contains("GPU_BACKEND=tensorrt"), "{}", wrong.stderr);
+    let absent = run(&["models", "build"], "tensorrt").expect(1);
+    assert!(absent.stderr.contains("cannot build TensorRT engines"), "{}", absent.stderr);
+    let forced = Finished::of(
+        place.facecrawl(&["gpu"]).env("FORCE_GPU_ONLY", "true").env("FACE_DETECTION_GPU", "true"),
+    );
+    let forced = forced.expect(1).stderr;
+    assert!(forced.contains("FORCE_GPU_ONLY") && forced.contains("cuda: "), "{forced}");
+}
+
+#[test]
 fn a_library_that_cannot_be_loaded_is_named() {
     let place = Workplace::new();
     let library = place.put("broken.so", "no library");

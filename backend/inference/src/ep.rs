@@ -1,7 +1,10 @@
 //! Execution providers: which exist, which are tried, how each is registered.
 use crate::GpuBackend;
 use crate::backend::Placement;
+use crate::report::ProviderReport;
+use crate::runtime::Runtime;
 use ort::ep::{self, ExecutionProvider as _, ExecutionProviderDispatch};
+use ort::session::Session;
 
 /// An execution provider of ONNX Runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +64,29 @@ impl Provider {
         }
     }
 
+    /// What is known of it. The library must be loaded.
+    pub(crate) fn report(self) -> ProviderReport {
+        ProviderReport { name: self.name(), in_build: self.in_build(), in_library: self.in_library() }
+    }
+
+    /// Why it cannot be used with this program and library; `None` when it can be tried.
+    pub(crate) fn absence(self, runtime: &Runtime) -> Option<String> {
+        if !self.in_build() {
+            return Some("this program was built without it".to_owned());
+        }
+        let path = runtime.path().display();
+        (!self.in_library()).then(|| format!("the loaded ONNX Runtime {path} was built without it"))
+    }
+
+    /// Makes the runtime load the provider's libraries, or says what is missing; no model is needed.
+    pub(crate) fn load_library(self, runtime: &Runtime, device_id: u32) -> ort::Result<()> {
+        let placement = Placement { provider: self, device_id, memory_limit: 1 << 30, ..Placement::CPU };
+        Session::builder(runtime.environment())?
+            .with_execution_providers(self.registrations(&placement)?)
+            .map_err(|e| ort::Error::new(e.to_string()))?;
+        Ok(())
+    }
+
     /// Which providers `backend` allows, best first. `auto` leaves TensorRT out: it compiles each model for minutes, so it
     /// is used only when asked for by name.
     pub fn candidates(backend: GpuBackend) -> &'static [Self] {
@@ -85,7 +111,11 @@ impl Provider {
             Self::Cuda => Ok(vec![cuda(device, placement.memory_limit)]),
             #[cfg(feature = "tensorrt")]
             Self::Tensorrt => {
-                let tensorrt = ep::TensorRT::default().with_device_id(device).with_fp16(true);
+                let engine = placement.tensorrt.as_ref();
+                let tensorrt = engine.map_or_else(
+                    || ep::TensorRT::default().with_device_id(device),
+                    |engine| engine.provider(device),
+                );
                 let mut registrations = vec![tensorrt.build().error_on_failure()];
                 // What TensorRT cannot take runs on CUDA, not on the CPU.
                 #[cfg(feature = "cuda")]

@@ -20,6 +20,12 @@ pub enum StartError {
         /// Why it failed.
         reason: String,
     },
+    /// TensorRT engines were asked for and cannot be built.
+    #[error("cannot build TensorRT engines: {reason}")]
+    NoTensorrt {
+        /// What is missing.
+        reason: String,
+    },
     /// `FORCE_GPU_ONLY` and an operation that asked for a GPU did not get it.
     #[error("FORCE_GPU_ONLY is set, but {operation} cannot run on {provider}: {reason}")]
     GpuOnly {

@@ -5,6 +5,7 @@
 //! What enters a model and what its outputs mean is a [`models::Model`]; that code knows no runtime.
 
 pub mod backend;
+mod batch_axis;
 pub mod batcher;
 pub mod config;
 pub mod devices;
@@ -17,11 +18,14 @@ pub mod manifest;
 pub mod models;
 pub mod report;
 pub mod runtime;
+pub mod tensorrt;
 pub mod trace;
 
 pub use config::{Config, GpuBackend, Operation, PerformanceMode, TensorrtConfig};
 pub use embedding::Embedding;
+pub use engine::{BuiltEngine, build_engines};
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, Timed};
+pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, Pack, ResolvedPack};
-pub use report::{DeviceReport, GpuDevice, LoadedModel, OperationReport};
+pub use report::{BatchRun, DeviceReport, GpuDevice, LoadedModel, OperationReport, ProviderReport};

@@ -58,6 +58,30 @@ pub struct LoadedModel {
     pub memory_after: Option<u64>,
 }
 
+/// A size of batch that a device ran.
+#[derive(Clone, Debug, Serialize)]
+pub struct BatchRun {
+    /// Items in the run.
+    pub batch: usize,
+    /// The first run of this size.
+    pub first_seconds: f64,
+    /// The median of later runs, where they were made.
+    pub steady_seconds: Option<f64>,
+    /// Largest distance of an output from the CPU's, as a share of its length.
+    pub difference: f64,
+}
+
+/// An execution provider, and whether it could be used.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProviderReport {
+    /// `cpu`, `cuda`, …
+    pub name: &'static str,
+    /// Whether this program was built with it.
+    pub in_build: bool,
+    /// Whether the loaded library was built with it.
+    pub in_library: bool,
+}
+
 /// Backends, devices and operations.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
@@ -65,6 +89,8 @@ pub struct DeviceReport {
     pub runtime_version: String,
     /// Providers that both this program and the loaded library were built with.
     pub backends: Vec<String>,
+    /// Every provider that there is.
+    pub providers: Vec<ProviderReport>,
     /// GPUs found.
     pub devices: Vec<GpuDevice>,
     /// The five operations.

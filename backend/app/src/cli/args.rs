@@ -19,8 +19,8 @@ Pictures:
   bench        Measure operations and the pipeline on CPU and GPU
 
 Set-up:
-  models       List, fetch and verify model packs
-  gpu          What runs on which device, and why
+  models       List, fetch and verify model packs; build TensorRT engines
+  gpu          What runs on which device, and why; --test tries every device
   config       Check the configuration
   migrate      Bring the database schema up to date
   openapi      Print the OpenAPI document

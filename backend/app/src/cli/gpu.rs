@@ -1,19 +1,29 @@
-//! `gpu`: devices and operations.
+//! `gpu`: devices and operations, and a test of every device.
 use super::{Exit, output};
 use crate::config::Settings;
-use crate::service::start_engine;
+use crate::service::{prepare_models, start_engine};
 use clap::Args;
-use inference::DeviceReport;
+use comfy_table::Table;
+use inference::{DeviceReport, DeviceTest, GpuBackend, GpuDevice, Outcome, SelfTest};
 
 /// What runs on which device, and why
 #[derive(Args, Debug)]
 pub struct GpuArgs {
-    /// Print one JSON document, the answer of GET /gpu
+    /// Load and run every model on every provider and device, compare with the CPU, and time it
+    ///
+    /// Status 0: everything that is there passed. 1: nothing passed, or the GPU_BACKEND that was asked for is not there.
+    /// 3: some devices failed.
+    #[arg(long)]
+    test: bool,
+    /// Print one JSON document; without --test, the answer of GET /gpu
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Exit> {
+    if args.test {
+        return test(settings, args.json).await;
+    }
     // Only a loaded model tells where it runs: what a driver lists and what works are two things.
     let report = start_engine(settings).await?.report();
     if args.json {
@@ -25,24 +35,14 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
 }
 
 fn print(report: &DeviceReport) -> anyhow::Result<()> {
-    output::line(format!("ONNX Runtime {} with {}", report.runtime_version, report.backends.join(", ")))?;
-    if report.devices.is_empty() {
-        output::line("No GPU was found.")?;
-    } else {
-        let mut devices = output::table(["GPU", "name", "backend", "memory used", "memory", "driver"]);
-        let memory = |bytes: Option<u64>| bytes.map_or_else(|| "?".into(), output::megabytes);
-        for device in &report.devices {
-            devices.add_row([
-                device.id.to_string(),
-                device.name.clone(),
-                device.backend.to_owned(),
-                memory(device.memory_used),
-                memory(device.memory_total),
-                device.driver.clone().unwrap_or_else(|| "?".into()),
-            ]);
-        }
-        output::line(devices)?;
+    output::line(format!("ONNX Runtime {}", report.runtime_version))?;
+    let mut providers = output::table(["backend", "in this program", "in the library"]);
+    let yes = |there: bool| if there { "yes" } else { "no" };
+    for provider in &report.providers {
+        providers.add_row([provider.name, yes(provider.in_build), yes(provider.in_library)]);
     }
+    output::line(providers)?;
+    print_devices(&report.devices)?;
     let mut operations = output::table(["operation", "asked for", "runs on", "reason"]);
     for operation in &report.operations {
         operations.add_row([
@@ -52,5 +52,146 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
             operation.reason.as_deref().unwrap_or_default(),
         ]);
     }
-    output::line(operations)
+    output::line(operations)?;
+    let mut models = output::table(["model", "device", "sessions", "seconds", "GPU memory before", "after"]);
+    for model in &report.models {
+        models.add_row([
+            model.file.clone(),
+            model.device.clone(),
+            model.sessions.to_string(),
+            format!("{:.2}", model.seconds),
+            memory(model.memory_before),
+            memory(model.memory_after),
+        ]);
+    }
+    output::line(models)
+}
+
+fn print_devices(found: &[GpuDevice]) -> anyhow::Result<()> {
+    if found.is_empty() {
+        return output::line("No GPU was found.");
+    }
+    let mut devices =
+        output::table(["GPU", "name", "backend", "capability", "memory used", "memory", "busy", "driver"]);
+    for device in found {
+        let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".into());
+        devices.add_row([
+            device.id.to_string(),
+            device.name.clone(),
+            device.backend.to_owned(),
+            text(&device.compute_capability),
+            memory(device.memory_used),
+            memory(device.memory_total),
+            device.utilization.map_or_else(|| "?".into(), |share| format!("{:.0} %", share * 100.0)),
+            text(&device.driver),
+        ]);
+    }
+    output::line(devices)
+}
+
+fn memory(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "?".into(), output::megabytes)
+}
+
+async fn test(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
+    let (config, pack) = (settings.inference(), prepare_models(settings).await?);
+    let report = tokio::task::spawn_blocking(move || inference::self_test(&config, &pack)).await??;
+    if json {
+        output::json(&report)?;
+    } else {
+        print_tests(&report)?;
+    }
+    Ok(verdict(&report.tests, settings.gpu.backend))
+}
+
+fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
+    output::line(format!("ONNX Runtime {}", report.runtime_version))?;
+    print_devices(&report.devices)?;
+    let mut table: Table = output::table([
+        "device",
+        "operation",
+        "result",
+        "load s",
+        "batch",
+        "first ms",
+        "steady ms",
+        "apart from CPU",
+        "GPU memory",
+    ]);
+    for test in &report.tests {
+        let result = match test.outcome {
+            Outcome::Passed => "passed",
+            Outcome::Failed => "failed",
+            Outcome::Absent => "absent",
+        };
+        let load = test.load.as_ref();
+        let grown = load.and_then(|load| Some(load.memory_after?.saturating_sub(load.memory_before?)));
+        let lines = |of: &dyn Fn(&inference::BatchRun) -> String| {
+            test.runs.iter().map(of).collect::<Vec<_>>().join("\n")
+        };
+        let milliseconds = |seconds: f64| format!("{:.1}", seconds * 1e3);
+        table.add_row([
+            test.device.clone(),
+            test.operation.unwrap_or_default().to_owned(),
+            test.reason.as_ref().map_or_else(|| result.into(), |reason| format!("{result}: {reason}")),
+            load.map(|load| format!("{:.2}", load.seconds)).unwrap_or_default(),
+            lines(&|run| run.batch.to_string()),
+            lines(&|run| milliseconds(run.first_seconds)),
+            lines(&|run| run.steady_seconds.map(milliseconds).unwrap_or_default()),
+            lines(&|run| format!("{:.3} %", run.difference * 100.0)),
+            grown.map(output::megabytes).unwrap_or_default(),
+        ]);
+    }
+    output::line(table)
+}
+
+/// What the tests come to, when `backend` was asked for.
+fn verdict(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
+    let asked = match backend {
+        GpuBackend::Auto | GpuBackend::Cpu => None,
+        GpuBackend::Cuda => Some("cuda"),
+        GpuBackend::Tensorrt => Some("tensorrt"),
+        GpuBackend::Rocm => Some("rocm"),
+        GpuBackend::Mps => Some("mps"),
+    };
+    let passed = |provider: Option<&str>| {
+        tests
+            .iter()
+            .any(|test| test.outcome == Outcome::Passed && provider.is_none_or(|p| p == test.provider))
+    };
+    if !passed(None) || asked.is_some() && !passed(asked) {
+        Exit::Failure
+    } else if tests.iter().any(|test| test.outcome == Outcome::Failed) {
+        Exit::Partial
+    } else {
+        Exit::Success
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(provider: &'static str, outcome: Outcome) -> DeviceTest {
+        DeviceTest {
+            provider,
+            device: provider.into(),
+            operation: None,
+            outcome,
+            reason: None,
+            load: None,
+            runs: vec![],
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_must_pass_and_what_fails_is_told() {
+        use Outcome::{Absent, Failed, Passed};
+        let none = [of("cpu", Passed), of("cuda", Absent)];
+        assert_eq!(verdict(&none, GpuBackend::Auto), Exit::Success);
+        assert_eq!(verdict(&none, GpuBackend::Cuda), Exit::Failure);
+        let some = [of("cpu", Passed), of("cuda", Passed), of("cuda", Failed)];
+        assert_eq!(verdict(&some, GpuBackend::Cuda), Exit::Partial);
+        assert_eq!(verdict(&[of("cpu", Failed)], GpuBackend::Auto), Exit::Failure);
+    }
 }

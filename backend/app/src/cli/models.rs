@@ -1,9 +1,10 @@
-//! `models list|fetch|verify`.
+//! `models list|fetch|verify|build`.
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
 use crate::models::{FileState, ModelStore};
+use crate::service::prepare_models;
 use clap::{Args, Subcommand};
-use inference::{Manifest, Pack};
+use inference::{GpuBackend, Manifest, Pack};
 use serde_json::{Value, json};
 
 /// List, fetch and verify model packs
@@ -34,6 +35,12 @@ enum ModelsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Build the TensorRT engines of the pack ahead of time, for every GPU of GPU_DEVICE_IDS (GPU_BACKEND=tensorrt)
+    Build {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result<Exit> {
@@ -48,7 +55,34 @@ pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result
             Ok(Exit::Success)
         }
         ModelsCommand::Verify { pack, json } => verify(find(&manifest, settings, pack)?, &store, json),
+        ModelsCommand::Build { json } => build(settings, json).await,
     }
+}
+
+/// The engines of the models in use: those that the service would look for when it starts.
+async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
+    if settings.gpu.backend != GpuBackend::Tensorrt {
+        return Err(UsageError("engines are those of TensorRT: set GPU_BACKEND=tensorrt".into()).into());
+    }
+    let (config, pack) = (settings.inference(), prepare_models(settings).await?);
+    let engines = tokio::task::spawn_blocking(move || inference::build_engines(&config, &pack)).await??;
+    if json {
+        output::json(&json!({ "engines": engines }))?;
+        return Ok(Exit::Success);
+    }
+    for engine in &engines {
+        output::line(format!(
+            "{} on {}: {} in {:.1} s, {} file(s), {}, {}",
+            engine.file,
+            engine.device,
+            if engine.reused { "was there, proven" } else { "built and proven" },
+            engine.seconds,
+            engine.files.len(),
+            output::megabytes(engine.bytes),
+            engine.folder.display()
+        ))?;
+    }
+    Ok(Exit::Success)
 }
 
 fn find<'a>(manifest: &'a Manifest, settings: &Settings, asked: Option<String>) -> anyhow::Result<&'a Pack> {

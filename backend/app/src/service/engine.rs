@@ -2,7 +2,14 @@
 use crate::config::Settings;
 use crate::models::ModelStore;
 use anyhow::Context;
-use inference::{Config, Engine, Manifest};
+use inference::{Config, Engine, Manifest, ResolvedPack};
+
+/// Fetches what is missing of the pack.
+pub async fn prepare_models(settings: &Settings) -> anyhow::Result<ResolvedPack> {
+    let manifest = Manifest::builtin();
+    let pack = manifest.pack(&settings.models.pack).context("the pack was checked with the configuration")?;
+    Ok(ModelStore::new(settings).prepare(pack).await?)
+}
 
 /// Fetches what is missing of the pack, loads it and warms it up.
 pub async fn start_engine(settings: &Settings) -> anyhow::Result<Engine> {
@@ -11,8 +18,6 @@ pub async fn start_engine(settings: &Settings) -> anyhow::Result<Engine> {
 
 /// The same with another configuration than the settings'.
 pub async fn start_engine_with(settings: &Settings, config: Config) -> anyhow::Result<Engine> {
-    let manifest = Manifest::builtin();
-    let pack = manifest.pack(&settings.models.pack).context("the pack was checked with the configuration")?;
-    let resolved = ModelStore::new(settings).prepare(pack).await?;
+    let resolved = prepare_models(settings).await?;
     Ok(tokio::task::spawn_blocking(move || Engine::start(&config, &resolved)).await??)
 }

@@ -7,7 +7,7 @@ mod shutdown;
 mod worker;
 
 pub use database::{Database, Sharing};
-pub use engine::{start_engine, start_engine_with};
+pub use engine::{prepare_models, start_engine, start_engine_with};
 pub use http::{bind, serve};
 pub use shutdown::listen_for_signals;
 pub use worker::start_runner;

@@ -2,6 +2,7 @@
 use super::{Backend, BackendError, BatchView, OutputView};
 use crate::ep::Provider;
 use crate::runtime::{Runtime, log_level};
+use crate::tensorrt::{EngineOptions, Profile};
 use ort::session::Session;
 use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel};
 use ort::value::{TensorElementType, TensorRef};
@@ -17,6 +18,8 @@ pub struct Placement {
     pub memory_limit: usize,
     /// Threads that the session computes with on the CPU, at least 1.
     pub threads: usize,
+    /// The engine, where the provider is TensorRT.
+    pub tensorrt: Option<EngineOptions>,
 }
 
 impl Placement {
@@ -25,7 +28,7 @@ impl Placement {
 
     /// On the CPU, with so many threads.
     pub const fn cpu(threads: usize) -> Self {
-        Self { provider: Provider::Cpu, device_id: 0, memory_limit: 0, threads }
+        Self { provider: Provider::Cpu, device_id: 0, memory_limit: 0, threads, tensorrt: None }
     }
 
     /// `cpu`, `cuda:0`, …
@@ -41,8 +44,16 @@ impl Placement {
 pub struct OnnxModel {
     session: Session,
     label: String,
+    input_name: String,
     input: [Option<usize>; 4],
     outputs: usize,
+    limits: Option<ShapeLimits>,
+}
+
+/// What a session that was built for a range of shapes takes, and the session for everything else.
+struct ShapeLimits {
+    profile: Profile,
+    other: Option<Box<OnnxModel>>,
 }
 
 impl OnnxModel {
@@ -66,8 +77,34 @@ impl OnnxModel {
         if input[1].is_some_and(|channels| channels != 3) {
             return Err(format!("its input has {} channels; 3 are expected", input[1].unwrap_or(0)));
         }
+        let input_name = session.inputs()[0].name().to_owned();
         let outputs = session.outputs().len();
-        Ok(Self { session, label: placement.label(), input, outputs })
+        Ok(Self { session, label: placement.label(), input_name, input, outputs, limits: None })
+    }
+
+    /// Keeps shapes outside `profile` away from the session, which would build an engine for each: they run on `other`, or
+    /// are an error of their run without it.
+    pub fn limited_to(self, profile: Profile, other: Option<Self>) -> Self {
+        Self { limits: Some(ShapeLimits { profile, other: other.map(Box::new) }), ..self }
+    }
+
+    /// The session that takes an input of `shape`.
+    pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut Session, BackendError> {
+        match &mut self.limits {
+            Some(limits) if !limits.profile.holds(shape) => match &mut limits.other {
+                Some(other) => other.session_for(shape),
+                None => Err(BackendError::Failed(format!(
+                    "the input {shape:?} is outside the shapes of the engine on {} ({})",
+                    self.label, limits.profile
+                ))),
+            },
+            _ => Ok(&mut self.session),
+        }
+    }
+
+    /// The name of its input.
+    pub fn input_name(&self) -> &str {
+        &self.input_name
     }
 
     /// `[batch, channels, height, width]` of the input; `None` where the model takes any size.
@@ -110,7 +147,8 @@ impl Backend for OnnxModel {
     ) -> Result<(), BackendError> {
         let input =
             TensorRef::from_array_view((batch.shape, batch.data)).map_err(|e| classify(&e.to_string()))?;
-        let outputs = self.session.run(ort::inputs![input]).map_err(|e| classify(&e.to_string()))?;
+        let session = self.session_for(batch.shape)?;
+        let outputs = session.run(ort::inputs![input]).map_err(|e| classify(&e.to_string()))?;
         let views = outputs.keys().zip(outputs.values()).collect::<Vec<_>>();
         let views = views
             .iter()

@@ -1,13 +1,14 @@
 //! From a pack on disk to a running engine.
 use super::placement::{Placed, place};
+use super::subject::Subject;
 use super::{DetectorInfo, EmbedderInfo, Inner};
+use crate::backend::OnnxModel;
 use crate::batcher::{Batcher, Limits};
 use crate::ep::Provider;
-use crate::manifest::{ModelFile, ModelKind};
+use crate::manifest::ModelKind;
 use crate::models::{DetectorModel, EmbedderModel, Model};
 use crate::runtime::Runtime;
 use crate::{Config, DeviceReport, LoadedModel, Operation, OperationReport, ResolvedPack, StartError};
-use sha2::{Digest, Sha256};
 use std::time::Instant;
 use vision::Frame;
 
@@ -17,12 +18,9 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
     let other = pixel_operations(config)?;
 
-    let file = wanted(pack, ModelKind::Detector)?;
-    let sample = |model: &DetectorModel| {
-        let (width, height) = model.fixed_size().unwrap_or((config.detection_size, config.detection_size));
-        crate::models::Probe { canvas: crate::drawing::portrait(width, height).into(), min_score: 0.5 }
-    };
-    let detection = model(config, &runtime, pack, file, DetectorModel::new, sample)?;
+    let (subject, reference) = detector(config, &runtime, pack)?;
+    let file = subject.file;
+    let detection = start(subject, reference)?;
     let detector = DetectorInfo {
         name: file.stem().to_owned(),
         sha256: file.sha256.to_ascii_lowercase(),
@@ -32,11 +30,9 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         landmarks: detection.0.model().landmarks(),
     };
 
-    let file = wanted(pack, ModelKind::Embedder)?;
-    let chip = |_: &EmbedderModel| -> std::sync::Arc<Frame> {
-        crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
-    };
-    let embedding = model(config, &runtime, pack, file, EmbedderModel::new, chip)?;
+    let (subject, reference) = embedder(config, &runtime, pack)?;
+    let file = subject.file;
+    let embedding = start(subject, reference)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
         identity: crate::models::identity(&file.sha256, &file.input),
@@ -49,6 +45,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
+        providers: Provider::ALL.map(Provider::report).to_vec(),
         devices: Vec::new(),
         operations,
         models: [detection.2, embedding.2].concat(),
@@ -89,50 +86,49 @@ fn describe_metrics() {
     );
 }
 
-/// Reads, places, warms up and starts one model.
-fn model<M: Model>(
-    config: &Config,
-    runtime: &Runtime,
-    pack: &ResolvedPack,
-    file: &ModelFile,
-    describe: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
-    sample: impl Fn(&M) -> M::Input,
+/// The pack's detector.
+pub(super) fn detector<'a>(
+    config: &'a Config,
+    runtime: &'a Runtime,
+    pack: &'a ResolvedPack,
+) -> Result<(Subject<'a, DetectorModel>, OnnxModel), StartError> {
+    let sample = |model: &DetectorModel| {
+        let (width, height) = model.fixed_size().unwrap_or((config.detection_size, config.detection_size));
+        crate::models::Probe { canvas: crate::drawing::portrait(width, height).into(), min_score: 0.5 }
+    };
+    Subject::load(config, runtime, pack, ModelKind::Detector, DetectorModel::new, sample)
+}
+
+/// The pack's embedder.
+pub(super) fn embedder<'a>(
+    config: &'a Config,
+    runtime: &'a Runtime,
+    pack: &'a ResolvedPack,
+) -> Result<(Subject<'a, EmbedderModel>, OnnxModel), StartError> {
+    let chip = |_: &EmbedderModel| -> std::sync::Arc<Frame> {
+        crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
+    };
+    Subject::load(config, runtime, pack, ModelKind::Embedder, EmbedderModel::new, chip)
+}
+
+/// Places one model and starts its threads.
+fn start<M: Model>(
+    subject: Subject<'_, M>,
+    reference: OnnxModel,
 ) -> Result<(Batcher<M>, OperationReport, Vec<LoadedModel>), StartError> {
-    let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
-    let bytes = read(pack, file).map_err(failed)?;
-    let Placed { model, devices, max_batch, report, loads } =
-        place(config, runtime, file, &bytes, describe, sample)?;
+    let (config, file) = (subject.config, subject.file);
+    let Placed { model, devices, max_batch, report, loads } = place(subject, reference)?;
     let limits = Limits {
         queue_capacity: config.queue_capacity,
         max_batch,
         max_delay: config.batch_max_delay,
         prefetch: report.effective != Provider::Cpu.name(),
     };
-    let batcher = Batcher::start(model, devices, limits)
-        .map_err(|e| failed(format!("cannot start its threads: {e}")))?;
+    let batcher = Batcher::start(model, devices, limits).map_err(|e| StartError::Model {
+        model: file.file.clone(),
+        reason: format!("cannot start its threads: {e}"),
+    })?;
     Ok((batcher, report, loads))
-}
-
-fn wanted(pack: &ResolvedPack, kind: ModelKind) -> Result<&ModelFile, StartError> {
-    pack.pack.file(kind).ok_or_else(|| StartError::Model {
-        model: pack.pack.name.clone(),
-        reason: format!(
-            "the pack has no {}",
-            if kind == ModelKind::Detector { "detector" } else { "embedder" }
-        ),
-    })
-}
-
-/// The file's bytes. They are checked here and not only before, because what is hashed must be what is loaded.
-fn read(pack: &ResolvedPack, file: &ModelFile) -> Result<Vec<u8>, String> {
-    let path = pack.path(file);
-    let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let found = hex::encode(Sha256::digest(&bytes));
-    if found.eq_ignore_ascii_case(&file.sha256) {
-        Ok(bytes)
-    } else {
-        Err(format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
-    }
 }
 
 /// The operations that have no model. Their code runs on the CPU, so a flag that asks for a GPU is answered with the reason.

@@ -1,7 +1,14 @@
 //! The engine: models loaded once, called from everywhere.
+mod build;
 mod load;
+mod loading;
 mod placement;
+mod selftest;
+mod subject;
 mod warmup;
+
+pub use build::{BuiltEngine, build_engines};
+pub use selftest::{DeviceTest, Outcome, SelfTest, self_test};
 
 use crate::batcher::Batcher;
 use crate::models::{DetectorModel, EmbedderModel, Probe};

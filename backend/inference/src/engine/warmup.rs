@@ -5,6 +5,8 @@ use crate::models::Model;
 /// Largest allowed distance between a device's output and the CPU's, as a share of the output's length (both as vectors).
 /// Reduced precision on GPUs (TF32, fp16) stays below 0.01; a wrong kernel is far above.
 const TOLERANCE: f64 = 0.03;
+/// The same for two sessions on the CPU, where only the order of additions differs.
+const SAME: f64 = 1e-3;
 /// Outputs shorter than this per value count as this long: a plane of scores near zero is not compared to the last digit.
 const FLOOR: f64 = 1e-2;
 
@@ -30,12 +32,22 @@ impl<M: Model> Sample<M> {
         backend: &mut dyn Backend,
         batch: usize,
     ) -> Result<Vec<Vec<f32>>, String> {
-        let data = self.data.repeat(batch);
+        self.run_values(model, backend, &self.data.repeat(batch))
+    }
+
+    /// [`Self::run`] for items of the sample's shape with values of their own.
+    fn run_values(
+        &self,
+        model: &M,
+        backend: &mut dyn Backend,
+        data: &[f32],
+    ) -> Result<Vec<Vec<f32>>, String> {
         let [channels, height, width] = self.shape;
+        let batch = data.len() / self.data.len();
         let mut outputs = Vec::new();
         let mut readable = Ok(());
         backend
-            .run(BatchView { shape: [batch, channels, height, width], data: &data }, &mut |views| {
+            .run(BatchView { shape: [batch, channels, height, width], data }, &mut |views| {
                 outputs = views.iter().map(|view| view.data.to_vec()).collect();
                 readable = (0..batch).try_for_each(|i| model.read(&self.input, views, i, batch).map(drop));
             })
@@ -43,10 +55,57 @@ impl<M: Model> Sample<M> {
         readable?;
         Ok(outputs)
     }
+
+    /// Whether `many` gives each of four different items in one batch what `one` gives it alone.
+    pub(super) fn independent(
+        &self,
+        model: &M,
+        one: &mut dyn Backend,
+        many: &mut dyn Backend,
+    ) -> Result<(), String> {
+        let shades = [1.0, 0.8, 0.6, 0.4_f32];
+        let items = shades.map(|shade| self.data.iter().map(|v| v * shade).collect::<Vec<f32>>());
+        let together = self.run_values(model, many, &items.concat())?;
+        for (at, item) in items.iter().enumerate() {
+            let alone = self.run_values(model, one, item)?;
+            let own: Vec<Vec<f32>> = together
+                .iter()
+                .map(|all| all.chunks(all.len().div_ceil(items.len()).max(1)).nth(at).unwrap_or(&[]).to_vec())
+                .collect();
+            let difference = difference(&alone, &own, 1)?;
+            if difference > SAME {
+                return Err(format!(
+                    "in a batch of 4 its outputs differ by {:.1} % from those of single runs",
+                    difference * 100.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// `[channels, height, width]`.
+    pub(super) fn shape(&self) -> [usize; 3] {
+        self.shape
+    }
 }
 
-/// Whether `found`, the outputs of `batch` equal items, repeats `expected`, those of one.
-pub(super) fn agree(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result<(), String> {
+/// Whether `found`, the outputs of `batch` equal items, repeats `expected`, those of one; and how far they are apart, as a share.
+pub(super) fn agree(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result<f64, String> {
+    let share = difference(expected, found, batch)?;
+    if share > TOLERANCE {
+        return Err(format!(
+            "at batch {batch} its output differs from the CPU's by {:.1} %; up to {:.0} % is allowed",
+            share * 100.0,
+            TOLERANCE * 100.0
+        ));
+    }
+    Ok(share)
+}
+
+/// The largest distance of an output of `found` (`batch` equal items) from `expected` (one), as a share of its length. Fails where
+/// they cannot be compared.
+fn difference(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result<f64, String> {
+    let mut largest = 0.0_f64;
     if expected.len() != found.len() {
         return Err(format!("{} outputs instead of {}", found.len(), expected.len()));
     }
@@ -62,12 +121,13 @@ pub(super) fn agree(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> 
             let distance = length(wanted.iter().zip(item).map(|(a, b)| a - b));
             let whole = length(wanted.iter().copied()).max(FLOOR * (wanted.len() as f64).sqrt());
             let share = distance / whole;
-            if share.is_nan() || share > TOLERANCE {
-                return Err(format!("output {number} differs from the CPU's by {:.1} %", share * 100.0));
+            if share.is_nan() {
+                return Err(format!("output {number} has values that are no numbers"));
             }
+            largest = largest.max(share);
         }
     }
-    Ok(())
+    Ok(largest)
 }
 
 fn length(values: impl Iterator<Item = f32>) -> f64 {
@@ -76,13 +136,14 @@ fn length(values: impl Iterator<Item = f32>) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
     fn outputs_that_differ_are_told_from_rounding() {
         let expected = vec![vec![1.0, 2.0, 3.0], vec![0.0; 4]];
         let close = vec![vec![1.001, 2.0, 2.999, 1.0, 2.0, 3.0], vec![1e-5; 8]];
-        assert_eq!(agree(&expected, &close, 2), Ok(()));
+        assert!(agree(&expected, &close, 2).unwrap() < 0.001);
         let far = vec![vec![1.0, 2.0, 3.0, 1.0, 2.5, 3.0], vec![0.0; 8]];
         assert!(agree(&expected, &far, 2).is_err(), "the second item of the batch is compared too");
         let broken = vec![vec![1.0, f32::NAN, 3.0], vec![0.0; 4]];

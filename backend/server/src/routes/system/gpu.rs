@@ -23,6 +23,18 @@ struct OperationView {
     reason: Option<String>,
 }
 
+/// An execution provider.
+#[derive(Serialize, ToSchema)]
+struct ProviderView {
+    /// Its name.
+    #[schema(example = "cuda")]
+    name: String,
+    /// Whether this program was built with it.
+    in_build: bool,
+    /// Whether the loaded library was built with it.
+    in_library: bool,
+}
+
 /// A GPU.
 #[derive(Serialize, ToSchema)]
 struct DeviceView {
@@ -76,6 +88,8 @@ pub(super) struct GpuAnswer {
     runtime_version: String,
     /// Providers that both this program and the loaded library were built with.
     backends: Vec<String>,
+    /// Every provider that there is.
+    providers: Vec<ProviderView>,
     /// GPUs found.
     devices: Vec<DeviceView>,
     /// The five operations.
@@ -94,6 +108,15 @@ pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
     Json(GpuAnswer {
         runtime_version: report.runtime_version,
         backends: report.backends,
+        providers: report
+            .providers
+            .into_iter()
+            .map(|provider| ProviderView {
+                name: provider.name.to_string(),
+                in_build: provider.in_build,
+                in_library: provider.in_library,
+            })
+            .collect(),
         devices: report
             .devices
             .into_iter()

@@ -1,0 +1,83 @@
+//! Building TensorRT engines before they are needed.
+use super::load::{detector, embedder};
+use super::subject::Subject;
+use crate::backend::OnnxModel;
+use crate::ep::Provider;
+use crate::models::Model;
+use crate::runtime::Runtime;
+use crate::{Config, ResolvedPack, StartError};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// A model's engine on one device.
+#[derive(Clone, Debug, Serialize)]
+pub struct BuiltEngine {
+    /// `face_detection`, …
+    pub operation: &'static str,
+    /// The model's file.
+    pub file: String,
+    /// `tensorrt:0`, …
+    pub device: String,
+    /// Whether it was there already.
+    pub reused: bool,
+    /// Building, every batch size and the comparison with the CPU included.
+    pub seconds: f64,
+    /// The folder of everything that the engine depends on; `key.txt` in it says what.
+    pub folder: PathBuf,
+    /// The engine's files; a model can have several parts, and none if TensorRT took nothing of it.
+    pub files: Vec<PathBuf>,
+    /// Bytes of these files.
+    pub bytes: u64,
+}
+
+/// Builds the engines of every model of the pack that runs on devices, for every configured device. Blocks for minutes.
+///
+/// # Errors
+/// [`StartError::NoTensorrt`] when TensorRT cannot be used, [`StartError::Library`] and [`StartError::Model`].
+pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEngine>, StartError> {
+    let runtime = Runtime::load(config.dylib_path.as_deref())?;
+    // Before any model is read: most often this is what is missing.
+    available(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
+    let (subject, reference) = detector(config, &runtime, pack)?;
+    let mut built = build(subject, reference)?;
+    let (subject, reference) = embedder(config, &runtime, pack)?;
+    built.extend(build(subject, reference)?);
+    Ok(built)
+}
+
+fn available(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    if let Some(reason) = Provider::Tensorrt.absence(runtime) {
+        return Err(reason);
+    }
+    let Some(first) = config.device_ids.first() else { return Err("no device id is given".to_owned()) };
+    Provider::Tensorrt.load_library(runtime, *first).map_err(|e| e.to_string())
+}
+
+fn build<M: Model>(
+    mut subject: Subject<'_, M>,
+    mut reference: OnnxModel,
+) -> Result<Vec<BuiltEngine>, StartError> {
+    subject.allow_batches(&mut reference);
+    let file = &subject.file.file;
+    let on = |id: &u32| {
+        let trial = subject.try_on(Provider::Tensorrt, *id, false).map_err(|reason| StartError::Model {
+            model: file.clone(),
+            reason: format!("on tensorrt:{id}: {reason}"),
+        })?;
+        let engine = trial.placement.tensorrt.ok_or_else(|| StartError::NoTensorrt {
+            reason: "the session was made without an engine".to_owned(),
+        })?;
+        let (files, bytes): (Vec<_>, Vec<_>) = engine.engines().into_iter().unzip();
+        Ok(BuiltEngine {
+            operation: trial.load.operation,
+            file: file.clone(),
+            device: trial.load.device,
+            reused: engine.found,
+            seconds: trial.load.seconds,
+            folder: engine.folder,
+            files,
+            bytes: bytes.iter().sum(),
+        })
+    };
+    subject.config.device_ids.iter().map(on).collect()
+}

@@ -1,0 +1,56 @@
+//! What loading a model took, for the log and the report.
+use crate::backend::Placement;
+use crate::ep::Provider;
+use crate::manifest::ModelFile;
+use crate::report::{GpuDevice, LoadedModel};
+use crate::{Operation, devices};
+use std::time::Instant;
+
+/// A load under way.
+pub(super) struct Loading<'a> {
+    pub(super) operation: Operation,
+    pub(super) file: &'a ModelFile,
+    pub(super) bytes: usize,
+    pub(super) sessions: usize,
+    pub(super) began: Instant,
+    /// The GPU before it.
+    pub(super) before: Option<GpuDevice>,
+}
+
+impl Loading<'_> {
+    /// Says what was loaded where, and what it took.
+    pub(super) fn finish(self, placement: &Placement) -> LoadedModel {
+        let after = devices::of(placement.provider, placement.device_id);
+        let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);
+        let load = LoadedModel {
+            operation: self.operation.name(),
+            file: self.file.file.clone(),
+            bytes: self.bytes as u64,
+            device: placement.label(),
+            sessions: self.sessions,
+            seconds: self.began.elapsed().as_secs_f64(),
+            memory_before: memory(&self.before),
+            memory_after: memory(&after),
+        };
+        let megabytes = |bytes: Option<u64>| bytes.map(|bytes| (bytes as f64 / 1e5).round() / 10.0);
+        let how = match placement.provider {
+            Provider::Cpu => "model loaded and warmed up",
+            _ => "model loaded with GPU acceleration and warmed up",
+        };
+        tracing::info!(
+            operation = load.operation,
+            file = load.file,
+            megabytes = megabytes(Some(load.bytes)),
+            seconds = (load.seconds * 1e3).round() / 1e3,
+            device = load.device,
+            device_name = after.as_ref().map(|device| device.name.as_str()),
+            provider = placement.provider.name(),
+            sessions = load.sessions,
+            gpu_megabytes_before = megabytes(load.memory_before),
+            gpu_megabytes_after = megabytes(load.memory_after),
+            gpu_megabytes_total = megabytes(after.as_ref().and_then(|device| device.memory_total)),
+            "{how}"
+        );
+        load
+    }
+}

@@ -1,0 +1,126 @@
+//! Every model on every provider and device of the machine, compared with the CPU and timed.
+use super::load::{detector, embedder};
+use super::subject::Subject;
+use crate::ep::Provider;
+use crate::models::Model;
+use crate::report::{BatchRun, LoadedModel};
+use crate::runtime::Runtime;
+use crate::{Config, GpuDevice, ResolvedPack, StartError, devices};
+use serde::Serialize;
+
+/// How a test ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It runs, and gives what the CPU gives.
+    Passed,
+    /// It is there, and does not.
+    Failed,
+    /// There is nothing to test.
+    Absent,
+}
+
+/// One model on one device; or one provider that is absent.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceTest {
+    /// `cpu`, `cuda`, `tensorrt`, `rocm`, `mps`.
+    pub provider: &'static str,
+    /// `cuda:0`, …; the provider alone when it is absent.
+    pub device: String,
+    /// `face_detection`, …; `None` when the provider is absent.
+    pub operation: Option<&'static str>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why it did not pass.
+    pub reason: Option<String>,
+    /// What loading took.
+    pub load: Option<LoadedModel>,
+    /// Batches of one and of the largest size.
+    pub runs: Vec<BatchRun>,
+}
+
+/// The tests, and the GPUs they were made on.
+#[derive(Clone, Debug, Serialize)]
+pub struct SelfTest {
+    /// ONNX Runtime's version.
+    pub runtime_version: String,
+    /// GPUs that the drivers list.
+    pub devices: Vec<GpuDevice>,
+    /// One per provider, device and model.
+    pub tests: Vec<DeviceTest>,
+}
+
+/// Loads and runs the pack's models everywhere. Blocks; with TensorRT for minutes, where engines are not built yet.
+///
+/// # Errors
+/// As [`crate::Engine::start`] where the library or a model cannot be used at all; what fails on a device is in the tests.
+pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, StartError> {
+    let runtime = Runtime::load(config.dylib_path.as_deref())?;
+    let devices = devices::discover();
+    let (detector, mut detectors_reference) = detector(config, &runtime, pack)?;
+    let (embedder, mut embedders_reference) = embedder(config, &runtime, pack)?;
+    let (mut detector, mut embedder) = (detector, embedder);
+    detector.allow_batches(&mut detectors_reference);
+    embedder.allow_batches(&mut embedders_reference);
+    let mut tests = Vec::new();
+    for provider in Provider::ALL {
+        if let Some(reason) = provider.absence(&runtime) {
+            tests.push(absent(provider, reason));
+            continue;
+        }
+        for id in ids(provider, config, &devices) {
+            tests.push(test(&detector, provider, id));
+            tests.push(test(&embedder, provider, id));
+        }
+    }
+    Ok(SelfTest { runtime_version: runtime.version().to_owned(), devices, tests })
+}
+
+fn absent(provider: Provider, reason: String) -> DeviceTest {
+    DeviceTest {
+        provider: provider.name(),
+        device: provider.name().to_owned(),
+        operation: None,
+        outcome: Outcome::Absent,
+        reason: Some(reason),
+        load: None,
+        runs: Vec::new(),
+    }
+}
+
+/// The devices that the drivers list and those that are configured.
+fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
+    let backend = match provider {
+        Provider::Cpu | Provider::CoreMl => return vec![0],
+        Provider::Cuda | Provider::Tensorrt => "cuda",
+        Provider::Migraphx => "rocm",
+    };
+    let listed = devices.iter().filter(|device| device.backend == backend).map(|device| device.id);
+    let mut ids: Vec<u32> = listed.chain(config.device_ids.iter().copied()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+fn test<M: Model>(subject: &Subject<'_, M>, provider: Provider, id: u32) -> DeviceTest {
+    let trial = subject.try_on(provider, id, true);
+    let device = match provider {
+        Provider::Cpu => "cpu".to_owned(),
+        _ => format!("{}:{id}", provider.name()),
+    };
+    let test = DeviceTest {
+        device,
+        operation: Some(subject.model.operation().name()),
+        ..absent(provider, String::new())
+    };
+    match trial {
+        Ok(trial) => DeviceTest {
+            outcome: Outcome::Passed,
+            reason: None,
+            load: Some(trial.load),
+            runs: trial.runs,
+            ..test
+        },
+        Err(reason) => DeviceTest { outcome: Outcome::Failed, reason: Some(reason), ..test },
+    }
+}

@@ -1,0 +1,242 @@
+//! A model that was read and understood, and how it does on a device.
+use super::loading::Loading;
+use super::warmup::{Sample, agree};
+use crate::backend::{Backend, OnnxModel, Placement};
+use crate::batcher::buckets;
+use crate::ep::Provider;
+use crate::manifest::{ModelFile, ModelKind};
+use crate::models::Model;
+use crate::report::{BatchRun, LoadedModel};
+use crate::runtime::Runtime;
+use crate::tensorrt::{EngineOptions, Profile, Source, library_version};
+use crate::{Config, Operation, ResolvedPack, StartError, batch_axis, devices};
+use sha2::{Digest, Sha256};
+use std::time::Instant;
+
+/// Runs after the first of a size whose median is the steady time.
+const STEADY_RUNS: usize = 5;
+
+/// A model with its first result on the CPU, which every device is compared with.
+pub(super) struct Subject<'a, M: Model> {
+    pub(super) config: &'a Config,
+    pub(super) runtime: &'a Runtime,
+    pub(super) file: &'a ModelFile,
+    pub(super) bytes: Vec<u8>,
+    pub(super) model: M,
+    pub(super) sample: Sample<M>,
+    expected: Vec<Vec<f32>>,
+    input_name: String,
+    /// Whether canvases of other sizes than the sample's can enter.
+    any_size: bool,
+    /// The bytes with a free batch axis, where the file's is fixed.
+    batched: Option<Vec<u8>>,
+    /// Most items in one run.
+    pub(super) batch: usize,
+}
+
+/// A model on a device, proven to do there what it does on the CPU.
+pub(super) struct Trial {
+    pub(super) session: OnnxModel,
+    pub(super) load: LoadedModel,
+    /// Where the session runs.
+    pub(super) placement: Placement,
+    pub(super) runs: Vec<BatchRun>,
+}
+
+impl<'a, M: Model> Subject<'a, M> {
+    /// Reads the pack's file of `kind` and runs it once on the CPU; the session that did it comes along.
+    pub(super) fn load(
+        config: &'a Config,
+        runtime: &'a Runtime,
+        pack: &'a ResolvedPack,
+        kind: ModelKind,
+        describe: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
+        sample: impl Fn(&M) -> M::Input,
+    ) -> Result<(Self, OnnxModel), StartError> {
+        let file = pack.pack.file(kind).ok_or_else(|| StartError::Model {
+            model: pack.pack.name.clone(),
+            reason: format!(
+                "the pack has no {}",
+                if kind == ModelKind::Detector { "detector" } else { "embedder" }
+            ),
+        })?;
+        let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
+        let bytes = read(pack, file).map_err(failed)?;
+        let mut reference = OnnxModel::load(runtime, &bytes, &cpu(config)).map_err(failed)?;
+        let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
+        let sample = Sample::new(&model, sample(&model));
+        // The first run on the CPU is the warm-up of this session, the proof that the outputs can be read, and what
+        // other devices are compared with.
+        let expected = sample.run(&model, &mut reference, 1).map_err(failed)?;
+        let input_name = reference.input_name().to_owned();
+        let any_size = reference.input()[2].is_none();
+        let subject = Self {
+            config,
+            runtime,
+            file,
+            bytes,
+            model,
+            sample,
+            expected,
+            input_name,
+            any_size,
+            batched: None,
+            batch: 1,
+        };
+        Ok((subject, reference))
+    }
+
+    /// Lets the model run in batches on devices that like them: as it is, or with its batch axis freed and proven on the CPU
+    /// to give every item what it gets alone.
+    pub(super) fn allow_batches(&mut self, reference: &mut OnnxModel) {
+        let wanted = self.config.gpu_batch_size.max(1);
+        if reference.input()[0].is_none() || wanted == 1 {
+            self.batch = wanted;
+            return;
+        }
+        match self.free_batch_axis(reference) {
+            Ok(bytes) => {
+                tracing::info!(
+                    file = self.file.file,
+                    "the model's batch axis was fixed at 1 and is free now"
+                );
+                self.batched = Some(bytes);
+                self.batch = wanted;
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    file = self.file.file,
+                    reason,
+                    "the model takes one item at a time, also on a GPU"
+                );
+            }
+        }
+    }
+
+    fn free_batch_axis(&self, reference: &mut OnnxModel) -> Result<Vec<u8>, String> {
+        let bytes = batch_axis::free(&self.bytes)?;
+        let mut freed = OnnxModel::load(self.runtime, &bytes, &cpu(self.config))?;
+        self.sample.independent(&self.model, reference, &mut freed)?;
+        Ok(bytes)
+    }
+
+    /// The bytes that devices load.
+    pub(super) fn device_bytes(&self) -> &[u8] {
+        self.batched.as_deref().unwrap_or(&self.bytes)
+    }
+
+    /// Loads the model on one device, runs every batch size, and compares with the CPU. `measure` repeats each size to find
+    /// its steady time.
+    pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
+        let loading = Loading {
+            operation: self.model.operation(),
+            file: self.file,
+            bytes: self.device_bytes().len(),
+            sessions: 1,
+            began: Instant::now(),
+            before: devices::of(provider, device_id),
+        };
+        let mut placement = self.placement(provider, device_id);
+        if provider == Provider::Tensorrt {
+            placement.tensorrt = Some(self.engine_options(device_id, &loading)?);
+        }
+        let mut session = OnnxModel::load(self.runtime, self.device_bytes(), &placement)?;
+        let runs = self.runs(&mut session, measure)?;
+        if let Some(engine) = &placement.tensorrt {
+            session = session.limited_to(engine.profile.clone(), self.beside_tensorrt(device_id)?);
+        }
+        let load = loading.finish(&placement);
+        Ok(Trial { session, load, placement, runs })
+    }
+
+    fn placement(&self, provider: Provider, device_id: u32) -> Placement {
+        if provider == Provider::Cpu {
+            return cpu(self.config);
+        }
+        let models = [Operation::FaceDetection, Operation::FaceEmbedding];
+        let sharing = models.iter().filter(|o| self.config.gpu_operations.contains(o)).count().max(1);
+        let memory_limit = (self.config.memory_limit_gb * f64::from(1 << 30)) as usize / sharing;
+        Placement { provider, device_id, memory_limit, ..Placement::CPU }
+    }
+
+    fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
+        let tensorrt_version = library_version(self.runtime, device_id)?;
+        let mode = self.config.performance_mode;
+        let source = Source {
+            file: self.file,
+            bytes: self.device_bytes(),
+            profile: Profile::new(&self.input_name, self.sample.shape(), self.batch, mode),
+            runtime_version: self.runtime.version(),
+            tensorrt_version: &tensorrt_version,
+            gpu: loading.before.as_ref(),
+        };
+        let engine = EngineOptions::prepare(self.config, source)?;
+        if !engine.found {
+            tracing::warn!(
+                file = self.file.file,
+                folder = %engine.folder.display(),
+                "there is no TensorRT engine for this model yet; building it takes minutes (`facecrawl models build` does it ahead)"
+            );
+        }
+        Ok(engine)
+    }
+
+    /// A CUDA session for the canvases that the engine was not built for.
+    fn beside_tensorrt(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
+        if !self.any_size || Provider::Cuda.absence(self.runtime).is_some() {
+            return Ok(None);
+        }
+        let placement = self.placement(Provider::Cuda, device_id);
+        let mut session = OnnxModel::load(self.runtime, self.device_bytes(), &placement)?;
+        self.runs(&mut session, false)?;
+        Ok(Some(session))
+    }
+
+    /// Every batch size once, compared with the CPU; or the smallest and the largest, and those again for the steady time.
+    fn runs(&self, backend: &mut dyn Backend, measure: bool) -> Result<Vec<BatchRun>, String> {
+        let mut sizes = buckets(self.batch);
+        if measure {
+            sizes = if self.batch == 1 { vec![1] } else { vec![1, self.batch] };
+        }
+        sizes
+            .into_iter()
+            .map(|batch| {
+                let began = Instant::now();
+                let found = self.sample.run(&self.model, backend, batch)?;
+                let first_seconds = began.elapsed().as_secs_f64();
+                let difference = agree(&self.expected, &found, batch)?;
+                let steady_seconds = if measure { Some(self.steady(backend, batch)?) } else { None };
+                Ok(BatchRun { batch, first_seconds, steady_seconds, difference })
+            })
+            .collect()
+    }
+
+    /// The median of some runs.
+    fn steady(&self, backend: &mut dyn Backend, batch: usize) -> Result<f64, String> {
+        let mut seconds = Vec::with_capacity(STEADY_RUNS);
+        for _ in 0..STEADY_RUNS {
+            let began = Instant::now();
+            self.sample.run(&self.model, backend, batch)?;
+            seconds.push(began.elapsed().as_secs_f64());
+        }
+        seconds.sort_by(f64::total_cmp);
+        Ok(seconds[STEADY_RUNS / 2])
+    }
+}
+
+/// A CPU session as configured.
+pub(super) fn cpu(config: &Config) -> Placement {
+    Placement::cpu(config.cpu_session_threads)
+}
+
+/// The file's bytes. They are checked here and not only before, because what is hashed must be what is loaded.
+fn read(pack: &ResolvedPack, file: &ModelFile) -> Result<Vec<u8>, String> {
+    let path = pack.path(file);
+    let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let found = hex::encode(Sha256::digest(&bytes));
+    if found.eq_ignore_ascii_case(&file.sha256) {
+        Ok(bytes)
+    } else {
+        Err(format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
+    }
+}

@@ -1,0 +1,49 @@
+//! What an engine depends on.
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// Everything whose change makes an engine useless or wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct EngineKey {
+    /// Of the bytes that are loaded, hex.
+    pub(crate) model_sha256: String,
+    pub(crate) onnxruntime: String,
+    pub(crate) tensorrt: String,
+    /// Product name: two GPUs of one capability differ in memory and cores, and engines are tuned to them.
+    pub(crate) gpu: String,
+    pub(crate) compute_capability: String,
+    pub(crate) fp16: bool,
+    /// With 8-bit computation, of the calibration table, hex.
+    pub(crate) calibration_sha256: Option<String>,
+    /// The shapes, as text.
+    pub(crate) profile: String,
+}
+
+/// One line per part; this text is what is hashed, and what `key.txt` in the folder says.
+impl fmt::Display for EngineKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let precision = match (&self.calibration_sha256, self.fp16) {
+            (Some(_), true) => "int8+fp16",
+            (Some(_), false) => "int8",
+            (None, true) => "fp16",
+            (None, false) => "fp32",
+        };
+        writeln!(f, "model sha256: {}", self.model_sha256)?;
+        writeln!(f, "ONNX Runtime: {}", self.onnxruntime)?;
+        writeln!(f, "TensorRT: {}", self.tensorrt)?;
+        writeln!(f, "GPU: {}, compute capability {}", self.gpu, self.compute_capability)?;
+        writeln!(f, "precision: {precision}")?;
+        if let Some(table) = &self.calibration_sha256 {
+            writeln!(f, "calibration table sha256: {table}")?;
+        }
+        writeln!(f, "shapes: {}", self.profile)
+    }
+}
+
+impl EngineKey {
+    /// The folder's name: the model's name for people, and a hash of everything.
+    pub(crate) fn folder(&self, model: &str) -> String {
+        let hash = hex::encode(Sha256::digest(self.to_string().as_bytes()));
+        format!("{model}-{}", &hash[..16])
+    }
+}

@@ -1,0 +1,137 @@
+//! TensorRT: what an engine is built for, where it is kept, and what its provider is told.
+//!
+//! An engine holds for one model, one GPU, one pair of library versions, one precision and one range of shapes. All of that is
+//! the [`EngineKey`], and every key has a folder of its own: an engine that does not fit is never loaded, and none is built at
+//! run time, because no input outside the [`Profile`] reaches it (see [`crate::backend::OnnxModel::limited_to`]).
+mod key;
+mod profile;
+mod version;
+
+pub(crate) use key::EngineKey;
+pub use profile::Profile;
+pub(crate) use version::library_version;
+
+use crate::manifest::ModelFile;
+use crate::{Config, GpuDevice, TensorrtConfig};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// Name of the calibration table in an engine's folder.
+const TABLE: &str = "calibration.table";
+/// TensorRT's own tables begin so; others are ONNX Runtime's.
+const NATIVE_TABLE: &[u8] = b"TRT-";
+
+/// Where an engine lies and how it is built.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineOptions {
+    /// The folder of its key.
+    pub folder: PathBuf,
+    /// Half precision where it is faster.
+    pub fp16: bool,
+    /// 8-bit computation with the table in the folder; whether the table is TensorRT's own.
+    pub int8: Option<bool>,
+    /// Bytes that building may use.
+    pub workspace: usize,
+    /// The shapes it takes.
+    pub profile: Profile,
+    /// Whether an engine lay in the folder before.
+    pub found: bool,
+}
+
+/// What an engine is built from.
+pub(crate) struct Source<'a> {
+    pub(crate) file: &'a ModelFile,
+    /// What is loaded, which can differ from the file in its batch axis.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) profile: Profile,
+    pub(crate) runtime_version: &'a str,
+    pub(crate) tensorrt_version: &'a str,
+    pub(crate) gpu: Option<&'a GpuDevice>,
+}
+
+impl EngineOptions {
+    /// Makes the folder for `source` ready: the key in words and, for 8 bits, the calibration table.
+    pub(crate) fn prepare(config: &Config, source: Source<'_>) -> Result<Self, String> {
+        let TensorrtConfig { fp16, calibration, workspace_gb, cache_dir } = &config.tensorrt;
+        let table = calibration.as_deref().map(|path| read_table(path, source.file)).transpose()?;
+        let hash = |bytes: &[u8]| hex::encode(Sha256::digest(bytes));
+        let unknown = || "unknown".to_owned();
+        let key = EngineKey {
+            model_sha256: hash(source.bytes),
+            onnxruntime: source.runtime_version.to_owned(),
+            tensorrt: source.tensorrt_version.to_owned(),
+            gpu: source.gpu.map_or_else(unknown, |gpu| gpu.name.clone()),
+            compute_capability: source
+                .gpu
+                .and_then(|gpu| gpu.compute_capability.clone())
+                .unwrap_or_else(unknown),
+            fp16: *fp16,
+            calibration_sha256: table.as_deref().map(hash),
+            profile: source.profile.to_string(),
+        };
+        let folder = cache_dir.join(key.folder(source.file.stem()));
+        let failed = |e: std::io::Error| format!("TENSORRT_CACHE_DIR: {}: {e}", folder.display());
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        // ONNX Runtime resolves relative names against the working folder of whoever runs it later.
+        let folder = folder.canonicalize().map_err(failed)?;
+        let write = |name: &str, content: &[u8]| std::fs::write(folder.join(name), content);
+        write("key.txt", key.to_string().as_bytes()).map_err(failed)?;
+        if let Some(table) = &table {
+            write(TABLE, table).map_err(failed)?;
+        }
+        let options = Self {
+            fp16: *fp16,
+            int8: table.map(|table| table.starts_with(NATIVE_TABLE)),
+            workspace: (workspace_gb * f64::from(1 << 30)) as usize,
+            profile: source.profile,
+            folder,
+            found: false,
+        };
+        Ok(Self { found: !options.engines().is_empty(), ..options })
+    }
+
+    /// The engines in the folder, with their bytes.
+    pub(crate) fn engines(&self) -> Vec<(PathBuf, u64)> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut engines: Vec<_> = entries
+            .filter(|entry| entry.path().extension().is_some_and(|e| e == "engine"))
+            .filter_map(|entry| Some((entry.path(), entry.metadata().ok()?.len())))
+            .collect();
+        engines.sort();
+        engines
+    }
+
+    /// The provider with all of this.
+    #[cfg(feature = "tensorrt")]
+    pub(crate) fn provider(&self, device: i32) -> ort::ep::TensorRT {
+        let [min, best, max] = self.profile.ranges();
+        let folder = self.folder.display();
+        let mut provider = ort::ep::TensorRT::default()
+            .with_device_id(device)
+            .with_fp16(self.fp16)
+            .with_max_workspace_size(self.workspace)
+            .with_engine_cache(true)
+            .with_engine_cache_path(&folder)
+            .with_timing_cache(true)
+            .with_timing_cache_path(&folder)
+            .with_profile_min_shapes(min)
+            .with_profile_opt_shapes(best)
+            .with_profile_max_shapes(max);
+        if let Some(native) = self.int8 {
+            provider = provider
+                .with_int8(true)
+                .with_int8_calibration_table_name(TABLE)
+                .with_int8_use_native_calibration_table(native);
+        }
+        provider
+    }
+}
+
+/// The table for `file`: the file itself, or the model's own in a folder.
+fn read_table(path: &Path, file: &ModelFile) -> Result<Vec<u8>, String> {
+    let path = if path.is_dir() { path.join(format!("{}.table", file.stem())) } else { path.to_owned() };
+    std::fs::read(&path).map_err(|e| format!("TENSORRT_CALIBRATION_TABLE: {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! Models on every device there is: batches, shapes, the self-test, and what is said where a device is missing.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+use common::*;
+use inference::backend::{Backend, BatchView, OnnxModel, Placement};
+use inference::batcher::{Batcher, Device, Limits};
+use inference::models::{DetectorModel, Probe};
+use inference::runtime::Runtime;
+use inference::tensorrt::Profile;
+use inference::{
+    Config, Engine, GpuBackend, Lane, ModelKind, Operation, Outcome, PerformanceMode, StartError,
+    build_engines, self_test,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+#[test]
+fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
+    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let config = Config { gpu_batch_size: 4, ..config() };
+    let report = self_test(&config, &pack).unwrap();
+    let cpu: Vec<_> = report.tests.iter().filter(|test| test.provider == "cpu").collect();
+    let operations: Vec<_> = cpu.iter().map(|test| test.operation.unwrap()).collect();
+    assert_eq!(operations, ["face_detection", "face_embedding"]);
+    for test in cpu {
+        assert_eq!((test.outcome, test.device.as_str()), (Outcome::Passed, "cpu"), "{test:?}");
+        // MobileFaceNet's batch axis is fixed in the file: a batch of 4 is the proof that it was freed and means the same.
+        let sizes: Vec<_> = test.runs.iter().map(|run| run.batch).collect();
+        assert_eq!(sizes, [1, 4], "{test:?}");
+        assert!(test.runs.iter().all(|run| run.difference < 1e-3 && run.steady_seconds.is_some()));
+        assert!(test.load.as_ref().unwrap().bytes > 200_000);
+    }
+    for test in report.tests.iter().filter(|test| test.provider != "cpu") {
+        assert_eq!(test.outcome, Outcome::Absent, "{test:?}");
+        assert!(test.reason.as_deref().unwrap().contains("built without it"), "{test:?}");
+    }
+    let providers: Vec<_> = report.tests.iter().map(|test| test.provider).collect();
+    assert_eq!(providers, ["cpu", "cpu", "cuda", "tensorrt", "rocm", "mps"]);
+}
+
+#[test]
+fn a_model_whose_items_cannot_be_told_apart_stays_without_batches() {
+    // SCRFD 2.5G merges items and anchors into one axis.
+    let Some(pack) = resolve(&builtin("research")) else { return };
+    let report = self_test(&Config { gpu_batch_size: 4, ..config() }, &pack).unwrap();
+    let detection = report.tests.iter().find(|test| test.operation == Some("face_detection")).unwrap();
+    assert_eq!(detection.outcome, Outcome::Passed, "{detection:?}");
+    assert_eq!(detection.runs.iter().map(|run| run.batch).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn engines_cannot_be_built_without_tensorrt_and_the_error_says_so() {
+    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let config = Config { backend: GpuBackend::Tensorrt, ..config() };
+    match build_engines(&config, &pack).unwrap_err() {
+        StartError::NoTensorrt { reason } => assert!(reason.contains("built without it"), "{reason}"),
+        other => panic!("{other}"),
+    }
+    assert!(!config.tensorrt.cache_dir.exists(), "nothing is left behind");
+}
+
+fn session(runtime: &Runtime, file: &str) -> OnnxModel {
+    let bytes = std::fs::read(testing::model(file).unwrap()).unwrap();
+    OnnxModel::load(runtime, &bytes, &Placement::CPU).unwrap()
+}
+
+#[test]
+fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let runtime = Runtime::load(Some(&testing::library())).unwrap();
+    let yunet = || session(&runtime, "face_detection_yunet_dynamic.onnx");
+    let profile = || Profile::new(yunet().input_name(), [3, 64, 64], 2, PerformanceMode::Throughput);
+    let run = |model: &mut OnnxModel, shape: [usize; 4]| {
+        let data = vec![9.0; shape.iter().product()];
+        let mut values = Vec::new();
+        let result = model.run(BatchView { shape, data: &data }, &mut |outputs| {
+            values = outputs[0].data.to_vec();
+        });
+        result.map(|()| values)
+    };
+    let mut alone = yunet().limited_to(profile(), None);
+    for inside in [[1, 3, 64, 64], [2, 3, 64, 64]] {
+        run(&mut alone, inside).unwrap();
+    }
+    for outside in [[3, 3, 64, 64], [1, 3, 96, 64], [1, 3, 32, 32]] {
+        let refused = run(&mut alone, outside).unwrap_err().to_string();
+        assert!(refused.contains("outside the shapes") && refused.contains("1x3x64x64"), "{refused}");
+    }
+    let mut both = yunet().limited_to(profile(), Some(yunet()));
+    assert_eq!(run(&mut both, [1, 3, 96, 64]), run(&mut yunet(), [1, 3, 96, 64]));
+}
+
+/// A batch of many canvases gives what single runs give, through the threads that devices use.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_canvases_equals_single_runs() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let runtime = Runtime::load(Some(&testing::library())).unwrap();
+    let file = builtin("compact").file(ModelKind::Detector).unwrap().clone();
+    let start = |max_batch: usize| {
+        let session = session(&runtime, "face_detection_yunet_dynamic.onnx");
+        let model = DetectorModel::new(&file, session.input(), session.outputs()).unwrap();
+        let device = Device { primary: Box::new(session), fallback: None };
+        let (max_delay, prefetch) = (Duration::from_secs(3600), max_batch > 1);
+        let limits = Limits { queue_capacity: 64, max_batch, max_delay, prefetch };
+        Batcher::start(model, vec![device], limits).unwrap()
+    };
+    let (alone, together) = (start(1), start(4));
+    let names = ["obama.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"];
+    let probes = names.map(|name| {
+        let frame = photograph(name);
+        let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (320, 320));
+        Probe { canvas: Arc::new(letterbox.draw(&frame)), min_score: 0.6 }
+    });
+    let tasks = probes.clone().map(|probe| {
+        let batcher = together.clone();
+        tokio::spawn(async move { batcher.run(probe, Lane::Background).await.unwrap().output })
+    });
+    let mut faces = 0;
+    for (task, probe) in tasks.into_iter().zip(probes) {
+        let (batched, single) =
+            (task.await.unwrap(), alone.run(probe, Lane::Background).await.unwrap().output);
+        assert_eq!(batched.len(), single.len());
+        for (a, b) in batched.iter().zip(&single) {
+            assert!(distance(&a.bbox, &b.bbox).0 < 0.01 && (a.det_score - b.det_score).abs() < 1e-4);
+        }
+        faces += single.len();
+    }
+    assert!(faces > 5, "{faces}");
+}
+
+/// Counts warnings.
+struct Warnings(AtomicUsize, Mutex<Vec<String>>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let mut text = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            text += &format!("{field}={value:?} ");
+        });
+        self.1.lock().unwrap().push(text);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn without_a_gpu_auto_says_once_per_operation_what_it_tried() {
+    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let warnings = Arc::new(Warnings(AtomicUsize::new(0), Mutex::default()));
+    let config = Config { gpu_operations: Operation::ALL.to_vec(), backend: GpuBackend::Auto, ..config() };
+    let engine =
+        tracing::subscriber::with_default(warnings.clone(), || Engine::start(&config, &pack).unwrap());
+    let said = warnings.1.lock().unwrap().clone();
+    assert_eq!(warnings.0.load(Ordering::SeqCst), 5, "{said:#?}");
+    for operation in [Operation::FaceDetection, Operation::FaceEmbedding] {
+        let line = said.iter().find(|line| line.contains(operation.name())).unwrap();
+        for provider in ["cuda: ", "rocm: ", "mps: "] {
+            assert!(line.contains(provider), "{line}");
+        }
+    }
+    let report = engine.report();
+    assert!(report.providers.iter().any(|p| p.name == "cuda" && p.in_build && !p.in_library));
+    assert_eq!(report.models.len(), 2);
+    for model in &report.models {
+        assert_eq!((model.device.as_str(), model.memory_before), ("cpu", None));
+        assert!(model.seconds > 0.0 && model.sessions == 2);
+    }
+}
