@@ -195,7 +195,7 @@ fn a_bad_value_names_key_value_source_and_what_is_allowed() {
         ("GPU_DEVICE_IDS", "0,x", "device numbers"),
         ("GPU_MEMORY_LIMIT_GB", "0", "a number from 0.25 to 1024"),
         ("DETECTION_SIZE", "650", "a multiple of 32 from 64 to 2048"),
-        ("DETECTION_PASSES", "thorough", "single"),
+        ("DETECTION_PASSES", "twice", "single, auto, thorough"),
         ("QUALITY_PROFILE", "best", "off, standard, strict"),
         ("AUTH", "keys", "none"),
         ("DATABASE_URL", "mysql://db/faces", "postgres://"),

@@ -11,10 +11,11 @@ mod options;
 mod picture;
 mod pixels;
 mod result;
+mod search;
 mod turn;
 
 pub use error::AnalyzeError;
-pub use options::{AnalyzeOptions, Config, Enhance, Rotate};
+pub use options::{AnalyzeOptions, Config, Enhance, Passes, Rotate};
 pub use picture::Picture;
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};

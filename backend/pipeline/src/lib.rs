@@ -6,7 +6,8 @@ pub mod ingest;
 pub mod jobs;
 
 pub use analyze::{
-    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Pixels, Rotate, Timings,
+    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Passes, Pixels, Rotate,
+    Timings,
 };
 pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe};
 pub use ingest::{Ingest, IngestError, Ingested, Scan};

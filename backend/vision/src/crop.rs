@@ -1,6 +1,7 @@
 //! Crops, thumbnails and turns.
 
 use crate::resize::lanczos;
+use crate::view::Region;
 use crate::{Frame, Rect};
 
 /// The face with `margin` (fraction of the larger box side) on each side, clamped to the image. A box that does not
@@ -15,13 +16,18 @@ pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
     };
     let (left, right) = span(bbox.x, bbox.width, frame.width());
     let (top, bottom) = span(bbox.y, bbox.height, frame.height());
-    let (width, height) = (right - left, bottom - top);
-    let mut data = Vec::with_capacity(width as usize * height as usize * 3);
+    cut(frame, Region { x: left, y: top, width: right - left, height: bottom - top })
+}
+
+/// The pixels of a region that lies inside the frame.
+pub(crate) fn cut(frame: &Frame, Region { x, y, width, height }: Region) -> Frame {
+    let columns = x as usize * 3..(x + width) as usize * 3;
+    let mut data = Vec::with_capacity(columns.len() * height as usize);
     let rows = frame.data().chunks_exact(frame.width() as usize * 3);
-    for row in rows.skip(top as usize).take(height as usize) {
-        data.extend_from_slice(&row[left as usize * 3..right as usize * 3]);
+    for row in rows.skip(y as usize).take(height as usize) {
+        data.extend_from_slice(&row[columns.clone()]);
     }
-    Frame::new(width, height, data).expect("the span lies inside the frame and is not empty")
+    Frame::new(width, height, data).expect("the region lies inside the frame and is not empty")
 }
 
 /// The image scaled down (Lanczos) so that its longer side is at most `max_side`; never scaled up.

@@ -18,6 +18,7 @@ pub mod phash;
 pub mod quality;
 mod resize;
 mod taps;
+pub mod view;
 
 pub use align::{ARCFACE_TEMPLATE, Similarity, norm_crop};
 pub use decode::{DecodeError, Decoded, Format, Limits, decode};
@@ -29,3 +30,4 @@ pub use nms::nms;
 pub use phash::PerceptualHashes;
 pub use quality::{Profile, QualityReport};
 pub use taps::Taps;
+pub use view::View;

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use futures::{StreamExt, stream};
 use inference::{Engine, Lane};
-use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Rotate};
+use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use vision::Detection;
@@ -35,6 +35,9 @@ pub struct DetectArgs {
     /// When a small picture shows nothing or only weak faces, look again at it enhanced
     #[arg(long)]
     enhance: bool,
+    /// How often the detector looks [DETECTION_PASSES] [possible values: single, auto, thorough]
+    #[arg(long, value_name = "PASSES", value_parser = passes)]
+    passes: Option<Passes>,
     /// Draw boxes and landmarks of a single file into a PNG
     #[arg(long, value_name = "OUT.png")]
     draw: Option<PathBuf>,
@@ -45,12 +48,22 @@ fn fraction(text: &str) -> Result<f32, String> {
     number.ok_or_else(|| "it must be a number from 0 to 1".into())
 }
 
+fn passes(text: &str) -> Result<Passes, String> {
+    match text {
+        "single" => Ok(Passes::Single),
+        "auto" => Ok(Passes::Auto),
+        "thorough" => Ok(Passes::Thorough),
+        _ => Err("it must be single, auto or thorough".into()),
+    }
+}
+
 impl DetectArgs {
     fn options(&self) -> AnalyzeOptions {
         AnalyzeOptions {
             min_score: self.min_score,
             max_faces: self.max_faces.map(|n| n as usize),
             embeddings: self.json && !self.no_embeddings,
+            passes: self.passes,
             rotate: if self.rotate { Rotate::Auto } else { Rotate::Off },
             enhance: if self.enhance { Enhance::Auto } else { Enhance::Off },
             ..AnalyzeOptions::default()

@@ -69,6 +69,7 @@ impl Settings {
         pipeline::Config {
             limits: self.limits(),
             det_size: self.detection.size,
+            passes: self.detection.passes,
             quality_profile: self.detection.quality_profile,
             ..pipeline::Config::default()
         }

@@ -4,6 +4,7 @@ use super::parse::{checked, choice, flag, list, multiple, number, optional, path
 use super::variable::{Reader, Variable, settings};
 use inference::{GpuBackend, PerformanceMode};
 use ipnet::IpNet;
+use pipeline::Passes;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use vision::Profile;
@@ -13,13 +14,6 @@ use vision::Profile;
 pub enum Auth {
     /// Everyone who can reach the port may use it.
     None,
-}
-
-/// `DETECTION_PASSES`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DetectionPasses {
-    /// One pass at `DETECTION_SIZE`.
-    Single,
 }
 
 /// `LOG_FORMAT`.
@@ -32,7 +26,8 @@ pub enum LogFormat {
 }
 
 const AUTH: &[(&str, Auth)] = &[("none", Auth::None)];
-const PASSES: &[(&str, DetectionPasses)] = &[("single", DetectionPasses::Single)];
+const PASSES: &[(&str, Passes)] =
+    &[("single", Passes::Single), ("auto", Passes::Auto), ("thorough", Passes::Thorough)];
 const PROFILES: &[(&str, Profile)] =
     &[("off", Profile::Off), ("standard", Profile::Standard), ("strict", Profile::Strict)];
 const BACKENDS: &[(&str, GpuBackend)] = &[
@@ -131,8 +126,8 @@ settings! {
         detection: Detection("Detection") {
             /// `DETECTION_SIZE`: Side in pixels of the square canvas that the detector sees.
             size: u32 = DETECTION_SIZE, "640", multiple(64..=2048, 32);
-            /// `DETECTION_PASSES`: How often the detector looks at a picture. single: once, at `DETECTION_SIZE`.
-            passes: DetectionPasses = DETECTION_PASSES, "single", choice(PASSES);
+            /// `DETECTION_PASSES`: How often the detector looks at a picture. single: once, at `DETECTION_SIZE`. auto: also small, for faces that fill the frame, and in tiles where the faces are tiny. thorough: always small and in tiles, down to the picture's own resolution.
+            passes: Passes = DETECTION_PASSES, "auto", choice(PASSES);
             /// `QUALITY_PROFILE`: What a face has to meet to pass: nothing (off), enough for search (standard), enough for enrolment (strict).
             quality_profile: Profile = QUALITY_PROFILE, "standard", choice(PROFILES);
         }

@@ -1,7 +1,7 @@
 //! A second look at pictures of low resolution.
 
-use super::faces::Found;
 use super::options::Settings;
+use super::search::Found;
 use super::{AnalyzeError, Analyzer, Enhance, Rotate, Timings};
 use inference::Lane;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Analyzer {
         lane: Lane,
         timings: &mut Timings,
     ) -> Result<Looked, AnalyzeError> {
-        let found = self.detect(frame, settings, rotate, lane, timings).await?;
+        let mut found = self.detect(frame, settings, rotate, lane, timings).await?;
         let strong = found.detections.iter().any(|face| face.det_score >= WEAK);
         let low = frame.width().min(frame.height()) < LOW_SIDE;
         if enhance == Enhance::Off || strong || !low {
@@ -45,6 +45,8 @@ impl Analyzer {
         let Enhanced { frame: pixels, scale } = enhanced.output;
         let pixels = Arc::new(pixels);
         let mut second = self.detect(&pixels, settings, rotate, lane, timings).await?;
+        found.views += second.views;
+        second.views = found.views;
         if total(&second.detections) <= total(&found.detections) {
             return Ok(Looked { found, pixels: frame.clone(), enhancement_scale: None });
         }

@@ -25,6 +25,19 @@ pub enum Enhance {
     Auto,
 }
 
+/// How often the detector looks at a picture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Passes {
+    /// Once, the whole picture on the canvas.
+    Single,
+    /// Also small, for faces that fill the frame; and in tiles, where the faces found are so small that there are likely to be more.
+    #[default]
+    Auto,
+    /// Always small and in tiles, down to the picture's own resolution.
+    Thorough,
+}
+
 /// What the service chose for everyone.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -32,6 +45,8 @@ pub struct Config {
     pub limits: Limits,
     /// Side of the square detection canvas; a multiple of 32.
     pub det_size: u32,
+    /// `DETECTION_PASSES`.
+    pub passes: Passes,
     /// `QUALITY_PROFILE`.
     pub quality_profile: Profile,
     /// Pictures whose pixels are worked on at once; 0 means one per core.
@@ -43,6 +58,7 @@ impl Default for Config {
         Self {
             limits: Limits::default(),
             det_size: 640,
+            passes: Passes::Auto,
             quality_profile: Profile::Standard,
             decode_threads: 0,
         }
@@ -66,6 +82,8 @@ pub struct AnalyzeOptions {
     pub enhance: Enhance,
     /// Side of the detection canvas, a multiple of 32 from 64 to 2048; `None` is the service's. A detector with a fixed input keeps its own canvas.
     pub det_size: Option<u32>,
+    /// How often to look; `None` is the service's.
+    pub passes: Option<Passes>,
     /// Profile of the quality judgement; `None` is the service's.
     pub quality_profile: Option<Profile>,
 }
@@ -80,6 +98,7 @@ impl Default for AnalyzeOptions {
             rotate: Rotate::Off,
             enhance: Enhance::Off,
             det_size: None,
+            passes: None,
             quality_profile: None,
         }
     }
@@ -89,6 +108,7 @@ impl Default for AnalyzeOptions {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) canvas: (u32, u32),
+    pub(super) passes: Passes,
     pub(super) min_score: f32,
     pub(super) max_faces: usize,
     pub(super) profile: Profile,
@@ -113,6 +133,7 @@ impl Analyzer {
         }
         Ok(Settings {
             canvas: detector.fixed_size.unwrap_or((side, side)),
+            passes: options.passes.unwrap_or(self.config().passes),
             min_score,
             max_faces: options.max_faces.unwrap_or(usize::MAX),
             profile: options.quality_profile.unwrap_or(self.config().quality_profile),

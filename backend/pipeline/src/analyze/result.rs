@@ -10,9 +10,9 @@ use vision::{Detection, Format, Frame, PerceptualHashes, QualityReport};
 pub struct Timings {
     /// Bytes to pixels, hashes included.
     pub decode: Duration,
-    /// The detector's canvas, and its turns.
+    /// The detector's canvases, and their turns.
     pub letterbox: Duration,
-    /// Model and NMS; every turn that was tried.
+    /// Model and NMS; every view and every turn that was tried.
     pub detect: Duration,
     /// Chips.
     pub align: Duration,
@@ -74,6 +74,8 @@ pub struct Analysis {
     pub rotation: u32,
     /// Pixels of the enhanced picture per pixel of this one, if the faces were found on the enhanced one; their coordinates are of this one.
     pub enhancement_scale: Option<f32>,
+    /// How often the detector looked: once for each view and each turn that was tried.
+    pub views: usize,
     /// Best score first.
     pub faces: Vec<AnalyzedFace>,
     /// Where the time went.

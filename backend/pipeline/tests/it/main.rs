@@ -8,6 +8,7 @@ mod crawl;
 mod duplicates;
 mod enhance;
 mod manners;
+mod passes;
 mod scan;
 mod support;
 mod validation;

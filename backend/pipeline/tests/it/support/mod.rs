@@ -4,7 +4,7 @@ mod site;
 
 pub(crate) use site::{Answer, Site};
 
-use inference::{Engine, Manifest, ResolvedPack};
+use inference::{Engine, Manifest, ModelKind, ResolvedPack};
 use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, jobs};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap};
@@ -40,6 +40,27 @@ pub(crate) async fn engine() -> Option<Engine> {
 
 pub(crate) async fn analyzer() -> Option<Analyzer> {
     Some(Analyzer::new(engine().await?, pipeline::Config::default()))
+}
+
+/// An analyzer on another pack: `research` (SCRFD) or `fixed` (YuNet with a fixed input, MobileFaceNet).
+pub(crate) async fn analyzer_on(name: &str) -> Option<Analyzer> {
+    if name == "compact" {
+        return analyzer().await;
+    }
+    let directory = testing::models_dir()?;
+    let manifest = Manifest::builtin();
+    let mut pack = manifest.pack(if name == "fixed" { "compact" } else { name }).unwrap().clone();
+    if name == "fixed" {
+        let opencv = manifest.pack("opencv").unwrap();
+        pack.files[0] = opencv.file(ModelKind::Detector).unwrap().clone();
+    }
+    let engine = tokio::task::spawn_blocking(move || {
+        let pack = ResolvedPack::verify(&pack, &directory).unwrap();
+        let config =
+            inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
+        Engine::start(&config, &pack).unwrap()
+    });
+    Some(Analyzer::new(engine.await.unwrap(), pipeline::Config::default()))
 }
 
 pub(crate) fn photograph(name: &str) -> Vec<u8> {

@@ -4,7 +4,7 @@ use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use inference::{Engine, Lane};
-use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Enhance, Rotate};
+use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Enhance, Passes, Rotate};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
@@ -36,6 +36,10 @@ pub(crate) struct DetectParams {
     /// Side of the square on which faces are looked for, a multiple of 32; larger finds smaller faces and takes longer.
     #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
     pub(crate) det_size: Option<DetSize>,
+    /// How often to look: `single`, once; `auto`, also small for faces that fill the frame and in tiles where faces are tiny; `thorough`, always in
+    /// tiles down to the picture's own resolution. The default is the service's.
+    #[param(inline, value_type = Option<PassesParam>)]
+    pub(crate) passes: Option<Passes>,
     /// Demands that `quality.passed` is judged by; the default is the service's.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(crate) quality_profile: Option<vision::Profile>,
@@ -59,6 +63,16 @@ pub(crate) enum EnhanceParam {
     Auto,
 }
 
+/// How often the detector looks at a picture.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "only describes pipeline::Passes in the OpenAPI document")]
+pub(crate) enum PassesParam {
+    Single,
+    Auto,
+    Thorough,
+}
+
 /// Named demands on a face.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
@@ -80,6 +94,7 @@ impl DetectParams {
             rotate: self.rotate.unwrap_or_default(),
             enhance: self.enhance.unwrap_or_default(),
             det_size: self.det_size.map(|side| side.0),
+            passes: self.passes,
             quality_profile: self.quality_profile,
         }
     }

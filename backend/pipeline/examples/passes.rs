@@ -1,0 +1,74 @@
+//! What `single`, `auto` and `thorough` find in a folder of photographs, and what they cost.
+//!
+//! `cargo run --release -p facecrawl-pipeline --example passes -- PACK MODELS PHOTOGRAPHS [ROUNDS]`, with `ORT_DYLIB_PATH` set. Prints one
+//! row a photograph: faces and views per kind of pass, and the time from bytes to faces (without embeddings) as a ratio to `single`: the median
+//! of the rounds, in which the three take turns.
+#![allow(clippy::unwrap_used)]
+
+use bytes::Bytes;
+use inference::{Engine, Lane, Manifest, ResolvedPack};
+use pipeline::{AnalyzeOptions, Analyzer, Passes};
+use std::path::Path;
+
+const PASSES: [Passes; 3] = [Passes::Single, Passes::Auto, Passes::Thorough];
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [pack, models, photographs, rest @ ..] = arguments.as_slice() else {
+        panic!("usage: passes PACK MODELS PHOTOGRAPHS [ROUNDS]")
+    };
+    let rounds: usize = rest.first().map_or(1, |text| text.parse().unwrap());
+    let manifest = Manifest::builtin();
+    let pack = ResolvedPack::verify(manifest.pack(pack).unwrap(), Path::new(models)).unwrap();
+    let config = inference::Config {
+        dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(Into::into),
+        ..inference::Config::default()
+    };
+    let analyzer = Analyzer::new(Engine::start(&config, &pack).unwrap(), pipeline::Config::default());
+    let mut files: Vec<_> =
+        std::fs::read_dir(photographs).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    println!("| photograph | size | single | auto | thorough | views | auto / single | thorough / single |");
+    println!("|---|---|---|---|---|---|---|---|");
+    let mut ratios = Vec::new();
+    for file in files {
+        let bytes = Bytes::from(std::fs::read(&file).unwrap());
+        let Ok(picture) = analyzer.decode(bytes.clone()).await else { continue };
+        let (mut times, mut faces, mut views) = ([const { Vec::new() }; 3], [0; 3], [0; 3]);
+        for _ in 0..rounds {
+            for (i, passes) in PASSES.into_iter().enumerate() {
+                let options =
+                    AnalyzeOptions { passes: Some(passes), embeddings: false, ..AnalyzeOptions::default() };
+                let found = analyzer.analyze(bytes.clone(), &options, Lane::Background).await.unwrap();
+                (faces[i], views[i]) = (found.faces.len(), found.views);
+                times[i].push((found.timings.total - found.timings.queue).as_secs_f64());
+            }
+        }
+        let [single, auto, thorough] = times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        });
+        println!(
+            "| {} | {}x{} | {} | {} | {} | {} / {} / {} | {:.2} | {:.1} |",
+            file.file_name().unwrap().display(),
+            picture.frame.width(),
+            picture.frame.height(),
+            faces[0],
+            faces[1],
+            faces[2],
+            views[0],
+            views[1],
+            views[2],
+            auto / single,
+            thorough / single,
+        );
+        ratios.push(auto / single);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "\nauto / single: median {:.2}, greatest {:.2}",
+        ratios[ratios.len() / 2],
+        ratios[ratios.len() - 1]
+    );
+}

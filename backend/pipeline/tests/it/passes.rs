@@ -1,0 +1,162 @@
+//! Single, auto and thorough passes, on both kinds of detector.
+use crate::support::{analyzer, analyzer_on, photograph};
+use inference::Lane;
+use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
+use vision::{Frame, Limits, Rect, crop, encode};
+
+const LEAN: AnalyzeOptions = AnalyzeOptions {
+    min_score: None,
+    max_faces: None,
+    embeddings: false,
+    quality: false,
+    rotate: Rotate::Off,
+    enhance: Enhance::Off,
+    det_size: None,
+    passes: None,
+    quality_profile: None,
+};
+
+async fn look(analyzer: &Analyzer, bytes: Vec<u8>, passes: Passes) -> Analysis {
+    let options = AnalyzeOptions { passes: Some(passes), ..LEAN };
+    analyzer.analyze(bytes.into(), &options, Lane::Interactive).await.unwrap()
+}
+
+fn boxes(analysis: &Analysis) -> Vec<Rect> {
+    analysis.faces.iter().map(|face| face.detection.bbox).collect()
+}
+
+/// Pairs of boxes that show one face twice: one lies mostly in the other.
+fn twice(boxes: &[Rect]) -> usize {
+    let mostly = |a: &Rect, b: &Rect| a.intersection(b).area() > 0.5 * a.area().min(b.area());
+    boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| mostly(a, b)).count()).sum()
+}
+
+fn pixels(name: &str) -> Frame {
+    vision::decode(&photograph(name), &Limits::default()).unwrap().frame
+}
+
+/// The face of a portrait, cut so that it fills `share` of the frame both ways.
+async fn filling(analyzer: &Analyzer, name: &str, share: f32) -> (Vec<u8>, Rect) {
+    let face = boxes(&look(analyzer, photograph(name), Passes::Auto).await)[0];
+    let (width, height) = (face.width / share, face.height / share);
+    let (x, y) = (face.x - (width - face.width) / 2.0, face.y - (height - face.height) / 2.0);
+    let cut = crop::face_crop(&pixels(name), &Rect { x, y, width, height }, 0.0);
+    let inside = Rect { x: face.x - x.max(0.0).floor(), y: face.y - y.max(0.0).floor(), ..face };
+    (encode::png(&cut), inside)
+}
+
+#[tokio::test]
+async fn a_face_that_fills_the_frame_is_found() {
+    for (pack, blind) in [("compact", false), ("research", true)] {
+        let Some(analyzer) = analyzer_on(pack).await else { return };
+        for name in ["obama.jpg", "biden.jpg", "mask2.jpg", "pose_left_face.jpeg"] {
+            let (picture, face) = filling(&analyzer, name, 0.9).await;
+            let single = look(&analyzer, picture.clone(), Passes::Single).await;
+            // What makes the small view necessary: SCRFD sees nothing of such a face on 640 pixels.
+            assert!(!blind || single.faces.is_empty(), "{pack} {name}");
+            for passes in [Passes::Auto, Passes::Thorough] {
+                let found = boxes(&look(&analyzer, picture.clone(), passes).await);
+                assert_eq!(found.len(), 1, "{pack} {name} {passes:?}: {found:?}");
+                assert!(found[0].iou(&face) > 0.7, "{pack} {name} {passes:?}: {found:?}, not {face:?}");
+            }
+        }
+    }
+}
+
+/// Clear faces of the reference at the photograph's own size that are among the boxes.
+fn known(boxes: &[Rect], name: &str) -> (usize, usize) {
+    let oracle = testing::oracle().unwrap();
+    let faces = oracle[name]["yunet_native"].as_array().unwrap().clone();
+    let clear: Vec<Rect> = faces
+        .iter()
+        .filter(|face| face["score"].as_f64().unwrap() >= 0.7)
+        .map(|face| {
+            let [x, y, width, height] = serde_json::from_value(face["bbox_xywh"].clone()).unwrap();
+            Rect { x, y, width, height }
+        })
+        .collect();
+    (clear.iter().filter(|face| boxes.iter().any(|b| b.iou(face) > 0.4)).count(), clear.len())
+}
+
+#[tokio::test]
+async fn tiles_find_the_crowd_and_nobody_twice() {
+    for pack in ["compact", "research"] {
+        let Some(analyzer) = analyzer_on(pack).await else { return };
+        for (name, more) in
+            [("group_17.jpg", 3.0), ("group_25.jpg", 1.8), ("group_1.jpg", 1.0), ("group_26.jpg", 1.0)]
+        {
+            let single = boxes(&look(&analyzer, photograph(name), Passes::Single).await);
+            let thorough = look(&analyzer, photograph(name), Passes::Thorough).await;
+            let auto = look(&analyzer, photograph(name), Passes::Auto).await;
+            let found = boxes(&thorough);
+            assert!(
+                found.len() as f64 >= single.len() as f64 * more,
+                "{pack} {name}: {} {}",
+                single.len(),
+                found.len()
+            );
+            let (before, _) = known(&single, name);
+            let (after, all) = known(&found, name);
+            assert!(after >= before && after * 100 >= all * 95, "{pack} {name}: {before}, {after} of {all}");
+            assert!(
+                twice(&found) * 100 <= found.len() * 2,
+                "{pack} {name}: {} of {} twice",
+                twice(&found),
+                found.len()
+            );
+            // A crowd shows itself by tiny faces: auto takes the tiles too.
+            assert_eq!(boxes(&auto), found, "{pack} {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn auto_takes_one_small_view_more_than_single() {
+    let Some(analyzer) = analyzer().await else { return };
+    for name in ["obama.jpg", "obama3.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"] {
+        let single = look(&analyzer, photograph(name), Passes::Single).await;
+        let auto = look(&analyzer, photograph(name), Passes::Auto).await;
+        assert_eq!((single.views, auto.views), (1, 2), "{name}");
+        assert_eq!(single.faces.len(), auto.faces.len(), "{name}");
+    }
+}
+
+/// Wherever a face lies on the borders of tiles, it is found once and whole.
+#[tokio::test]
+async fn a_face_on_the_border_of_tiles_is_one_whole_face() {
+    for pack in ["compact", "research"] {
+        let Some(analyzer) = analyzer_on(pack).await else { return };
+        let portrait = crop::thumbnail(&pixels("obama.jpg"), 300);
+        let alone = boxes(&look(&analyzer, encode::png(&portrait), Passes::Single).await)[0];
+        let mut off = Vec::new();
+        for step in 0..12 {
+            let (left, top) = (200 + 40 * step, 40 + 20 * step);
+            let mut picture = Frame::filled(1152, 800, [90, 110, 130]);
+            for y in 0..portrait.height() {
+                let at = (((top + y) * 1152 + left) * 3) as usize;
+                let row =
+                    &portrait.data()[(y * portrait.width() * 3) as usize..][..portrait.width() as usize * 3];
+                picture.data_mut()[at..at + row.len()].copy_from_slice(row);
+            }
+            let found = look(&analyzer, encode::png(&picture), Passes::Thorough).await;
+            assert!(found.views > 6, "there are tiles");
+            let wanted = Rect { x: alone.x + left as f32, y: alone.y + top as f32, ..alone };
+            let found = boxes(&found);
+            if found.len() != 1 || found[0].iou(&wanted) < 0.75 {
+                off.push(format!("{pack} at {left},{top}: {found:?}, not {wanted:?}"));
+            }
+        }
+        assert!(off.is_empty(), "{off:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_detector_of_a_fixed_size_has_the_same_passes() {
+    let Some(analyzer) = analyzer_on("fixed").await else { return };
+    let single = look(&analyzer, photograph("group_25.jpg"), Passes::Single).await;
+    let thorough = look(&analyzer, photograph("group_25.jpg"), Passes::Thorough).await;
+    assert!(thorough.faces.len() as f64 > 1.8 * single.faces.len() as f64);
+    // For it a small view costs as much as any: auto leaves it out where something was found.
+    assert_eq!(look(&analyzer, photograph("obama.jpg"), Passes::Auto).await.views, 1);
+    assert_eq!(look(&analyzer, photograph("view.jpg"), Passes::Auto).await.views, 2);
+}
