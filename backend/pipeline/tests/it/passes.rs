@@ -87,7 +87,6 @@ async fn tiles_find_the_crowd_and_nobody_twice() {
         {
             let single = boxes(&look(&analyzer, photograph(name), Passes::Single).await);
             let thorough = look(&analyzer, photograph(name), Passes::Thorough).await;
-            let auto = look(&analyzer, photograph(name), Passes::Auto).await;
             let found = boxes(&thorough);
             assert!(
                 found.len() as f64 >= single.len() as f64 * more,
@@ -104,10 +103,17 @@ async fn tiles_find_the_crowd_and_nobody_twice() {
                 twice(&found),
                 found.len()
             );
-            // A crowd shows itself by tiny faces: auto takes the tiles too.
-            assert_eq!(boxes(&auto), found, "{pack} {name}");
         }
     }
+}
+
+#[tokio::test]
+async fn auto_takes_the_tiles_where_tiny_faces_show_themselves() {
+    let Some(analyzer) = analyzer().await else { return };
+    let auto = look(&analyzer, photograph("group_26.jpg"), Passes::Auto).await;
+    let thorough = look(&analyzer, photograph("group_26.jpg"), Passes::Thorough).await;
+    assert_eq!((auto.views, boxes(&auto)), (thorough.views, boxes(&thorough)));
+    assert!(auto.views > 6, "{}", auto.views);
 }
 
 #[tokio::test]
