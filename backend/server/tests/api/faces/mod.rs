@@ -1,5 +1,6 @@
 mod batch;
 mod compare;
+mod damaged;
 mod detect;
 mod input;
 mod search;

@@ -33,6 +33,29 @@ fn engine() -> Option<Engine> {
     ENGINE.get_or_init(start).clone()
 }
 
+/// The models without weights, started once.
+fn fixture_engine() -> Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    let start = || {
+        let folder = tempfile::tempdir().unwrap();
+        let pack = testing::fixture_pack(folder.path());
+        let manifest = Manifest::parse(&pack.manifest()).unwrap();
+        let pack = ResolvedPack::verify(manifest.pack("fixture").unwrap(), folder.path()).unwrap();
+        let config = inference::Config { dylib_path: Some(testing::library()), ..Default::default() };
+        Engine::start(&config, &pack).expect("the engine starts")
+    };
+    ENGINE.get_or_init(start).clone()
+}
+
+/// Which models a service runs on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Models {
+    /// The default pack.
+    Compact,
+    /// Those without weights.
+    Fixture,
+}
+
 fn recorder() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| server::telemetry::prometheus().unwrap().install_recorder().unwrap()).clone()
@@ -43,6 +66,8 @@ pub(crate) struct Options {
     pub(crate) config: Config,
     /// Whether jobs run.
     pub(crate) worker: bool,
+    /// What it runs on.
+    pub(crate) models: Models,
 }
 
 impl Default for Options {
@@ -50,6 +75,7 @@ impl Default for Options {
         Self {
             config: Config { events_interval: Duration::from_millis(50), ..Config::default() },
             worker: true,
+            models: Models::Compact,
         }
     }
 }
@@ -75,7 +101,10 @@ impl App {
     }
 
     pub(crate) async fn spawn_with(options: Options) -> Option<Self> {
-        let engine = tokio::task::spawn_blocking(engine).await.unwrap()?;
+        let engine = match options.models {
+            Models::Compact => tokio::task::spawn_blocking(engine).await.unwrap()?,
+            Models::Fixture => tokio::task::spawn_blocking(fixture_engine).await.unwrap(),
+        };
         let database = TestDatabase::create().await;
         let blob_folder = tempfile::tempdir().unwrap();
         let store = database.store();

@@ -1,0 +1,22 @@
+//! Any bytes: pixels within the limits, or an error.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use vision::{DecodeError, Limits, decode};
+
+/// Small, so that the time goes into decoders and not into clearing memory.
+const LIMITS: Limits = Limits { max_bytes: 1 << 20, max_pixels: 1 << 20, max_side: 4096 };
+
+fuzz_target!(|bytes: &[u8]| {
+    match decode(bytes, &LIMITS) {
+        Ok(decoded) => {
+            let (width, height) = (decoded.frame.width(), decoded.frame.height());
+            assert!(u64::from(width) * u64::from(height) <= LIMITS.max_pixels);
+            assert!(width.max(height) <= LIMITS.max_side);
+        }
+        Err(DecodeError::Corrupt { reason, .. }) => {
+            // The caught panic of a decoder is an answer to a caller, and a finding to a fuzzer.
+            assert!(!reason.contains("the decoder gave up"), "a decoder panicked");
+        }
+        Err(_) => {}
+    }
+});
