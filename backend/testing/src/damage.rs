@@ -11,7 +11,7 @@ impl Random {
     }
 
     /// 48 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -20,7 +20,7 @@ impl Random {
 
     /// A number below `limit`; 0 where that is 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        self.next() as usize % limit.max(1)
+        self.bits() as usize % limit.max(1)
     }
 }
 
@@ -34,7 +34,7 @@ pub fn damage(bytes: &[u8], random: &mut Random) -> Vec<u8> {
         match random.below(7) {
             0 => out.truncate(at.max(1)),
             1 => out[at] ^= 1 << random.below(8),
-            2 => out[at] = random.next() as u8,
+            2 => out[at] = random.bits() as u8,
             3 => out[at] = [0, 0xFF, 0x7F, 0x80][random.below(4)],
             4 => {
                 let end = (at + 1 + random.below(8)).min(out.len());
