@@ -1,17 +1,26 @@
 //! Makes the batch axis of a model free that was exported for one item at a time.
 //!
-//! Many exports fix the first axis to 1 although no node depends on it, and so forbid batches. Only what the file says about
-//! shapes is changed: weights and nodes are copied byte by byte, so embeddings stay comparable. Whether the model really
-//! treats its items apart from each other is for the caller to prove by running it.
+//! Many exports fix the first axis to 1 although nothing in them depends on it, and so forbid batches. Only what the file says
+//! about shapes is changed: those of inputs and outputs, and targets of `Reshape` that begin with 1, which become 0 ("as
+//! the input's"). Weights are copied byte by byte, so embeddings stay comparable. Whether the model really treats its
+//! items apart from each other is for the caller to prove by running it.
 
 /// Field numbers of onnx.proto3.
 mod field {
     pub(super) const MODEL_GRAPH: u64 = 7;
+    pub(super) const GRAPH_NODE: u64 = 1;
     pub(super) const GRAPH_INITIALIZER: u64 = 5;
     pub(super) const GRAPH_INPUT: u64 = 11;
     pub(super) const GRAPH_OUTPUT: u64 = 12;
     pub(super) const GRAPH_VALUE_INFO: u64 = 13;
+    pub(super) const NODE_INPUT: u64 = 1;
+    pub(super) const NODE_OUTPUT: u64 = 2;
+    pub(super) const NODE_OPERATOR: u64 = 4;
+    pub(super) const NODE_ATTRIBUTE: u64 = 5;
+    pub(super) const ATTRIBUTE_TENSOR: u64 = 5;
+    pub(super) const TENSOR_INTEGERS: u64 = 7;
     pub(super) const TENSOR_NAME: u64 = 8;
+    pub(super) const TENSOR_RAW: u64 = 9;
     pub(super) const VALUE_NAME: u64 = 1;
     pub(super) const VALUE_TYPE: u64 = 2;
     pub(super) const TYPE_TENSOR: u64 = 1;
@@ -40,12 +49,18 @@ pub(crate) fn free(model: &[u8]) -> Result<Vec<u8>, String> {
 fn graph(body: &[u8]) -> Result<Vec<u8>, String> {
     // Old files list their weights among the inputs.
     let mut weights = Vec::new();
+    // The second inputs of reshapes, which are constants or weights.
+    let mut targets = Vec::new();
     for part in fields(body) {
         let part = part?;
         if part.number == field::GRAPH_INITIALIZER {
             weights.extend(child(part.payload, field::TENSOR_NAME)?);
+        } else if part.number == field::GRAPH_NODE && operator(part.payload)? == b"Reshape" {
+            let inputs = fields(part.payload).flatten().filter(|part| part.number == field::NODE_INPUT);
+            targets.extend(inputs.map(|part| part.payload).nth(1));
         }
     }
+    let is_target = |name: Option<&[u8]>| name.is_some_and(|name| targets.contains(&name));
     rewrite(body, &mut |number, payload| match number {
         field::GRAPH_INPUT if weights.contains(&child(payload, field::VALUE_NAME)?.unwrap_or_default()) => {
             Ok(Edit::Keep)
@@ -53,7 +68,39 @@ fn graph(body: &[u8]) -> Result<Vec<u8>, String> {
         field::GRAPH_INPUT | field::GRAPH_OUTPUT => value(payload).map(Edit::Replace),
         // What was inferred for one item does not hold for many; the runtime infers it anew.
         field::GRAPH_VALUE_INFO => Ok(Edit::Drop),
+        field::GRAPH_INITIALIZER if is_target(child(payload, field::TENSOR_NAME)?) => {
+            target(payload).map(Edit::Replace)
+        }
+        field::GRAPH_NODE
+            if operator(payload)? == b"Constant" && is_target(child(payload, field::NODE_OUTPUT)?) =>
+        {
+            within(payload, &[field::NODE_ATTRIBUTE, field::ATTRIBUTE_TENSOR], &mut target).map(Edit::Replace)
+        }
         _ => Ok(Edit::Keep),
+    })
+}
+
+fn operator(node: &[u8]) -> Result<&[u8], String> {
+    Ok(child(node, field::NODE_OPERATOR)?.unwrap_or_default())
+}
+
+/// The target of a reshape, 64-bit integers, with its first entry 0 where it was 1.
+fn target(tensor: &[u8]) -> Result<Vec<u8>, String> {
+    rewrite(tensor, &mut |number, payload| {
+        let first = match number {
+            field::TENSOR_RAW => {
+                payload.first_chunk::<8>().is_some_and(|first| u64::from_le_bytes(*first) == 1)
+            }
+            // A list of variable-length integers.
+            field::TENSOR_INTEGERS => payload.first() == Some(&1),
+            _ => false,
+        };
+        if !first {
+            return Ok(Edit::Keep);
+        }
+        let mut changed = payload.to_vec();
+        changed[0] = 0;
+        Ok(Edit::Replace(changed))
     })
 }
 
@@ -194,6 +241,7 @@ fn write(out: &mut Vec<u8>, number: u64, payload: &[u8]) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::backend::{Backend, BatchView, OnnxModel, Placement};
 
     #[test]
     fn a_fixed_batch_axis_becomes_free_and_the_weights_stay() {
@@ -211,6 +259,15 @@ mod tests {
         };
         assert_eq!(weights(graph), weights(original));
         assert!(free(&freed).is_ok(), "an axis that has a name may be freed again");
+
+        // Its last node reshapes to [1, -1], which would put four embeddings into one row.
+        let runtime = crate::runtime::Runtime::load(Some(&testing::library())).unwrap();
+        let mut session = OnnxModel::load(&runtime, &freed, &Placement::CPU).unwrap();
+        let data = vec![0.5; 4 * 3 * 112 * 112];
+        let batch = BatchView { shape: [4, 3, 112, 112], data: &data };
+        let mut shape = Vec::new();
+        session.run(batch, &mut |outputs| shape = outputs[0].shape.clone()).unwrap();
+        assert_eq!(shape, [4, 128]);
     }
 
     /// `inner` as field `number` of a message.

@@ -227,3 +227,17 @@ async fn concurrent_requests_get_their_own_answers() {
     );
     assert_eq!(infos.identity.len(), 64);
 }
+
+#[tokio::test]
+async fn a_caller_whose_time_is_over_gets_no_run() {
+    let Some(engine) = engine(&builtin("compact")) else { return };
+    let late = engine.before(std::time::Instant::now());
+    let canvas = || Arc::new(Frame::filled(64, 64, [9, 9, 9]));
+    let over = late.detect(canvas(), 0.5, Lane::Interactive).await.unwrap_err();
+    assert!(matches!(over, RunError::DeadlineExceeded { operation: "face_detection" }), "{over}");
+    let chip = Arc::new(Frame::filled(112, 112, [9, 9, 9]));
+    let over = late.embed(chip, Lane::Interactive).await.unwrap_err();
+    assert!(matches!(over, RunError::DeadlineExceeded { operation: "face_embedding" }), "{over}");
+    // The deadline is that of one caller; another one's is not touched.
+    assert!(engine.detect(canvas(), 0.5, Lane::Interactive).await.is_ok());
+}

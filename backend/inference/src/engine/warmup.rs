@@ -1,5 +1,5 @@
 //! The first runs of a session, on a drawn picture.
-use crate::backend::{Backend, BatchView};
+use crate::backend::{Backend, BatchView, OutputView};
 use crate::models::Model;
 
 /// Largest allowed distance between a device's output and the CPU's, as a share of the output's length (both as vectors).
@@ -32,23 +32,25 @@ impl<M: Model> Sample<M> {
         backend: &mut dyn Backend,
         batch: usize,
     ) -> Result<Vec<Vec<f32>>, String> {
-        self.run_values(model, backend, &self.data.repeat(batch))
+        let outputs = self.run_values(model, backend, &self.data.repeat(batch))?;
+        Ok(outputs.into_iter().map(|(_, values)| values).collect())
     }
 
-    /// [`Self::run`] for items of the sample's shape with values of their own.
+    /// [`Self::run`] for items of the sample's shape with values of their own; each output with the length of its first axis.
     fn run_values(
         &self,
         model: &M,
         backend: &mut dyn Backend,
         data: &[f32],
-    ) -> Result<Vec<Vec<f32>>, String> {
+    ) -> Result<Vec<(usize, Vec<f32>)>, String> {
         let [channels, height, width] = self.shape;
         let batch = data.len() / self.data.len();
         let mut outputs = Vec::new();
         let mut readable = Ok(());
         backend
             .run(BatchView { shape: [batch, channels, height, width], data }, &mut |views| {
-                outputs = views.iter().map(|view| view.data.to_vec()).collect();
+                let first = |view: &OutputView<'_>| view.shape.first().copied().unwrap_or(0);
+                outputs = views.iter().map(|view| (first(view), view.data.to_vec())).collect();
                 readable = (0..batch).try_for_each(|i| model.read(&self.input, views, i, batch).map(drop));
             })
             .map_err(|e| e.to_string())?;
@@ -66,11 +68,14 @@ impl<M: Model> Sample<M> {
         let shades = [1.0, 0.8, 0.6, 0.4_f32];
         let items = shades.map(|shade| self.data.iter().map(|v| v * shade).collect::<Vec<f32>>());
         let together = self.run_values(model, many, &items.concat())?;
+        if together.iter().any(|(first, _)| *first != items.len()) {
+            return Err("the first axis of its outputs does not count items".to_owned());
+        }
         for (at, item) in items.iter().enumerate() {
-            let alone = self.run_values(model, one, item)?;
+            let alone: Vec<_> = self.run_values(model, one, item)?.into_iter().map(|(_, v)| v).collect();
             let own: Vec<Vec<f32>> = together
                 .iter()
-                .map(|all| all.chunks(all.len().div_ceil(items.len()).max(1)).nth(at).unwrap_or(&[]).to_vec())
+                .map(|(_, all)| all.chunks((all.len() / items.len()).max(1)).nth(at).unwrap_or(&[]).to_vec())
                 .collect();
             let difference = difference(&alone, &own, 1)?;
             if difference > SAME {
