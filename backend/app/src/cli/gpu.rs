@@ -134,7 +134,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             test.device.clone(),
             test.operation.unwrap_or_default().to_owned(),
             test.reason.as_ref().map_or_else(|| result.into(), |reason| format!("{result}: {reason}")),
-            load.map(|load| format!("{:.2}", load.seconds)).unwrap_or_default(),
+            test.session_seconds.map(|seconds| format!("{seconds:.2}")).unwrap_or_default(),
             lines(&|run| run.batch.to_string()),
             lines(&|run| milliseconds(run.first_seconds)),
             lines(&|run| run.steady_seconds.map(milliseconds).unwrap_or_default()),
@@ -179,6 +179,7 @@ mod tests {
             operation: None,
             outcome,
             reason: None,
+            session_seconds: None,
             load: None,
             runs: vec![],
         }

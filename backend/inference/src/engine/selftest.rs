@@ -33,7 +33,9 @@ pub struct DeviceTest {
     pub outcome: Outcome,
     /// Why it did not pass.
     pub reason: Option<String>,
-    /// What loading took.
+    /// Making the session, no run included.
+    pub session_seconds: Option<f64>,
+    /// What loading and the first runs took.
     pub load: Option<LoadedModel>,
     /// Batches of one and of the largest size.
     pub runs: Vec<BatchRun>,
@@ -83,6 +85,7 @@ fn absent(provider: Provider, reason: String) -> DeviceTest {
         operation: None,
         outcome: Outcome::Absent,
         reason: Some(reason),
+        session_seconds: None,
         load: None,
         runs: Vec::new(),
     }
@@ -117,6 +120,7 @@ fn test<M: Model>(subject: &Subject<'_, M>, provider: Provider, id: u32) -> Devi
         Ok(trial) => DeviceTest {
             outcome: Outcome::Passed,
             reason: None,
+            session_seconds: Some(trial.session_seconds),
             load: Some(trial.load),
             runs: trial.runs,
             ..test

@@ -37,6 +37,8 @@ pub(super) struct Subject<'a, M: Model> {
 /// A model on a device, proven to do there what it does on the CPU.
 pub(super) struct Trial {
     pub(super) session: OnnxModel,
+    /// Making the session, no run included.
+    pub(super) session_seconds: f64,
     pub(super) load: LoadedModel,
     /// Where the session runs.
     pub(super) placement: Placement,
@@ -125,8 +127,8 @@ impl<'a, M: Model> Subject<'a, M> {
         self.batched.as_deref().unwrap_or(&self.bytes)
     }
 
-    /// Loads the model on one device, runs every batch size, and compares with the CPU. `measure` repeats each size to find
-    /// its steady time.
+    /// Loads the model on one device, runs every batch size, and compares with the CPU. `measure` takes the
+    /// smallest and the largest size alone and repeats them to find their steady time.
     pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
         let loading = Loading {
             operation: self.model.operation(),
@@ -141,12 +143,16 @@ impl<'a, M: Model> Subject<'a, M> {
             placement.tensorrt = Some(self.engine_options(device_id, &loading)?);
         }
         let mut session = OnnxModel::load(self.runtime, self.device_bytes(), &placement)?;
-        let runs = self.runs(&mut session, measure)?;
+        let session_seconds = loading.began.elapsed().as_secs_f64();
+        let mut runs = self.runs(&mut session, measure)?;
         if let Some(engine) = &placement.tensorrt {
             session = session.limited_to(engine.profile.clone(), self.beside_tensorrt(device_id)?);
         }
         let load = loading.finish(&placement);
-        Ok(Trial { session, load, placement, runs })
+        for run in runs.iter_mut().filter(|_| measure) {
+            run.steady_seconds = Some(self.steady(&mut session, run.batch)?);
+        }
+        Ok(Trial { session, session_seconds, load, placement, runs })
     }
 
     fn placement(&self, provider: Provider, device_id: u32) -> Placement {
@@ -192,10 +198,10 @@ impl<'a, M: Model> Subject<'a, M> {
         Ok(Some(session))
     }
 
-    /// Every batch size once, compared with the CPU; or the smallest and the largest, and those again for the steady time.
-    fn runs(&self, backend: &mut dyn Backend, measure: bool) -> Result<Vec<BatchRun>, String> {
+    /// Every batch size once, or the smallest and the largest alone, compared with the CPU.
+    fn runs(&self, backend: &mut dyn Backend, extremes: bool) -> Result<Vec<BatchRun>, String> {
         let mut sizes = buckets(self.batch);
-        if measure {
+        if extremes {
             sizes = if self.batch == 1 { vec![1] } else { vec![1, self.batch] };
         }
         sizes
@@ -205,8 +211,7 @@ impl<'a, M: Model> Subject<'a, M> {
                 let found = self.sample.run(&self.model, backend, batch)?;
                 let first_seconds = began.elapsed().as_secs_f64();
                 let difference = agree(&self.expected, &found, batch)?;
-                let steady_seconds = if measure { Some(self.steady(backend, batch)?) } else { None };
-                Ok(BatchRun { batch, first_seconds, steady_seconds, difference })
+                Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
             })
             .collect()
     }
