@@ -44,6 +44,12 @@ fn every_kind_of_file() {
     let cases = [
         ("baseline_444.jpg", Format::Jpeg, colours, 4),
         ("baseline_420.jpg", Format::Jpeg, colours, 4),
+        ("baseline_422.jpg", Format::Jpeg, colours, 4),
+        ("baseline_440.jpg", Format::Jpeg, colours, 4),
+        ("baseline_411.jpg", Format::Jpeg, colours, 4),
+        ("profile.jpg", Format::Jpeg, colours, 4),
+        ("profile.png", Format::Png, colours, 0),
+        ("profile.webp", Format::Webp, colours, 0),
         ("progressive.jpg", Format::Jpeg, colours, 4),
         ("restart.jpg", Format::Jpeg, colours, 4),
         ("grey.jpg", Format::Jpeg, greys, 2),
