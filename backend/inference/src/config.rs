@@ -89,6 +89,19 @@ impl Default for TensorrtConfig {
     }
 }
 
+/// Whether the CPU's provider stands in for the device of every operation that asked for a GPU: the same sessions, bindings, threads and
+/// comparisons without a GPU. For tests; nothing outside this program sets it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StandIn {
+    /// Real devices.
+    #[default]
+    None,
+    /// The CPU's provider.
+    Cpu,
+    /// The CPU's provider, and after the start every run of an operation on pictures fails.
+    Failing,
+}
+
 /// Everything the engine is told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -106,6 +119,8 @@ pub struct Config {
     pub gpu_batch_size: usize,
     /// `BATCH_MAX_DELAY_MS`.
     pub batch_max_delay: Duration,
+    /// What stands in for devices.
+    pub stand_in: StandIn,
     /// `FORCE_GPU_ONLY`.
     pub force_gpu_only: bool,
     /// `PERFORMANCE_MODE`.
@@ -132,6 +147,7 @@ impl Default for Config {
             memory_limit_gb: 8.0,
             gpu_batch_size: 32,
             batch_max_delay: Duration::from_millis(2),
+            stand_in: StandIn::None,
             force_gpu_only: false,
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,

@@ -4,6 +4,7 @@ use crate::backend::Placement;
 use crate::report::ProviderReport;
 use crate::runtime::Runtime;
 use ort::ep::{self, ExecutionProvider as _, ExecutionProviderDispatch};
+use ort::memory::AllocationDevice;
 use ort::session::Session;
 
 /// An execution provider of ONNX Runtime.
@@ -97,6 +98,30 @@ impl Provider {
             GpuBackend::Rocm => &[Self::Migraphx],
             GpuBackend::Mps => &[Self::CoreMl],
             GpuBackend::Cpu => &[],
+        }
+    }
+
+    /// The provider that runs graphs on pictures where this one was asked for. The reason if there is none.
+    ///
+    /// Pictures have any size. TensorRT would build an engine for each, so CUDA does it on the same device and in the same memory. MIGraphX and
+    /// CoreML compile a graph for each size too, and have nothing beside them that would not.
+    pub(crate) fn for_pixels(self) -> Result<Self, String> {
+        match self {
+            Self::Cpu | Self::Cuda => Ok(self),
+            Self::Tensorrt => Ok(Self::Cuda),
+            Self::Migraphx | Self::CoreMl => Err(
+                "it compiles a graph anew for every size of picture; operations on pictures stay on the CPU"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// The memory in which its sessions can leave tensors for each other.
+    pub(crate) fn memory(self) -> Option<AllocationDevice<'static>> {
+        match self {
+            Self::Cpu => Some(AllocationDevice::CPU),
+            Self::Cuda | Self::Tensorrt => Some(AllocationDevice::CUDA),
+            Self::Migraphx | Self::CoreMl => None,
         }
     }
 

@@ -14,14 +14,16 @@ pub mod embedding;
 pub mod engine;
 pub mod ep;
 mod error;
+pub mod graphs;
 pub mod manifest;
 pub mod models;
+pub mod pixels;
 pub mod report;
 pub mod runtime;
 pub mod tensorrt;
 pub mod trace;
 
-pub use config::{Config, GpuBackend, Operation, PerformanceMode, TensorrtConfig};
+pub use config::{Config, GpuBackend, Operation, PerformanceMode, StandIn, TensorrtConfig};
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines};
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, Timed};

@@ -114,7 +114,7 @@ async fn a_batch_of_canvases_equals_single_runs() {
     let probes = names.map(|name| {
         let frame = photograph(name);
         let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (320, 320));
-        Probe { canvas: Arc::new(letterbox.draw(&frame)), min_score: 0.6 }
+        Probe { frame: Arc::new(frame), letterbox, min_score: 0.6 }
     });
     let tasks = probes.clone().map(|probe| {
         let batcher = together.clone();

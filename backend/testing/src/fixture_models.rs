@@ -9,8 +9,8 @@
 //!
 //! [`draw_face`] draws what both understand. A detector that letterboxes to 640 leaves pictures whose longer side is 640 as
 //! they are; draw on such.
-use crate::onnx::{Attribute, Axis, Graph};
 use image::{Rgb, RgbImage};
+use inference::graphs::onnx::{Attribute, Axis, Graph};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 

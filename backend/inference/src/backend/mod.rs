@@ -1,8 +1,15 @@
 //! A loaded model on one device: the only thing between the batcher and the runtime, and the place where tests put a
 //! device of their own.
+mod graphs;
 mod onnx;
+mod prepared;
 
+pub use graphs::PixelGraphs;
 pub use onnx::{OnnxModel, Placement};
+pub use prepared::{Preparation, PreparedModel};
+
+use crate::graphs::Parameter;
+use vision::Frame;
 
 /// A batch as the model takes it: `[items, channels, height, width]`, row-major.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +27,21 @@ pub struct OutputView<'a> {
     pub name: &'a str,
     /// Its dimensions.
     pub shape: Vec<usize>,
-    /// Its values.
+    /// Its values, if they are floats.
     pub data: &'a [f32],
+    /// Its values, if they are bytes.
+    pub bytes: &'a [u8],
+}
+
+/// A picture as it enters a backend that takes pictures.
+#[derive(Clone, Debug)]
+pub struct Picture<'a> {
+    /// The pixels.
+    pub frame: &'a Frame,
+    /// What is to be done with them.
+    pub parameters: Vec<Parameter>,
+    /// Which of the backend's graphs does it.
+    pub program: usize,
 }
 
 /// Why a run failed.
@@ -47,6 +67,22 @@ pub trait Backend: Send {
         batch: BatchView<'_>,
         read: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError>;
+
+    /// Whether requests come as pictures ([`Self::run_pictures`]) and not as a tensor.
+    fn takes_pictures(&self) -> bool {
+        false
+    }
+
+    /// [`Self::run`] for pictures: the outputs are those of a batch of `items`, at least as many as there are pictures; the outputs of
+    /// what is missing mean nothing.
+    fn run_pictures(
+        &mut self,
+        _pictures: &[Picture<'_>],
+        _items: usize,
+        _read: &mut dyn FnMut(&[OutputView<'_>]),
+    ) -> Result<(), BackendError> {
+        Err(BackendError::Failed(format!("{} takes tensors, not pictures", self.device())))
+    }
 
     /// Where it runs: `cpu`, `cuda:0`, …
     fn device(&self) -> &str;

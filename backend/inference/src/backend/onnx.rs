@@ -5,7 +5,7 @@ use crate::runtime::{Runtime, log_level};
 use crate::tensorrt::{EngineOptions, Profile};
 use ort::session::Session;
 use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel};
-use ort::value::{TensorElementType, TensorRef};
+use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
 
 /// Where a session shall run.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +29,12 @@ impl Placement {
     /// On the CPU, with so many threads.
     pub const fn cpu(threads: usize) -> Self {
         Self { provider: Provider::Cpu, device_id: 0, memory_limit: 0, threads, tensorrt: None }
+    }
+
+    /// Whether what one session leaves in its device's memory can be read there by a session at the other place.
+    pub fn shares_memory_with(&self, other: &Self) -> bool {
+        let memory = self.provider.memory();
+        memory.is_some() && memory == other.provider.memory() && self.device_id == other.device_id
     }
 
     /// `cpu`, `cuda:0`, …
@@ -149,18 +155,7 @@ impl Backend for OnnxModel {
             TensorRef::from_array_view((batch.shape, batch.data)).map_err(|e| classify(&e.to_string()))?;
         let session = self.session_for(batch.shape)?;
         let outputs = session.run(ort::inputs![input]).map_err(|e| classify(&e.to_string()))?;
-        let views = outputs.keys().zip(outputs.values()).collect::<Vec<_>>();
-        let views = views
-            .iter()
-            .map(|(name, value)| {
-                let (shape, data) =
-                    value.try_extract_tensor::<f32>().map_err(|e| classify(&e.to_string()))?;
-                let shape = shape.iter().map(|d| usize::try_from(*d).unwrap_or(0)).collect();
-                Ok(OutputView { name, shape, data })
-            })
-            .collect::<Result<Vec<_>, BackendError>>();
-        read(&views?);
-        Ok(())
+        show(outputs.iter(), read)
     }
 
     fn device(&self) -> &str {
@@ -168,9 +163,32 @@ impl Backend for OnnxModel {
     }
 }
 
+/// Shows outputs that lie in the host's memory.
+pub(super) fn show<'a>(
+    outputs: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
+    read: &mut dyn FnMut(&[OutputView<'_>]),
+) -> Result<(), BackendError> {
+    let outputs: Vec<_> = outputs.collect();
+    let failed = |error: ort::Error| classify(&error.to_string());
+    let sides = |shape: &Shape| shape.iter().map(|d| usize::try_from(*d).unwrap_or(0)).collect();
+    let views = outputs
+        .iter()
+        .map(|(name, value)| {
+            if value.dtype().tensor_type() == Some(TensorElementType::Uint8) {
+                let (shape, bytes) = value.try_extract_tensor::<u8>().map_err(failed)?;
+                return Ok(OutputView { name, shape: sides(shape), data: &[], bytes });
+            }
+            let (shape, data) = value.try_extract_tensor::<f32>().map_err(failed)?;
+            Ok(OutputView { name, shape: sides(shape), data, bytes: &[] })
+        })
+        .collect::<Result<Vec<_>, BackendError>>()?;
+    read(&views);
+    Ok(())
+}
+
 /// The runtime reports device errors as text only. The phrases are those of CUDA (`cudaGetErrorString`), HIP, cuDNN and
 /// the runtime's own arena.
-fn classify(message: &str) -> BackendError {
+pub(super) fn classify(message: &str) -> BackendError {
     const MEMORY: [&str; 6] = [
         "out of memory",
         "memory_allocation",

@@ -3,6 +3,7 @@
 //! Every backend has an operating-system thread of its own; all threads of a model take from one queue, so work goes to
 //! whoever is free: the device with the least load is the one that asks next, whatever its speed. On a CPU a thread takes one
 //! request at a time; on a device that likes batches it takes what waits.
+mod pictures;
 mod prefetch;
 mod queue;
 mod run;

@@ -72,12 +72,15 @@ pub(super) fn attempt<M: Model>(
     part: &[Entry<M>],
 ) -> Outcome<M> {
     let _run = span(model, backend, buckets, part).entered();
+    if backend.takes_pictures() {
+        return guarded(|| super::pictures::run(model, backend, buckets, part));
+    }
     let preparing = tracing::trace_span!(target: RUN, "prepare").entered();
     for (index, entry) in part.iter().enumerate() {
         tensor.write(model, index, entry).map_err(BackendError::Failed)?;
     }
     drop(preparing);
-    guarded(model, backend, tensor, buckets, part)
+    guarded(|| run(model, backend, tensor, buckets, part))
 }
 
 /// Runs entries that were written. A panic in the model's code or in the backend becomes a failure of these entries alone.
@@ -89,7 +92,7 @@ pub(super) fn execute<M: Model>(
     part: &[Entry<M>],
 ) -> Outcome<M> {
     let _run = span(model, backend, buckets, part).entered();
-    guarded(model, backend, tensor, buckets, part)
+    guarded(|| run(model, backend, tensor, buckets, part))
 }
 
 fn span<M: Model>(model: &M, backend: &dyn Backend, buckets: &[usize], part: &[Entry<M>]) -> tracing::Span {
@@ -97,15 +100,8 @@ fn span<M: Model>(model: &M, backend: &dyn Backend, buckets: &[usize], part: &[E
     tracing::trace_span!(target: RUN, "run", label, device = backend.device(), requests = part.len(), batch)
 }
 
-fn guarded<M: Model>(
-    model: &M,
-    backend: &mut dyn Backend,
-    tensor: &mut Tensor,
-    buckets: &[usize],
-    part: &[Entry<M>],
-) -> Outcome<M> {
-    let guarded = AssertUnwindSafe(|| run(model, backend, tensor, buckets, part));
-    catch_unwind(guarded).unwrap_or_else(|panic| Err(BackendError::Failed(panicked(&*panic))))
+fn guarded<T>(run: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(BackendError::Failed(panicked(&*panic))))
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> String {

@@ -1,38 +1,46 @@
 //! From a pack on disk to a running engine.
 use super::placement::{Placed, place};
-use super::subject::Subject;
+use super::prepared::Colocation;
+use super::subject::{Subject, Trial};
 use super::{DetectorInfo, EmbedderInfo, Inner};
-use crate::backend::OnnxModel;
+use crate::backend::{Backend, OnnxModel};
 use crate::batcher::{Batcher, Limits};
 use crate::ep::Provider;
 use crate::manifest::ModelKind;
-use crate::models::{DetectorModel, EmbedderModel, Model};
+use crate::models::{DetectorModel, EmbedderModel, Model, Probe};
 use crate::runtime::Runtime;
-use crate::{Config, DeviceReport, LoadedModel, Operation, OperationReport, ResolvedPack, StartError};
+use crate::{Config, DeviceReport, LoadedModel, OperationReport, ResolvedPack, StartError};
 use std::time::Instant;
-use vision::Frame;
+use vision::{Frame, Letterbox};
 
 pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let began = Instant::now();
     describe_metrics();
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
-    let other = pixel_operations(config)?;
+    let (pixels, other) = super::pixels::place(config, &runtime)?;
 
     let (subject, reference) = detector(config, &runtime, pack)?;
     let file = subject.file;
-    let detection = start(subject, reference)?;
+    let canvas = canvas(config, &subject.model);
+    let colocation =
+        Colocation { runtime: &runtime, input: &file.input, placements: &pixels.placements, canvas };
+    let refine = |model: &DetectorModel, trial: Trial, batch: usize| {
+        colocation.prepare(model, trial.session, &trial.placement, batch)
+    };
+    let detection = start(subject, reference, refine)?;
     let detector = DetectorInfo {
         name: file.stem().to_owned(),
         sha256: file.sha256.to_ascii_lowercase(),
         min_score: file.min_score.unwrap_or(0.5),
         nms_iou: file.nms_iou.unwrap_or(0.4),
-        fixed_size: detection.0.model().fixed_size(),
-        landmarks: detection.0.model().landmarks(),
+        fixed_size: detection.batcher.model().fixed_size(),
+        landmarks: detection.batcher.model().landmarks(),
     };
 
     let (subject, reference) = embedder(config, &runtime, pack)?;
     let file = subject.file;
-    let embedding = start(subject, reference)?;
+    let alone = |_: &EmbedderModel, trial: Trial, _: usize| -> Box<dyn Backend> { Box::new(trial.session) };
+    let embedding = start(subject, reference, alone)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
         identity: crate::models::identity(&file.sha256, &file.input),
@@ -40,7 +48,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         match_threshold: file.match_threshold.unwrap_or(0.4),
     };
 
-    let mut operations = vec![detection.1, embedding.1];
+    let mut operations = vec![detection.report, embedding.report];
     operations.extend(other);
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
@@ -48,7 +56,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         providers: Provider::ALL.map(Provider::report).to_vec(),
         devices: Vec::new(),
         operations,
-        models: [detection.2, embedding.2].concat(),
+        models: [detection.loads, embedding.loads].concat(),
     };
     tracing::info!(
         detector = detector.name,
@@ -56,7 +64,16 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         seconds = began.elapsed().as_secs_f64(),
         "the inference engine is ready"
     );
-    Ok(Inner { detection: detection.0, embedding: embedding.0, detector, embedder, report })
+    Ok(Inner {
+        detection: detection.batcher,
+        embedding: embedding.batcher,
+        detector,
+        embedder,
+        report,
+        pixels,
+        detects_frames: detection.pictures,
+        force_gpu_only: config.force_gpu_only,
+    })
 }
 
 fn describe_metrics() {
@@ -86,6 +103,11 @@ fn describe_metrics() {
     );
 }
 
+/// The canvas that the detector will mostly see: width and height.
+fn canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
+    model.fixed_size().unwrap_or((config.detection_size, config.detection_size))
+}
+
 /// The pack's detector.
 pub(super) fn detector<'a>(
     config: &'a Config,
@@ -93,8 +115,9 @@ pub(super) fn detector<'a>(
     pack: &'a ResolvedPack,
 ) -> Result<(Subject<'a, DetectorModel>, OnnxModel), StartError> {
     let sample = |model: &DetectorModel| {
-        let (width, height) = model.fixed_size().unwrap_or((config.detection_size, config.detection_size));
-        crate::models::Probe { canvas: crate::drawing::portrait(width, height).into(), min_score: 0.5 }
+        let (width, height) = canvas(config, model);
+        let letterbox = Letterbox::identity((width, height));
+        Probe { frame: crate::drawing::portrait(width, height).into(), letterbox, min_score: 0.5 }
     };
     Subject::load(config, runtime, pack, ModelKind::Detector, DetectorModel::new, sample)
 }
@@ -111,52 +134,34 @@ pub(super) fn embedder<'a>(
     Subject::load(config, runtime, pack, ModelKind::Embedder, EmbedderModel::new, chip)
 }
 
-/// Places one model and starts its threads.
+/// A model behind its queue.
+struct Started<M: Model> {
+    batcher: Batcher<M>,
+    report: OperationReport,
+    loads: Vec<LoadedModel>,
+    /// Whether all its devices take pictures.
+    pictures: bool,
+}
+
+/// Places one model and starts its threads; `refine` puts before a session on a device what belongs there.
 fn start<M: Model>(
     subject: Subject<'_, M>,
     reference: OnnxModel,
-) -> Result<(Batcher<M>, OperationReport, Vec<LoadedModel>), StartError> {
+    refine: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
+) -> Result<Started<M>, StartError> {
     let (config, file) = (subject.config, subject.file);
-    let Placed { model, devices, max_batch, report, loads } = place(subject, reference)?;
+    let Placed { model, devices, max_batch, report, loads } = place(subject, reference, refine)?;
+    let pictures = devices.iter().all(|device| device.primary.takes_pictures());
     let limits = Limits {
         queue_capacity: config.queue_capacity,
         max_batch,
         max_delay: config.batch_max_delay,
-        prefetch: report.effective != Provider::Cpu.name(),
+        // Pictures are written into tensors on the device.
+        prefetch: report.effective != Provider::Cpu.name() && !pictures,
     };
     let batcher = Batcher::start(model, devices, limits).map_err(|e| StartError::Model {
         model: file.file.clone(),
         reason: format!("cannot start its threads: {e}"),
     })?;
-    Ok((batcher, report, loads))
-}
-
-/// The operations that have no model. Their code runs on the CPU, so a flag that asks for a GPU is answered with the reason.
-fn pixel_operations(config: &Config) -> Result<Vec<OperationReport>, StartError> {
-    let operations = [Operation::ImageProcessing, Operation::ImageEnhancement, Operation::QualityChecks];
-    operations
-        .into_iter()
-        .map(|operation| {
-            let gpu_requested = config.gpu_operations.contains(&operation);
-            let requested = super::placement::requested(config, operation);
-            if !gpu_requested {
-                return Ok(OperationReport {
-                    operation: operation.name(),
-                    gpu_requested,
-                    requested,
-                    effective: Provider::Cpu.name().to_owned(),
-                    reason: None,
-                });
-            }
-            let reason = format!("{} has no GPU implementation in this version", operation.name());
-            super::placement::refuse(config, operation, &requested, &reason)?;
-            Ok(OperationReport {
-                operation: operation.name(),
-                gpu_requested,
-                requested,
-                effective: Provider::Cpu.name().to_owned(),
-                reason: Some(reason),
-            })
-        })
-        .collect()
+    Ok(Started { batcher, report, loads, pictures })
 }

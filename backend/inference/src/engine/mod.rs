@@ -1,8 +1,11 @@
 //! The engine: models loaded once, called from everywhere.
 mod build;
+mod candidates;
 mod load;
 mod loading;
+mod pixels;
 mod placement;
+mod prepared;
 mod selftest;
 mod subject;
 mod warmup;
@@ -15,7 +18,7 @@ use crate::models::{DetectorModel, EmbedderModel, Probe};
 use crate::{Config, DeviceReport, Embedding, Operation, ResolvedPack, RunError, StartError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vision::{Detection, Frame};
+use vision::{Detection, Frame, Letterbox};
 
 /// Who waits for the answer; interactive work goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +83,10 @@ struct Inner {
     detector: DetectorInfo,
     embedder: EmbedderInfo,
     report: DeviceReport,
+    pixels: pixels::PixelDevices,
+    /// Whether every device of the detector takes pictures.
+    detects_frames: bool,
+    force_gpu_only: bool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -111,6 +118,19 @@ impl Engine {
         min_score: f32,
         lane: Lane,
     ) -> Result<Timed<Vec<Detection>>, RunError> {
+        let letterbox = Letterbox::identity((canvas.width(), canvas.height()));
+        self.detect_frame(canvas, letterbox, min_score, lane).await
+    }
+
+    /// The same for a picture of any size and its place on a canvas; coordinates are those of the canvas. Where
+    /// [`Self::detects_frames`], its bytes cross to the device once; elsewhere the canvas is drawn on the session's thread.
+    pub async fn detect_frame(
+        &self,
+        frame: Arc<Frame>,
+        letterbox: Letterbox,
+        min_score: f32,
+        lane: Lane,
+    ) -> Result<Timed<Vec<Detection>>, RunError> {
         if !(0.0..=1.0).contains(&min_score) {
             return Err(unfit(
                 Operation::FaceDetection,
@@ -118,14 +138,19 @@ impl Engine {
             ));
         }
         let batcher = &self.inner.detection;
-        batcher.model().check(&canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
-        batcher.run_before(Probe { canvas, min_score }, lane, self.deadline).await
+        batcher.model().check(letterbox.canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
+        batcher.run_before(Probe { frame, letterbox, min_score }, lane, self.deadline).await
     }
 
     /// The embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
     pub async fn embed(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<Embedding>, RunError> {
         EmbedderModel::check(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
         self.inner.embedding.run_before(chip, lane, self.deadline).await
+    }
+
+    /// Whether pictures become canvases on the detector's own device, so that drawing them before is wasted.
+    pub fn detects_frames(&self) -> bool {
+        self.inner.detects_frames
     }
 
     /// The detector.
@@ -151,7 +176,8 @@ impl Engine {
     /// Whether every operation can still serve; the reason if not.
     pub fn ready(&self) -> Result<(), String> {
         self.inner.detection.ready()?;
-        self.inner.embedding.ready()
+        self.inner.embedding.ready()?;
+        self.inner.pixels.ready()
     }
 }
 

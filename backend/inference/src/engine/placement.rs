@@ -1,4 +1,5 @@
 //! Which device an operation gets: try what was asked for, prove it, or say why not.
+use super::candidates::{candidates, first_that_works};
 use super::loading::Loading;
 use super::subject::{Subject, Trial, cpu};
 use crate::backend::{Backend, OnnxModel, Placement};
@@ -23,7 +24,7 @@ pub(super) fn requested(config: &Config, operation: Operation) -> String {
     if !config.gpu_operations.contains(&operation) {
         return Provider::Cpu.name().to_owned();
     }
-    match Provider::candidates(config.backend) {
+    match candidates(config) {
         [] => Provider::Cpu.name().to_owned(),
         [one] => one.name().to_owned(),
         _ => "auto".to_owned(),
@@ -55,6 +56,7 @@ pub(super) fn refuse(
 pub(super) fn place<M: Model>(
     mut subject: Subject<'_, M>,
     mut reference: OnnxModel,
+    refine: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
 ) -> Result<Placed<M>, StartError> {
     let config = subject.config;
     let failed = |reason: String| StartError::Model { model: subject.file.file.clone(), reason };
@@ -71,9 +73,10 @@ pub(super) fn place<M: Model>(
     if report.gpu_requested {
         match providers(&mut subject, &mut reference) {
             Ok(found) => {
-                let (sessions, loads): (Vec<_>, Vec<_>) =
-                    found.into_iter().map(|t| (t.session, t.load)).unzip();
-                let labels: Vec<&str> = sessions.iter().map(Backend::device).collect();
+                let loads = found.iter().map(|trial| trial.load.clone()).collect();
+                let sessions: Vec<_> =
+                    found.into_iter().map(|trial| refine(&subject.model, trial, subject.batch)).collect();
+                let labels: Vec<&str> = sessions.iter().map(|session| session.device()).collect();
                 report.effective = labels.join(",");
                 let devices = with_fallbacks(&subject, sessions, reference).map_err(failed)?;
                 return Ok(Placed { max_batch: subject.batch, model: subject.model, devices, report, loads });
@@ -132,46 +135,33 @@ fn providers<M: Model>(
     subject: &mut Subject<'_, M>,
     reference: &mut OnnxModel,
 ) -> Result<Vec<Trial>, String> {
-    let config = subject.config;
-    let candidates = Provider::candidates(config.backend);
-    if candidates.is_empty() {
-        return Err("GPU_BACKEND is cpu".to_owned());
-    }
-    let mut reasons = Vec::new();
-    for provider in candidates {
-        let found = match provider.absence(subject.runtime) {
-            Some(reason) => Err(reason),
-            None if config.device_ids.is_empty() => Err("no device id is given".to_owned()),
-            None => {
-                subject.allow_batches(reference);
-                config.device_ids.iter().map(|id| subject.try_on(*provider, *id, false)).collect()
-            }
-        };
-        match found {
-            Ok(found) => return Ok(found),
-            Err(reason) => reasons.push(format!("{}: {reason}", provider.name())),
+    let (config, runtime) = (subject.config, subject.runtime);
+    let mut batches = false;
+    first_that_works(config, runtime, |provider, id| {
+        if !std::mem::replace(&mut batches, true) {
+            subject.allow_batches(reference);
         }
-    }
-    Err(reasons.join("; "))
+        subject.try_on(provider, id, false)
+    })
 }
 
 /// Gives each GPU a CPU session to fall back to, unless falling back is forbidden.
 fn with_fallbacks<M: Model>(
     subject: &Subject<'_, M>,
-    found: Vec<OnnxModel>,
+    found: Vec<Box<dyn Backend>>,
     reference: OnnxModel,
 ) -> Result<Vec<Device>, String> {
     let config = subject.config;
     let mut spare = Some(reference);
     found
         .into_iter()
-        .map(|session| {
+        .map(|primary| {
             let fallback = match (config.force_gpu_only, spare.take()) {
                 (true, _) => None,
                 (false, Some(reference)) => Some(reference),
                 (false, None) => Some(OnnxModel::load(subject.runtime, &subject.bytes, &cpu(config))?),
             };
-            Ok(Device { primary: Box::new(session), fallback: fallback.map(|f| Box::new(f) as _) })
+            Ok(Device { primary, fallback: fallback.map(|f| Box::new(f) as _) })
         })
         .collect()
 }

@@ -1,4 +1,5 @@
 //! A model that was read and understood, and how it does on a device.
+use super::candidates::memory_share;
 use super::loading::Loading;
 use super::warmup::{Sample, agree};
 use crate::backend::{Backend, OnnxModel, Placement};
@@ -9,7 +10,7 @@ use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, Profile, Source, library_version};
-use crate::{Config, Operation, ResolvedPack, StartError, batch_axis, devices};
+use crate::{Config, ResolvedPack, StartError, batch_axis, devices};
 use sha2::{Digest, Sha256};
 use std::time::Instant;
 
@@ -159,9 +160,7 @@ impl<'a, M: Model> Subject<'a, M> {
         if provider == Provider::Cpu {
             return cpu(self.config);
         }
-        let models = [Operation::FaceDetection, Operation::FaceEmbedding];
-        let sharing = models.iter().filter(|o| self.config.gpu_operations.contains(o)).count().max(1);
-        let memory_limit = (self.config.memory_limit_gb * f64::from(1 << 30)) as usize / sharing;
+        let memory_limit = memory_share(self.config);
         Placement { provider, device_id, memory_limit, ..Placement::CPU }
     }
 

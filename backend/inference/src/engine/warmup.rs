@@ -25,6 +25,23 @@ impl<M: Model> Sample<M> {
         Self { shape, data, input }
     }
 
+    /// [`Self::run`] on a backend that takes pictures.
+    pub(super) fn run_pictures(
+        &self,
+        model: &M,
+        backend: &mut dyn Backend,
+        batch: usize,
+    ) -> Result<Vec<Vec<f32>>, String> {
+        let picture = model.picture(&self.input).ok_or("the sample has no picture")?;
+        let mut outputs = Vec::new();
+        backend
+            .run_pictures(&vec![picture; batch], batch, &mut |views| {
+                outputs = views.iter().map(|view| view.data.to_vec()).collect();
+            })
+            .map_err(|e| e.to_string())?;
+        Ok(outputs)
+    }
+
     /// Runs the sample `batch` times in one batch and returns all outputs. Fails when the outputs cannot be read.
     pub(super) fn run(
         &self,

@@ -52,13 +52,13 @@ mod tests {
     #[test]
     fn items_come_out_with_and_without_a_batch_axis() {
         let data: Vec<f32> = (0..12_u8).map(f32::from).collect();
-        let batched = OutputView { name: "b", shape: vec![2, 3, 2], data: &data };
+        let batched = OutputView { name: "b", shape: vec![2, 3, 2], data: &data, bytes: &[] };
         assert_eq!(rows(&batched, 1, 2).unwrap().data, &data[6..]);
-        let flat = OutputView { name: "f", shape: vec![6, 2], data: &data };
+        let flat = OutputView { name: "f", shape: vec![6, 2], data: &data, bytes: &[] };
         let found = rows(&flat, 0, 1).unwrap();
         assert_eq!((found.rows, found.columns), (6, 2));
         assert!(rows(&flat, 0, 2).is_err(), "a model without a batch axis runs one by one");
-        let short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data };
+        let short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data, bytes: &[] };
         assert!(rows(&short, 1, 2).unwrap_err().contains("shorter"));
     }
 }

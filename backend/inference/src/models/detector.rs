@@ -1,16 +1,19 @@
 //! Face detectors.
 use super::{Model, PixelWriter, anchors, scrfd, yunet};
 use crate::Operation;
-use crate::backend::OutputView;
+use crate::backend::{OutputView, Picture};
 use crate::manifest::{ModelFamily, ModelFile};
+use crate::pixels::letterbox_parameters;
 use std::sync::Arc;
-use vision::{Detection, Frame};
+use vision::{Detection, Frame, Letterbox};
 
-/// A canvas to look for faces on.
+/// A picture to look for faces in.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// The pixels; its size fits the detector (see [`DetectorModel::check`]).
-    pub canvas: Arc<Frame>,
+    /// The pixels.
+    pub frame: Arc<Frame>,
+    /// Their place on the canvas, whose size fits the detector (see [`DetectorModel::check`]).
+    pub letterbox: Letterbox,
     /// Faces below are not reported, 0..1.
     pub min_score: f32,
 }
@@ -76,9 +79,8 @@ impl DetectorModel {
         self.landmarks
     }
 
-    /// Whether `canvas` can enter; the error names the sizes that can.
-    pub fn check(&self, canvas: &Frame) -> Result<(), String> {
-        let (width, height) = (canvas.width(), canvas.height());
+    /// Whether a canvas of `width` and `height` can enter; the error names the sizes that can.
+    pub fn check(&self, (width, height): (u32, u32)) -> Result<(), String> {
         match self.fixed_size {
             Some(size) if size != (width, height) => {
                 Err(format!("the canvas is {width}x{height}; this detector takes only {}x{}", size.0, size.1))
@@ -101,11 +103,21 @@ impl Model for DetectorModel {
     }
 
     fn shape(&self, input: &Probe) -> [usize; 3] {
-        [3, input.canvas.height() as usize, input.canvas.width() as usize]
+        let (width, height) = input.letterbox.canvas;
+        [3, height as usize, width as usize]
     }
 
     fn write(&self, input: &Probe, slot: &mut [f32]) {
-        self.pixels.write(&input.canvas, slot);
+        if input.letterbox == Letterbox::identity((input.frame.width(), input.frame.height())) {
+            self.pixels.write(&input.frame, slot);
+        } else {
+            self.pixels.write(&input.letterbox.draw(&input.frame), slot);
+        }
+    }
+
+    fn picture<'a>(&self, input: &'a Probe) -> Option<Picture<'a>> {
+        let parameters = letterbox_parameters(&input.frame, &input.letterbox);
+        Some(Picture { frame: &input.frame, parameters, program: 0 })
     }
 
     fn read(
@@ -115,7 +127,8 @@ impl Model for DetectorModel {
         index: usize,
         batch: usize,
     ) -> Result<Vec<Detection>, String> {
-        let size = (input.canvas.width() as usize, input.canvas.height() as usize);
+        let (width, height) = input.letterbox.canvas;
+        let size = (width as usize, height as usize);
         let mut faces = match self.family {
             ModelFamily::Yunet => yunet::decode(outputs, index, batch, size, input.min_score)?,
             _ => scrfd::decode(outputs, index, batch, size, input.min_score)?,

@@ -12,7 +12,7 @@ pub(crate) use embedder::{CHIP, identity};
 pub use pixels::PixelWriter;
 
 use crate::Operation;
-use crate::backend::OutputView;
+use crate::backend::{OutputView, Picture};
 
 /// How requests become a tensor and outputs become results.
 pub trait Model: Send + Sync + 'static {
@@ -27,8 +27,15 @@ pub trait Model: Send + Sync + 'static {
     /// `[channels, height, width]` that `input` needs; only equal shapes share a batch.
     fn shape(&self, input: &Self::Input) -> [usize; 3];
 
-    /// Fills one item of the batch; `slot` holds `shape`'s product of values.
-    fn write(&self, input: &Self::Input, slot: &mut [f32]);
+    /// Fills one item of the batch; `slot` holds `shape`'s product of values. Not called for operations that only have pictures.
+    fn write(&self, _input: &Self::Input, _slot: &mut [f32]) {
+        unreachable!("{} is only run by backends that take pictures", self.operation().name());
+    }
+
+    /// The request as a picture, for backends that take pictures; `None` where it cannot be one.
+    fn picture<'a>(&self, _input: &'a Self::Input) -> Option<Picture<'a>> {
+        None
+    }
 
     /// Reads the result of item `index` out of the outputs of a run over `batch` items.
     fn read(

@@ -166,7 +166,12 @@ mod tests {
                     assert!(OUTPUTS.contains(&data.len()));
                     let views: Vec<_> = data
                         .iter()
-                        .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values })
+                        .map(|(shape, values)| OutputView {
+                            name: "",
+                            shape: shape.clone(),
+                            data: values,
+                            bytes: &[],
+                        })
                         .collect();
                     let faces = decode(&views, 0, 1, (256, 128), 0.5).unwrap();
                     assert_eq!(faces.len(), 1, "{levels} {anchors} {landmarks} {batch_axis}");
@@ -186,11 +191,11 @@ mod tests {
         let data = export(3, 2, true, true);
         let views: Vec<_> = data
             .iter()
-            .map(|(shape, values)| OutputView { name: "out", shape: shape.clone(), data: values })
+            .map(|(shape, values)| OutputView { name: "out", shape: shape.clone(), data: values, bytes: &[] })
             .collect();
         assert!(decode(&views[..8], 0, 1, (256, 128), 0.5).unwrap_err().contains("levels"));
         assert!(decode(&views, 0, 1, (512, 512), 0.5).unwrap_err().contains("stride 8"));
-        let odd = [OutputView { name: "odd", shape: vec![4, 3], data: &[0.0; 12] }];
+        let odd = [OutputView { name: "odd", shape: vec![4, 3], data: &[0.0; 12], bytes: &[] }];
         assert!(decode(&odd, 0, 1, (256, 128), 0.5).unwrap_err().contains("odd has 3 columns"));
     }
 }

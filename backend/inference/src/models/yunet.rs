@@ -98,7 +98,7 @@ mod tests {
         data[1].1[cell * 10..cell * 10 + 10].copy_from_slice(&kps);
         let views: Vec<_> = data
             .iter()
-            .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values })
+            .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values, bytes: &[] })
             .collect();
 
         let faces = decode(&views, 0, 1, (width, height), 0.6).unwrap();
@@ -127,7 +127,7 @@ mod tests {
         }
         let views: Vec<_> = data
             .iter()
-            .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values })
+            .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values, bytes: &[] })
             .collect();
         assert!(decode(&views, 0, 1, (64, 32), 0.0).unwrap().is_empty());
     }

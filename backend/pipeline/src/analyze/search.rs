@@ -6,12 +6,13 @@
 //! likely to be more. docs/ACCURACY.md has what each finds and costs.
 
 use super::options::Settings;
+use super::pixels::Shown;
 use super::{AnalyzeError, Analyzer, Passes, Rotate, Timings, turn};
 use futures::{StreamExt, TryStreamExt};
-use inference::{Lane, trace};
+use inference::Lane;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vision::{Detection, Frame, View, crop, nms};
+use vision::{Detection, Frame, View, nms};
 
 /// `det_score` from which an upright face settles that a picture is upright. Detectors also find a turned face now and then, with a lower score, a box that
 /// is off and landmarks that are wrong: of one portrait turned by 0, 90, 180 and 270 degrees YuNet says 0.94, nothing, 0.87 and 0.83, and SCRFD 2.5G
@@ -188,24 +189,12 @@ impl Search<'_> {
 
     /// One view, turned clockwise by `rotation`: the faces that it shows whole.
     async fn look(&self, view: View, rotation: u32) -> Result<Seen, AnalyzeError> {
-        let frame = self.frame.clone();
-        let drawn = self
-            .analyzer
-            .cpu()
-            .run(move || {
-                let _span = tracing::trace_span!(target: trace::RUN, "letterbox").entered();
-                let canvas = if view.is_whole() {
-                    view.letterbox.draw(&frame)
-                } else {
-                    view.letterbox.draw(&view.cut(&frame))
-                };
-                Arc::new(if rotation == 0 { canvas } else { crop::rotate(&canvas, rotation) })
-            })
-            .await?;
+        let drawn = self.analyzer.pixels().shown(self.frame, view, rotation, self.lane).await?;
+        let Shown { frame, letterbox } = drawn.output;
         let engine = self.analyzer.engine();
         let min_score = self.settings.min_score;
         let faint = engine.detector().min_score * FAINT;
-        let timed = engine.detect(drawn.output, faint.min(min_score), self.lane).await?;
+        let timed = engine.detect_frame(frame, letterbox, faint.min(min_score), self.lane).await?;
         let mut seen =
             Seen { queued: drawn.queued + timed.queued, drawn: drawn.ran, ran: timed.ran, ..Seen::default() };
         for face in timed.output {

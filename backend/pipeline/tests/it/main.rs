@@ -9,6 +9,7 @@ mod duplicates;
 mod enhance;
 mod manners;
 mod passes;
+mod pixels;
 mod scan;
 mod support;
 mod validation;

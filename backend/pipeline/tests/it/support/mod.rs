@@ -160,7 +160,7 @@ impl World {
 
     pub(crate) async fn faces(&self) -> Vec<Face> {
         let filter = FaceFilter { collection: "default".into(), ..FaceFilter::default() };
-        self.store.faces(&filter, None, 1000).await.unwrap()
+        self.store.faces(&filter, None, 10_000).await.unwrap()
     }
 
     /// Live jobs of a crawl.

@@ -79,8 +79,8 @@ pub(super) async fn report_quality(
         ..AnalyzeOptions::default()
     };
     let analysis = analyze(&state, bytes, &options).await?;
-    let pixels = state.services.analyzer.pixels();
-    let grey = pixels.statistics(analysis.frame.clone(), Lane::Interactive).await?.output;
+    let analyzer = state.analyzer();
+    let grey = analyzer.pixels().statistics(analysis.frame.clone(), Lane::Interactive).await?.output;
     Ok(Json(QualityAnswer {
         image: ImageInfo::of(&analysis),
         statistics: Statistics {

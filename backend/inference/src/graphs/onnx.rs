@@ -1,10 +1,16 @@
 //! Writes ONNX files: just enough of the format's protobuf encoding (onnx.proto3) for small graphs, and no dependency.
 
+use std::collections::BTreeSet;
+
 /// Element types of tensors, by their number in the format.
 #[derive(Clone, Copy, Debug)]
 pub enum Element {
     /// 32-bit float.
     Float = 1,
+    /// Unsigned byte.
+    Uint8 = 2,
+    /// 32-bit integer.
+    Int32 = 6,
     /// 64-bit integer.
     Int64 = 7,
 }
@@ -23,6 +29,8 @@ pub enum Axis {
 pub enum Attribute<'a> {
     /// A list of integers.
     Integers(&'a [i64]),
+    /// One integer.
+    Integer(i64),
 }
 
 /// A graph under construction; [`Graph::encode`] gives the bytes of an `.onnx` file.
@@ -30,6 +38,8 @@ pub enum Attribute<'a> {
 pub struct Graph {
     body: Vec<u8>,
     nodes: usize,
+    names: usize,
+    constants: BTreeSet<String>,
 }
 
 /// Operator set that the graphs use.
@@ -41,18 +51,28 @@ impl Graph {
     /// An empty graph.
     pub fn new() -> Self {
         let mut graph = Self::default();
-        bytes(&mut graph.body, 2, b"fixture");
+        bytes(&mut graph.body, 2, b"graph");
         graph
     }
 
-    /// Declares an input.
+    /// Declares an input of floats.
     pub fn input(&mut self, name: &str, shape: &[Axis]) {
-        bytes(&mut self.body, 11, &value_info(name, Element::Float, shape));
+        self.input_of(Element::Float, name, shape);
+    }
+
+    /// Declares an input.
+    pub fn input_of(&mut self, element: Element, name: &str, shape: &[Axis]) {
+        bytes(&mut self.body, 11, &value_info(name, element, shape));
+    }
+
+    /// Declares an output of floats.
+    pub fn output(&mut self, name: &str, shape: &[Axis]) {
+        self.output_of(Element::Float, name, shape);
     }
 
     /// Declares an output.
-    pub fn output(&mut self, name: &str, shape: &[Axis]) {
-        bytes(&mut self.body, 12, &value_info(name, Element::Float, shape));
+    pub fn output_of(&mut self, element: Element, name: &str, shape: &[Axis]) {
+        bytes(&mut self.body, 12, &value_info(name, element, shape));
     }
 
     /// Adds a constant of floats.
@@ -67,7 +87,39 @@ impl Graph {
         self.constant(name, Element::Int64, &[values.len() as i64], &raw);
     }
 
+    /// Adds an integer constant without dimensions, and answers its name.
+    pub fn integer(&mut self, value: i64) -> String {
+        let name = self.fresh();
+        self.constant(&name, Element::Int64, &[], &value.to_le_bytes());
+        name
+    }
+
+    /// Adds a constant row of floats, and answers its name.
+    pub fn row(&mut self, values: &[f32]) -> String {
+        let name = self.fresh();
+        self.floats(&name, &[values.len() as i64], values);
+        name
+    }
+
+    /// Adds a node, and answers the name of what it computes.
+    pub fn add(&mut self, operator: &str, inputs: &[&str], attributes: &[(&str, Attribute<'_>)]) -> String {
+        let name = self.fresh();
+        self.node(operator, inputs, &name, attributes);
+        name
+    }
+
+    /// Whether a constant of this name is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.constants.contains(name)
+    }
+
+    fn fresh(&mut self) -> String {
+        self.names += 1;
+        format!("value_{}", self.names)
+    }
+
     fn constant(&mut self, name: &str, element: Element, shape: &[i64], raw: &[u8]) {
+        self.constants.insert(name.to_owned());
         let mut tensor = Vec::new();
         for size in shape {
             integer(&mut tensor, 1, *size as u64);
@@ -103,6 +155,10 @@ impl Graph {
                     }
                     integer(&mut attribute, 20, 7);
                 }
+                Attribute::Integer(value) => {
+                    integer(&mut attribute, 3, *value as u64);
+                    integer(&mut attribute, 20, 2);
+                }
             }
             bytes(&mut node, 5, &attribute);
         }
@@ -117,7 +173,7 @@ impl Graph {
         integer(&mut opset, 2, OPSET);
         let mut model = Vec::new();
         integer(&mut model, 1, IR_VERSION);
-        bytes(&mut model, 2, b"facecrawl-testing");
+        bytes(&mut model, 2, b"facecrawl");
         bytes(&mut model, 7, &self.body);
         bytes(&mut model, 8, &opset);
         model

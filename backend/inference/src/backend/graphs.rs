@@ -1,0 +1,126 @@
+//! A backend that runs graphs of ours ([`crate::graphs`]) on one picture at a time.
+use super::onnx::{classify, show};
+use super::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
+use crate::ep::Provider;
+use crate::graphs::Parameter;
+use crate::runtime::{Runtime, log_level};
+use ort::session::builder::GraphOptimizationLevel;
+use ort::session::{Session, SessionInputValue};
+use ort::value::{PrimitiveTensorElementType, Tensor, TensorRef};
+
+/// Sessions of graphs that take a picture and parameters.
+pub struct PixelGraphs {
+    programs: Vec<Program>,
+    label: String,
+}
+
+/// A graph with the names of its inputs: the picture first, then the parameters.
+pub(super) struct Program {
+    pub(super) session: Session,
+    pub(super) inputs: Vec<String>,
+}
+
+impl PixelGraphs {
+    /// Builds a session per graph, all at one place. On a device every node must run there: a provider that would leave some to the CPU
+    /// is refused.
+    pub fn load(runtime: &Runtime, graphs: &[Vec<u8>], placement: &Placement) -> Result<Self, String> {
+        let programs = graphs.iter().map(|graph| Program::load(runtime, graph, placement));
+        Ok(Self { programs: programs.collect::<Result<_, _>>()?, label: placement.label() })
+    }
+}
+
+impl Program {
+    pub(super) fn load(runtime: &Runtime, graph: &[u8], placement: &Placement) -> Result<Self, String> {
+        let session = build(runtime, graph, placement).map_err(|e| e.to_string())?;
+        let inputs = session.inputs().iter().map(|input| input.name().to_owned()).collect();
+        Ok(Self { session, inputs })
+    }
+
+    /// The inputs with their names, in the graph's order. `owned` copies what they hold.
+    pub(super) fn inputs<'a>(
+        &self,
+        picture: &'a Picture<'_>,
+        owned: bool,
+    ) -> ort::Result<Vec<(String, SessionInputValue<'a>)>> {
+        if self.inputs.len() != picture.parameters.len() + 1 {
+            return Err(ort::Error::new(format!(
+                "the graph takes {} parameters, not {}",
+                self.inputs.len() - 1,
+                picture.parameters.len()
+            )));
+        }
+        let frame = picture.frame;
+        let shape = [1, frame.height() as usize, frame.width() as usize, 3];
+        let mut values = vec![value(&shape, frame.data(), owned)?];
+        for parameter in &picture.parameters {
+            values.push(match parameter {
+                Parameter::Indices { shape, data } => value(shape, data, owned)?,
+                Parameter::Floats { shape, data } => value(shape, data, owned)?,
+            });
+        }
+        Ok(self.inputs.iter().cloned().zip(values).collect())
+    }
+}
+
+fn value<'a, T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
+    shape: &[usize],
+    data: &'a [T],
+    owned: bool,
+) -> ort::Result<SessionInputValue<'a>> {
+    Ok(if owned {
+        Tensor::from_array((shape.to_vec(), data.to_vec()))?.into()
+    } else {
+        TensorRef::from_array_view((shape.to_vec(), data))?.into()
+    })
+}
+
+fn build(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<Session> {
+    let builder = Session::builder(runtime.environment())?
+        .with_log_level(log_level())?
+        .with_optimization_level(GraphOptimizationLevel::Level3)?
+        .with_intra_threads(1)?
+        .with_inter_threads(1)?
+        .with_intra_op_spinning(false)?
+        .with_inter_op_spinning(false)?
+        // A plan of the memory would be kept for every size of picture that comes by.
+        .with_memory_pattern(false)?
+        .with_execution_providers(placement.provider.registrations(placement)?)?;
+    let mut builder = match placement.provider {
+        Provider::Cpu => builder,
+        _ => builder.with_disable_cpu_fallback()?,
+    };
+    builder.commit_from_memory(graph)
+}
+
+impl Backend for PixelGraphs {
+    fn run(&mut self, _: BatchView<'_>, _: &mut dyn FnMut(&[OutputView<'_>])) -> Result<(), BackendError> {
+        Err(BackendError::Failed("a graph of pixels takes pictures, not tensors".to_owned()))
+    }
+
+    fn takes_pictures(&self) -> bool {
+        true
+    }
+
+    fn run_pictures(
+        &mut self,
+        pictures: &[Picture<'_>],
+        _: usize,
+        read: &mut dyn FnMut(&[OutputView<'_>]),
+    ) -> Result<(), BackendError> {
+        let failed = |error: ort::Error| classify(&error.to_string());
+        let [picture] = pictures else {
+            return Err(BackendError::Failed(format!("{} pictures at once; one is taken", pictures.len())));
+        };
+        let program = self
+            .programs
+            .get_mut(picture.program)
+            .ok_or_else(|| BackendError::Failed(format!("there is no graph {}", picture.program)))?;
+        let inputs = program.inputs(picture, false).map_err(failed)?;
+        let outputs = program.session.run(inputs).map_err(failed)?;
+        show(outputs.iter(), read)
+    }
+
+    fn device(&self) -> &str {
+        &self.label
+    }
+}

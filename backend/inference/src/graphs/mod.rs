@@ -1,0 +1,129 @@
+//! Graphs of our own, made by code: the operations on pixels for devices.
+//!
+//! Each computes what `vision` computes on the CPU, step by step: the same filters ([`vision::Taps`]) come in as inputs, levels are
+//! rounded where the CPU's bytes are, so that the results are equal but for the last bit of a float at an exact half. Only
+//! element-wise operators, `Gather` and row sums are used, with float32 throughout: convolutions and matrix products
+//! would be computed at reduced precision (TF32) by default. No operator looks at a shape, so a provider that knows them
+//! takes the whole graph: CUDA has a kernel for every one of them, on bytes too.
+//!
+//! A picture enters as `frame`, bytes `[1, height, width, 3]` of any size.
+mod enhancement;
+pub mod onnx;
+mod processing;
+mod quality;
+mod stack;
+
+pub use enhancement::{contrast, enlargement};
+pub use processing::{canvas, tensor};
+pub use quality::{Row, statistics};
+pub use stack::stack;
+
+use onnx::{Attribute, Axis, Element, Graph};
+use vision::Taps;
+
+/// A small tensor that goes into a graph beside the picture.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Parameter {
+    /// Positions.
+    Indices {
+        /// Dimensions.
+        shape: Vec<usize>,
+        /// Row-major.
+        data: Vec<i32>,
+    },
+    /// Weights and levels.
+    Floats {
+        /// Dimensions.
+        shape: Vec<usize>,
+        /// Row-major.
+        data: Vec<f32>,
+    },
+}
+
+impl Parameter {
+    /// Indices and weights of a filter along the rows' axis or the columns' axis.
+    pub fn filter(taps: Taps, axis: PixelAxis) -> [Self; 2] {
+        let Taps { count, length, indices, weights } = taps;
+        let spread = match axis {
+            PixelAxis::Rows => vec![count, length, 1, 1],
+            PixelAxis::Columns => vec![count, length, 1],
+        };
+        [
+            Self::Indices { shape: vec![count, length], data: indices },
+            Self::Floats { shape: spread, data: weights },
+        ]
+    }
+}
+
+/// An axis of `[1, height, width, 3]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PixelAxis {
+    /// Top to bottom.
+    Rows = 1,
+    /// Left to right.
+    Columns = 2,
+}
+
+/// Declares the picture.
+fn frame(graph: &mut Graph) -> &'static str {
+    let sides = [Axis::Fixed(1), Axis::Free("height"), Axis::Free("width"), Axis::Fixed(3)];
+    graph.input_of(Element::Uint8, "frame", &sides);
+    "frame"
+}
+
+/// To another element type.
+fn cast(graph: &mut Graph, value: &str, element: Element) -> String {
+    graph.add("Cast", &[value], &[("to", Attribute::Integer(element as i64))])
+}
+
+fn gather(graph: &mut Graph, value: &str, indices: &str, axis: i64) -> String {
+    graph.add("Gather", &[value, indices], &[("axis", Attribute::Integer(axis))])
+}
+
+/// Clips to 0..=255 and rounds half up, as the CPU's code does on its way back to bytes.
+fn levels(graph: &mut Graph, value: &str) -> String {
+    let (low, high, half) = (scalar(graph, 0.0), scalar(graph, 255.0), graph.row(&[0.5]));
+    let clipped = graph.add("Clip", &[value, &low, &high], &[]);
+    let raised = graph.add("Add", &[&clipped, &half], &[]);
+    graph.add("Floor", &[&raised], &[])
+}
+
+fn scalar(graph: &mut Graph, value: f32) -> String {
+    let name = format!("level_{value}");
+    if !graph.has(&name) {
+        graph.floats(&name, &[], &[value]);
+    }
+    name
+}
+
+/// Declares the inputs of a filter of `count` taps and applies it; the sum runs over the taps in their order. Bytes become floats
+/// only after they were gathered, so that a large picture is never held as floats.
+fn filtered(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis: PixelAxis) -> String {
+    let (indices, weights) = (format!("{name}_at"), format!("{name}_weight"));
+    let many = Axis::Fixed(count as i64);
+    let length = match axis {
+        PixelAxis::Rows => Axis::Free("filtered_rows"),
+        PixelAxis::Columns => Axis::Free("filtered_columns"),
+    };
+    graph.input_of(Element::Int32, &indices, &[many, length]);
+    match axis {
+        PixelAxis::Rows => graph.input(&weights, &[many, length, Axis::Fixed(1), Axis::Fixed(1)]),
+        PixelAxis::Columns => graph.input(&weights, &[many, length, Axis::Fixed(1)]),
+    }
+    let mut sum: Option<String> = None;
+    for tap in 0..count {
+        let tap = graph.integer(tap as i64);
+        let at = gather(graph, &indices, &tap, 0);
+        let weight = gather(graph, &weights, &tap, 0);
+        let mut moved = gather(graph, pixels, &at, axis as i64);
+        if pixels == "frame" {
+            moved = cast(graph, &moved, Element::Float);
+        }
+        let part = graph.add("Mul", &[&moved, &weight], &[]);
+        sum = Some(match sum {
+            None => part,
+            Some(sum) => graph.add("Add", &[&sum, &part], &[]),
+        });
+    }
+    sum.expect("a filter has a tap")
+}

@@ -1,0 +1,43 @@
+//! `image_processing`: a picture to the detector's canvas. Equals [`vision::Letterbox::draw`] and [`crate::models::PixelWriter`].
+use super::onnx::{Attribute, Axis, Element, Graph};
+use super::{PixelAxis, cast, filtered, frame, gather, levels};
+use crate::manifest::{Channels, PixelInput};
+
+/// Picture, rows' filter, columns' filter ([`vision::Letterbox::taps`]) to `canvas`, bytes `[1, height, width, 3]`.
+///
+/// Within one grey level of the CPU's canvas, which rounds exact halves in integers.
+pub fn canvas() -> Vec<u8> {
+    let mut graph = Graph::new();
+    let drawn = draw(&mut graph);
+    let bytes = cast(&mut graph, &drawn, Element::Uint8);
+    graph.node("Identity", &[&bytes], "canvas", &[]);
+    let sides = [Axis::Fixed(1), Axis::Free("canvas_height"), Axis::Free("canvas_width"), Axis::Fixed(3)];
+    graph.output_of(Element::Uint8, "canvas", &sides);
+    graph.encode()
+}
+
+/// The same to `tensor`, floats `[1, 3, height, width]`: `(level - mean) / std` in the model's channel order.
+pub fn tensor(input: &PixelInput) -> Vec<u8> {
+    let mut graph = Graph::new();
+    let mut drawn = draw(&mut graph);
+    if input.channels == Channels::Bgr {
+        graph.integers("planes", &[2, 1, 0]);
+        drawn = gather(&mut graph, &drawn, "planes", 3);
+    }
+    // As in `PixelWriter`: the manifest names mean and std in the order of the planes.
+    let scale = graph.row(&[0, 1, 2].map(|plane| 1.0 / input.std[plane]));
+    let offset = graph.row(&[0, 1, 2].map(|plane| -input.mean[plane] / input.std[plane]));
+    let scaled = graph.add("Mul", &[&drawn, &scale], &[]);
+    let moved = graph.add("Add", &[&scaled, &offset], &[]);
+    graph.node("Transpose", &[&moved], "tensor", &[("perm", Attribute::Integers(&[0, 3, 1, 2]))]);
+    let sides = [Axis::Fixed(1), Axis::Fixed(3), Axis::Free("canvas_height"), Axis::Free("canvas_width")];
+    graph.output("tensor", &sides);
+    graph.encode()
+}
+
+fn draw(graph: &mut Graph) -> String {
+    let frame = frame(graph);
+    let rows = filtered(graph, frame, ("rows", 2), PixelAxis::Rows);
+    let drawn = filtered(graph, &rows, ("columns", 2), PixelAxis::Columns);
+    levels(graph, &drawn)
+}

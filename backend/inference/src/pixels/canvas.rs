@@ -1,0 +1,56 @@
+//! `image_processing`: a picture on a detector's canvas.
+use crate::Operation;
+use crate::backend::{OutputView, Picture};
+use crate::graphs::{Parameter, PixelAxis};
+use crate::models::Model;
+use std::sync::Arc;
+use vision::{AxisTaps, Frame, Letterbox};
+
+/// Canvases, as bytes, on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct CanvasModel;
+
+/// A picture and where it goes.
+#[derive(Clone, Debug)]
+pub struct CanvasRequest {
+    /// The picture.
+    pub frame: Arc<Frame>,
+    /// Its placement.
+    pub letterbox: Letterbox,
+}
+
+/// What the graphs of `image_processing` take beside the picture.
+pub fn letterbox_parameters(frame: &Frame, letterbox: &Letterbox) -> Vec<Parameter> {
+    let AxisTaps { columns, rows } = letterbox.taps((frame.width(), frame.height()));
+    let mut parameters = Vec::from(Parameter::filter(rows, PixelAxis::Rows));
+    parameters.extend(Parameter::filter(columns, PixelAxis::Columns));
+    parameters
+}
+
+impl Model for CanvasModel {
+    type Input = CanvasRequest;
+    type Output = Arc<Frame>;
+
+    fn operation(&self) -> Operation {
+        Operation::ImageProcessing
+    }
+
+    fn shape(&self, input: &CanvasRequest) -> [usize; 3] {
+        [3, input.letterbox.canvas.1 as usize, input.letterbox.canvas.0 as usize]
+    }
+
+    fn picture<'a>(&self, input: &'a CanvasRequest) -> Option<Picture<'a>> {
+        let parameters = letterbox_parameters(&input.frame, &input.letterbox);
+        Some(Picture { frame: &input.frame, parameters, program: 0 })
+    }
+
+    fn read(
+        &self,
+        _: &CanvasRequest,
+        outputs: &[OutputView<'_>],
+        _: usize,
+        _: usize,
+    ) -> Result<Arc<Frame>, String> {
+        super::picture(outputs).map(Arc::new)
+    }
+}

@@ -1,0 +1,80 @@
+//! `image_enhancement`.
+use crate::Operation;
+use crate::backend::{OutputView, Picture};
+use crate::graphs::{Parameter, PixelAxis};
+use crate::models::Model;
+use std::sync::{Arc, OnceLock};
+use vision::enhance::{Enhanced, Plan};
+use vision::{AxisTaps, Frame, Limits};
+
+/// Enhancement on a device: graph 0 stretches the contrast, graph 1 also enlarges and sharpens.
+#[derive(Clone, Copy, Debug)]
+pub struct EnhancementModel;
+
+/// A picture and what its enhancement must keep to.
+#[derive(Debug)]
+pub struct EnhancementRequest {
+    frame: Arc<Frame>,
+    limits: Limits,
+    /// Made where the graph is run, because it looks at every pixel.
+    plan: OnceLock<Plan>,
+}
+
+impl EnhancementRequest {
+    /// To enhance `frame` within `limits`.
+    pub fn new(frame: Arc<Frame>, limits: Limits) -> Self {
+        Self { frame, limits, plan: OnceLock::new() }
+    }
+
+    /// The picture.
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    fn plan(&self) -> &Plan {
+        self.plan.get_or_init(|| Plan::of(&self.frame, &self.limits))
+    }
+}
+
+impl Model for EnhancementModel {
+    type Input = EnhancementRequest;
+    type Output = Enhanced;
+
+    fn operation(&self) -> Operation {
+        Operation::ImageEnhancement
+    }
+
+    fn shape(&self, input: &EnhancementRequest) -> [usize; 3] {
+        [3, input.frame.height() as usize, input.frame.width() as usize]
+    }
+
+    fn picture<'a>(&self, input: &'a EnhancementRequest) -> Option<Picture<'a>> {
+        let (frame, plan) = (&*input.frame, input.plan());
+        let one = |value| Parameter::Floats { shape: vec![1], data: vec![value] };
+        let mut parameters = vec![one(plan.gain), one(plan.offset)];
+        if plan.enlarges() {
+            let AxisTaps { columns, rows } = plan.upscale_taps((frame.width(), frame.height()));
+            parameters.extend(Parameter::filter(rows, PixelAxis::Rows));
+            parameters.extend(Parameter::filter(columns, PixelAxis::Columns));
+            let AxisTaps { columns, rows } = plan.blur_taps();
+            parameters.extend(Parameter::filter(columns, PixelAxis::Columns));
+            parameters.extend(Parameter::filter(rows, PixelAxis::Rows));
+        }
+        Some(Picture { frame, parameters, program: plan.enlarges().into() })
+    }
+
+    fn read(
+        &self,
+        input: &EnhancementRequest,
+        outputs: &[OutputView<'_>],
+        _: usize,
+        _: usize,
+    ) -> Result<Enhanced, String> {
+        let frame = super::picture(outputs)?;
+        let plan = input.plan();
+        if (frame.width(), frame.height()) != plan.size {
+            return Err(format!("the picture is {frame:?} instead of {:?}", plan.size));
+        }
+        Ok(Enhanced { frame, scale: if plan.enlarges() { plan.scale } else { 1.0 } })
+    }
+}

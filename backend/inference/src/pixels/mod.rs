@@ -1,0 +1,23 @@
+//! The operations on whole pictures as models: what is sent to a device's graph and what comes back. The graphs are in
+//! [`crate::graphs`], the same on the CPU in [`vision`].
+mod canvas;
+mod enhancement;
+mod statistics;
+
+pub use canvas::{CanvasModel, CanvasRequest, letterbox_parameters};
+pub use enhancement::{EnhancementModel, EnhancementRequest};
+pub use statistics::StatisticsModel;
+
+use crate::backend::OutputView;
+use vision::Frame;
+
+/// The one output of bytes `[1, height, width, 3]` as a frame.
+fn picture(outputs: &[OutputView<'_>]) -> Result<Frame, String> {
+    let [output] = outputs else { return Err(format!("{} outputs instead of one picture", outputs.len())) };
+    let [1, height, width, 3] = output.shape[..] else {
+        return Err(format!("the output is {:?}, which is no picture", output.shape));
+    };
+    let side = |length: usize| u32::try_from(length).map_err(|_| format!("a side of {length} pixels"));
+    Frame::new(side(width)?, side(height)?, output.bytes.to_vec())
+        .ok_or_else(|| format!("the output {:?} holds {} bytes", output.shape, output.bytes.len()))
+}

@@ -1,0 +1,76 @@
+//! Operations on whole pictures through the analyzer, on a device (the CPU's provider stands in for it) and when the device fails.
+
+use crate::support::photograph;
+use inference::{Engine, Lane, Manifest, Operation, ResolvedPack, StandIn};
+use pipeline::{AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Rotate};
+use std::sync::Arc;
+use vision::{Frame, Letterbox, Limits};
+
+async fn analyzer(stand_in: StandIn, force_gpu_only: bool) -> Option<Analyzer> {
+    let directory = testing::models_dir()?;
+    let start = move || {
+        let manifest = Manifest::builtin();
+        let pack = ResolvedPack::verify(manifest.pack("compact").unwrap(), &directory).unwrap();
+        let gpu_operations = match stand_in {
+            StandIn::None => Vec::new(),
+            _ => Operation::ALL.to_vec(),
+        };
+        let config = inference::Config {
+            dylib_path: Some(testing::library()),
+            gpu_operations,
+            gpu_batch_size: 4,
+            stand_in,
+            force_gpu_only,
+            ..inference::Config::default()
+        };
+        Engine::start(&config, &pack).unwrap()
+    };
+    let engine = tokio::task::spawn_blocking(start).await.unwrap();
+    Some(Analyzer::new(engine, pipeline::Config::default()))
+}
+
+fn portrait() -> Arc<Frame> {
+    Arc::new(vision::decode(&photograph("obama_small.jpg"), &Limits::default()).unwrap().frame)
+}
+
+#[tokio::test]
+async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
+    let Some(failing) = analyzer(StandIn::Failing, false).await else { return };
+    let (pixels, frame, lane) = (failing.pixels(), portrait(), Lane::Interactive);
+    let statistics = pixels.statistics(frame.clone(), lane).await.unwrap().output;
+    assert_eq!(statistics, vision::quality::grey_statistics(&frame));
+    let enhanced = pixels.enhance(frame.clone(), lane).await.unwrap().output;
+    assert_eq!(enhanced.frame, vision::enhance::enhance(&frame, &Limits::default()).frame);
+    let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
+    assert_eq!(*pixels.canvas(frame.clone(), letterbox, lane).await.unwrap().output, letterbox.draw(&frame));
+}
+
+#[tokio::test]
+async fn a_device_that_is_forced_is_not_replaced() {
+    let Some(forced) = analyzer(StandIn::Failing, true).await else { return };
+    let error = forced.pixels().statistics(portrait(), Lane::Interactive).await.unwrap_err();
+    assert!(matches!(error, AnalyzeError::Run(_)), "{error}");
+}
+
+#[tokio::test]
+async fn everything_on_devices_finds_the_faces_of_the_cpu() {
+    let Some(device) = analyzer(StandIn::Cpu, true).await else { return };
+    let cpu = analyzer(StandIn::None, false).await.unwrap();
+    assert!(device.engine().detects_frames());
+    let options =
+        AnalyzeOptions { rotate: Rotate::Auto, enhance: Enhance::Auto, ..AnalyzeOptions::default() };
+    for name in ["obama.jpg", "rotate_rot_90.jpg", "group_13.jpg", "view.jpg"] {
+        let [a, b] = [&device, &cpu].map(|analyzer| {
+            let bytes = photograph(name).into();
+            analyzer.analyze(bytes, &options, Lane::Interactive)
+        });
+        let (a, b) = (a.await.unwrap(), b.await.unwrap());
+        assert_eq!((a.faces.len(), a.rotation), (b.faces.len(), b.rotation), "{name}");
+        for (a, b) in a.faces.iter().zip(&b.faces) {
+            assert!((a.detection.det_score - b.detection.det_score).abs() < 1e-3, "{name}");
+            assert!((a.detection.bbox.x - b.detection.bbox.x).abs() < 0.5, "{name}");
+            let alike = a.embedding.as_ref().unwrap().similarity(b.embedding.as_ref().unwrap()).unwrap();
+            assert!(alike > 0.999, "{name}: {alike}");
+        }
+    }
+}
