@@ -1,7 +1,7 @@
 //! Which providers an operation may try, and on which devices.
 use crate::ep::Provider;
 use crate::runtime::Runtime;
-use crate::{Config, StandIn};
+use crate::{Config, Operation, StandIn};
 
 /// The providers to try, best first.
 pub(super) fn candidates(config: &Config) -> &'static [Provider] {
@@ -36,7 +36,35 @@ pub(super) fn first_that_works<T>(
     Err(reasons.join("; "))
 }
 
-/// Bytes of device memory for one session: an equal share for every operation that asked for a GPU.
-pub(super) fn memory_share(config: &Config) -> usize {
-    (config.memory_limit_gb * f64::from(1 << 30)) as usize / config.gpu_operations.len().max(1)
+/// Bytes of device memory for a session of `operation`: a share for every operation that asked for a GPU, where a model counts four
+/// times as much as an operation on pictures. Batches of activations need it; a picture at a time does not.
+pub(super) fn memory_share(config: &Config, operation: Operation) -> usize {
+    let weight = |operation: Operation| match operation {
+        Operation::FaceDetection | Operation::FaceEmbedding => 4,
+        Operation::ImageProcessing | Operation::ImageEnhancement | Operation::QualityChecks => 1,
+    };
+    let own = weight(operation);
+    let all: usize = config.gpu_operations.iter().copied().map(weight).sum();
+    let whole = (config.memory_limit_gb * f64::from(1 << 30)) as usize;
+    whole / all.max(own) * own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_get_most_of_the_memory() {
+        let config = |operations: &[Operation]| Config {
+            gpu_operations: operations.to_vec(),
+            memory_limit_gb: 11.0,
+            ..Config::default()
+        };
+        let gib = |bytes: usize| bytes >> 30;
+        let all = config(&Operation::ALL);
+        assert_eq!(gib(memory_share(&all, Operation::FaceDetection)), 4);
+        assert_eq!(gib(memory_share(&all, Operation::QualityChecks)), 1);
+        let one = config(&[Operation::FaceEmbedding]);
+        assert_eq!(gib(memory_share(&one, Operation::FaceEmbedding)), 11);
+    }
 }

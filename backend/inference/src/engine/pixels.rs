@@ -108,7 +108,7 @@ fn place_one<M: Model>(
         let placement = Placement {
             provider: provider.for_pixels()?,
             device_id,
-            memory_limit: memory_share(config),
+            memory_limit: memory_share(config, operation),
             ..Placement::CPU
         };
         let mut graphs = PixelGraphs::load(runtime, &programs, &placement)?;

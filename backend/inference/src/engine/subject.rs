@@ -160,7 +160,7 @@ impl<'a, M: Model> Subject<'a, M> {
         if provider == Provider::Cpu {
             return cpu(self.config);
         }
-        let memory_limit = memory_share(self.config);
+        let memory_limit = memory_share(self.config, self.model.operation());
         Placement { provider, device_id, memory_limit, ..Placement::CPU }
     }
 
