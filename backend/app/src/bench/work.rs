@@ -142,8 +142,15 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
     let mut faces = 0;
     match operation {
         Operation::FaceDetection => {
-            let canvas = canvas(analyzer, frame, &mut stages).await?;
-            let found = engine.detect(canvas, engine.detector().min_score, Lane::Background).await?;
+            let min_score = engine.detector().min_score;
+            // As the pipeline does: where both operations share a device, the picture crosses to it once, and the canvas is part of the run.
+            let found = if engine.detects_frames() {
+                let letterbox = letterbox(analyzer, &frame);
+                engine.detect_frame(frame, letterbox, min_score, Lane::Background).await?
+            } else {
+                let canvas = canvas(analyzer, frame, &mut stages).await?;
+                engine.detect(canvas, min_score, Lane::Background).await?
+            };
             *stages.entry("queue").or_default() += found.queued;
             stages.insert("detect", found.ran);
             faces = found.output.len();
@@ -168,15 +175,20 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
     Ok(Sample { took: asked.elapsed(), faces, stages })
 }
 
+/// The frame's place on the detector's canvas.
+fn letterbox(analyzer: &Analyzer, frame: &Frame) -> Letterbox {
+    let side = analyzer.config().det_size;
+    let size = analyzer.engine().detector().fixed_size.unwrap_or((side, side));
+    Letterbox::fit((frame.width(), frame.height()), size)
+}
+
 /// The frame on the detector's canvas.
 async fn canvas(
     analyzer: &Analyzer,
     frame: Arc<Frame>,
     stages: &mut BTreeMap<&'static str, Duration>,
 ) -> anyhow::Result<Arc<Frame>> {
-    let side = analyzer.config().det_size;
-    let size = analyzer.engine().detector().fixed_size.unwrap_or((side, side));
-    let letterbox = Letterbox::fit((frame.width(), frame.height()), size);
+    let letterbox = letterbox(analyzer, &frame);
     let drawn = analyzer.pixels().canvas(frame, letterbox, Lane::Background).await?;
     stages.extend([("queue", drawn.queued), ("letterbox", drawn.ran)]);
     Ok(drawn.output)
