@@ -21,6 +21,13 @@ pub(super) struct Worker<M: Model> {
     retired: bool,
 }
 
+/// Entries that run together.
+struct Part<M: Model> {
+    entries: Vec<Entry<M>>,
+    /// Whether it is half of a batch that failed.
+    halved: bool,
+}
+
 impl<M: Model> Worker<M> {
     pub(super) fn new(shared: Arc<Shared<M>>, device: Device) -> Self {
         let buckets = buckets(shared.limits.max_batch);
@@ -55,11 +62,20 @@ impl<M: Model> Worker<M> {
 
     /// Answers every entry of `batch`.
     pub(super) fn serve(&mut self, batch: Vec<Entry<M>>) {
-        let mut parts = self.split(batch);
+        let parts = self.split(batch, false);
+        self.serve_parts(parts);
+    }
+
+    /// Answers every entry of `parts`, the last part first.
+    fn serve_parts(&mut self, mut parts: Vec<Part<M>>) {
         while let Some(part) = parts.pop() {
+            if part.entries.len() > self.ceiling() {
+                parts.extend(self.split(part.entries, part.halved));
+                continue;
+            }
             let started = Instant::now();
             let outcome = self.guard(|device, tensor, buckets, model| {
-                attempt(model, &mut *device.primary, tensor, buckets, &part)
+                attempt(model, &mut *device.primary, tensor, buckets, &part.entries)
             });
             parts.extend(self.settle(part, outcome, started));
         }
@@ -78,14 +94,28 @@ impl<M: Model> Worker<M> {
     }
 
     /// Answers, hands to the fallback, or returns smaller parts to try, last first.
-    fn settle(&mut self, part: Vec<Entry<M>>, outcome: Outcome<M>, started: Instant) -> Vec<Vec<Entry<M>>> {
+    fn settle(&mut self, part: Part<M>, outcome: Outcome<M>, started: Instant) -> Vec<Part<M>> {
+        let Part { mut entries, halved } = part;
         match outcome {
-            Ok(results) => self.answer(part, results, started),
-            Err(BackendError::OutOfMemory(reason)) if part.len() > 1 => {
-                self.lower(part.len(), &reason);
-                return self.split(part);
+            Ok(results) => self.answer(entries, results, started),
+            Err(BackendError::OutOfMemory(reason)) if entries.len() > 1 => {
+                self.lower(entries.len(), &reason);
+                return self.split(entries, halved);
             }
-            Err(error) => self.fall_back(part, &error, started),
+            // One input may be what the device fails on. Half of the batch is tried once, so that a device that fails on
+            // everything does not fail at every size.
+            Err(BackendError::Failed(reason)) if entries.len() > 1 && !halved => {
+                tracing::warn!(
+                    operation = self.shared.operation(),
+                    device = self.device.primary.device(),
+                    requests = entries.len(),
+                    reason,
+                    "the run failed; it is repeated in halves"
+                );
+                let second = entries.split_off(entries.len().div_ceil(2));
+                return [second, entries].map(|entries| Part { entries, halved: true }).into();
+            }
+            Err(error) => self.fall_back(entries, &error, started),
         }
         Vec::new()
     }
@@ -108,18 +138,17 @@ impl<M: Model> Worker<M> {
         let outcome = self.guard(|device, _, buckets, model| {
             super::run::execute(model, &mut *device.primary, tensor, buckets, &batch)
         });
-        for part in self.settle(batch, outcome, started).into_iter().rev() {
-            self.serve(part);
-        }
+        let parts = self.settle(Part { entries: batch, halved: false }, outcome, started);
+        self.serve_parts(parts);
     }
 
     /// Parts that the device has memory for, the oldest last.
-    fn split(&self, batch: Vec<Entry<M>>) -> Vec<Vec<Entry<M>>> {
+    fn split(&self, batch: Vec<Entry<M>>, halved: bool) -> Vec<Part<M>> {
         let mut parts = Vec::new();
         let mut rest = batch;
         while !rest.is_empty() {
             let tail = rest.split_off(rest.len().min(self.ceiling()));
-            parts.push(std::mem::replace(&mut rest, tail));
+            parts.push(Part { entries: std::mem::replace(&mut rest, tail), halved });
         }
         parts.reverse();
         parts

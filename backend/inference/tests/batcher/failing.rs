@@ -3,6 +3,7 @@ use crate::support::*;
 use inference::backend::BackendError;
 use inference::batcher::{Batcher, Device, Limits};
 use inference::{Lane, RunError};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,5 +114,45 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
         }
         // At most what it ran, and what was prepared for it.
         assert!(failed <= 2, "{failed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_it() {
+    for prefetch in [false, true] {
+        let (gate, controls) = gate();
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let device =
+            Doubler { gate: Some(gate), sizes: sizes.clone(), fails_on: Some(2.0), ..Default::default() };
+        let limits = Limits { max_batch: 4, prefetch, ..ONE_BY_ONE };
+        let batcher = start(vec![device], limits);
+        let ask = |number| {
+            let own = batcher.clone();
+            tokio::spawn(async move { own.run(Ask { number, width: 3 }, Lane::Background).await })
+        };
+        let first = ask(9.0);
+        assert_eq!(controls.next(), [9.0]);
+        // In this order: the next is sent when the one before waits or is written.
+        let mut tasks = Vec::new();
+        for (at, number) in [1.0, 2.0, 3.0, 4.0].into_iter().enumerate() {
+            tasks.push(ask(number));
+            while batcher.waiting() + batcher.model().written.load(Ordering::SeqCst) < at + 2 {
+                tokio::task::yield_now().await;
+            }
+        }
+        for _ in 0..3 {
+            controls.release();
+            controls.next();
+        }
+        controls.release();
+        let mut answers = Vec::new();
+        for task in tasks {
+            answers.push(task.await.unwrap().map(|found| found.output).ok());
+        }
+        assert_eq!(answers, [None, None, Some(6.0), Some(8.0)], "prefetch {prefetch}");
+        assert_eq!(first.await.unwrap().unwrap().output, 18.0);
+        // The batch, its halves padded to the bucket, and never a run per request.
+        assert_eq!(*sizes.lock().unwrap(), [1, 4, 4, 4]);
+        batcher.ready().unwrap();
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct Doubler {
     pub(crate) gate: Option<Gate>,
     pub(crate) memory_for: Option<usize>,
     pub(crate) fails_with: Option<BackendError>,
+    /// A run that holds this number fails.
+    pub(crate) fails_on: Option<f32>,
     pub(crate) sizes: Arc<Mutex<Vec<usize>>>,
 }
 
@@ -97,6 +99,9 @@ impl Backend for Doubler {
         }
         if let Some(error) = &self.fails_with {
             return Err(error.clone());
+        }
+        if self.fails_on.is_some_and(|number| numbers.contains(&number)) {
+            return Err(BackendError::Failed("this number is too much".into()));
         }
         assert!(numbers[0] >= 0.0, "a negative number breaks this device");
         let doubled: Vec<f32> = numbers.iter().map(|n| n * 2.0).collect();
