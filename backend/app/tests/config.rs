@@ -379,3 +379,28 @@ fn no_variable_of_the_contract_is_missing() {
             .all(|variable| !variable.meaning.is_empty() && !variable.meaning.contains(variable.name))
     );
 }
+
+#[test]
+fn recipes_come_from_the_file() {
+    let url = |text: &str| text.parse::<url::Url>().unwrap();
+    let recipe = "port = 9000\n[[recipe]]\nhosts = [\"*.example.org\"]\nimages = [\"img.photo\"]\n[[recipe]]\nhosts = [\"a.test\"]\n";
+    let loaded = Layers::new().file(recipe).ok();
+    assert_eq!(loaded.settings.service.port, 9000);
+    assert!(loaded.settings.crawls().recipes.of(&url("http://www.example.org/")).is_some());
+    assert!(loaded.settings.crawls().recipes.of(&url("http://b.test/")).is_none());
+    for (text, parts) in [
+        (
+            "[[recipe]]\nhosts = [\"a.test\"]\ndrop = [\"div >\"]",
+            &["facecrawl.toml", "recipe 1, drop: \"div >\" is not a selector"][..],
+        ),
+        (
+            "[[recipe]]\nimages = [\"img\"]",
+            &["hosts", "[[recipe]] table with hosts and any of images, links and drop"],
+        ),
+        ("[[recipe]]\nhosts = [\"a.test\"]\nimage = [\"img\"]", &["image", "[[recipe]] table"]),
+        ("recipe = 3", &["[[recipe]] table"]),
+        ("[[recipes]]\nhosts = []", &["unknown key `recipes`"]),
+    ] {
+        assert_says(&Layers::new().file(text).mistake(), parts);
+    }
+}

@@ -4,6 +4,7 @@
 //! resolved at the end, when `<base href>` is known for certain (`resolve`).
 pub(crate) mod charset;
 mod css;
+mod gate;
 mod json_ld;
 mod picture;
 mod reader;
@@ -14,6 +15,7 @@ mod tests;
 mod text;
 
 use crate::Directives;
+use crate::recipes::SiteRecipe;
 use url::Url;
 
 pub use resolve::{has_image_extension, is_page_path};
@@ -40,7 +42,7 @@ pub struct ImageCandidate {
     /// Absolute, normalised.
     pub url: Url,
     /// Which form it was found in: `src`, `srcset`, `picture`, `lazy`, `noscript`, `og:image`, `twitter:image`, `json-ld`, `image_src`,
-    /// `css`, `poster`, `link`, `svg`.
+    /// `css`, `poster`, `link`, `svg`, `itemprop`, `recipe`.
     pub found_in: &'static str,
     /// Alternative text.
     pub alt: Option<String>,
@@ -63,11 +65,17 @@ pub struct Page {
     pub feeds: Vec<Url>,
 }
 
-/// Reads a page. `content_type` is the header's value; `agent` our product token.
+/// Reads a page. `content_type` is the header's value; `agent` our product token; `recipe` what is known of the site's markup.
 ///
 /// Any bytes are a page: broken markup is read as a browser would, and what cannot be read is left out.
-pub fn extract_page(html: &[u8], url: &Url, content_type: Option<&str>, agent: &str) -> Page {
+pub fn extract_page(
+    html: &[u8],
+    url: &Url,
+    content_type: Option<&str>,
+    agent: &str,
+    recipe: Option<&SiteRecipe>,
+) -> Page {
     let (text, encoding) = charset::decode(html, content_type);
-    let found = reader::read(&text, agent);
+    let found = reader::read(&text, agent, recipe);
     resolve::resolve(found, url, encoding)
 }

@@ -137,9 +137,14 @@ impl FetchError {
 pub trait HopPolicy: Send + Sync {
     /// May this hop be sent now? Waits for its turn when that is near.
     async fn admit(&self, url: &Url) -> Result<(), FetchError>;
-    /// The head of the answer has arrived (`status`), or the hop failed (`None`). Told once for every hop that was admitted, unless the
-    /// fetch itself is dropped.
+    /// The head of the answer has arrived (`status`), or the hop failed (`None`). Every hop that was admitted ends with exactly one of this
+    /// and [`Self::abandoned`].
     async fn finished(&self, url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration);
+    /// The fetch was dropped before the hop's answer came, or before `finished` had been told all of it. Called while dropping, so it must
+    /// not block.
+    fn abandoned(&self, url: &Url) {
+        let _ = url;
+    }
 }
 
 /// Lets every hop pass (the guard still applies).

@@ -56,7 +56,8 @@ fn domain(url: &Url) -> Option<&str> {
     }
 }
 
-fn listed(entry: &str, url: &Url) -> bool {
+/// Whether an entry of an allow list names the URL's host.
+pub(crate) fn listed(entry: &str, url: &Url) -> bool {
     let Some(host) = url.host_str().map(|h| h.trim_end_matches('.')) else { return false };
     let entry = entry.trim();
     let (name, port) = match entry.rsplit_once(':') {

@@ -15,6 +15,8 @@ use url::Url;
 pub const MAX_URLS: usize = 50_000;
 /// Bytes that are read of one file after unpacking (the protocol's limit); the rest is ignored.
 pub const MAX_BYTES: usize = 50 << 20;
+/// Bytes that are searched for the first element.
+const HEAD: u64 = 4096;
 
 /// What a sitemap or a feed names. Everything is absolute, normalised, in document order and unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +63,36 @@ pub fn parse(body: &[u8], url: &Url) -> Sitemap {
         read_xml(&text, &mut gather);
     }
     gather.finish()
+}
+
+/// Local name of the first element of an XML file, gzip or not, in lower case; `None` when it does not begin like XML.
+pub fn root(body: &[u8]) -> Option<String> {
+    let mut head = Vec::new();
+    if body.starts_with(&[0x1f, 0x8b]) {
+        let _ = flate2::read::MultiGzDecoder::new(body).take(HEAD).read_to_end(&mut head);
+    } else {
+        head.extend_from_slice(&body[..body.len().min(HEAD as usize)]);
+    }
+    let (text, _) = charset::decode(&head, None);
+    let text = text.trim_start();
+    if !text.starts_with('<') {
+        return None;
+    }
+    let mut reader = Reader::from_str(text);
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(tag) | Event::Empty(tag)) => {
+                return Some(String::from_utf8_lossy(tag.local_name().as_ref()).to_ascii_lowercase());
+            }
+            Ok(Event::Eof) | Err(_) => return None,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Whether an element of this name is the root of a sitemap or a feed.
+pub fn is_root(name: &str) -> bool {
+    matches!(name, "urlset" | "sitemapindex" | "rss" | "feed" | "rdf")
 }
 
 fn is_url(text: &str) -> bool {

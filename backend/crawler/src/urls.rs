@@ -83,15 +83,10 @@ pub fn normalise(mut url: Url) -> Url {
     if let Some(path) = normal_path(url.path()) {
         url.set_path(&path);
     }
-    match url.query() {
-        Some("") => url.set_query(None),
-        Some(query) if query.split('&').any(is_tracking) => {
-            let kept: Vec<&str> = query.split('&').filter(|p| !is_tracking(p)).collect();
-            let kept = (!kept.is_empty()).then(|| kept.join("&"));
-            url.set_query(kept.as_deref());
-        }
-        _ => {}
+    if url.query() == Some("") {
+        url.set_query(None);
     }
+    retain_parameters(&mut url, |p| !is_tracking(p));
     url
 }
 
@@ -156,6 +151,61 @@ fn is_tracking(parameter: &str) -> bool {
     key.starts_with("utm_") || TRACKING.binary_search(&key.as_str()).is_ok()
 }
 
+/// What a link does with the last slash of its path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrailingSlash {
+    /// `/a` and `/a/` are two pages.
+    #[default]
+    Keep,
+    /// `/a/` is `/a`.
+    Remove,
+    /// `/a` is `/a/`, unless it ends like a file (`/a.html`).
+    Add,
+}
+
+/// How links to pages are spelled beyond `normalise`: rules that do not hold for every server, so the operator chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spelling {
+    /// The last slash.
+    pub trailing_slash: TrailingSlash,
+    /// Names of query parameters that make no other page; capitals count.
+    pub drop_parameters: Vec<String>,
+}
+
+impl Spelling {
+    /// The link as it is followed.
+    pub fn apply(&self, mut url: Url) -> Url {
+        let path = url.path();
+        let last = path.rsplit('/').next().unwrap_or_default();
+        let path = match self.trailing_slash {
+            TrailingSlash::Remove if last.is_empty() && path.len() > 1 => {
+                Some(path.trim_end_matches('/').to_owned())
+            }
+            TrailingSlash::Add if !last.is_empty() && !last.contains('.') => Some(format!("{path}/")),
+            _ => None,
+        };
+        if let Some(path) = path {
+            url.set_path(&path);
+        }
+        retain_parameters(&mut url, |p| {
+            let name = p.split('=').next().unwrap_or_default();
+            !self.drop_parameters.iter().any(|drop| drop == name)
+        });
+        url
+    }
+}
+
+/// Keeps the order and the bytes of the parameters that stay.
+fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
+    let Some(query) = url.query() else { return };
+    if query.split('&').all(&keep) {
+        return;
+    }
+    let kept: Vec<&str> = query.split('&').filter(|p| keep(p)).collect();
+    let kept = (!kept.is_empty()).then(|| kept.join("&"));
+    url.set_query(kept.as_deref());
+}
+
 /// `host:port` of the server that answers, lower case; the unit of politeness (scheme included when not https: `http://host:port`).
 pub fn host_key(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
@@ -164,6 +214,24 @@ pub fn host_key(url: &Url) -> String {
         "https" => format!("{host}:{port}"),
         scheme => format!("{scheme}://{host}:{port}"),
     }
+}
+
+/// The directory that a page counts in when a crawl bounds pages per directory: its folder, or the whole path where a query makes the
+/// page. Runs of digits count as one, so that `/calendar/2031/05/` and `/calendar/2031/06/` are one directory.
+pub fn directory(url: &Url) -> String {
+    let path = match url.query() {
+        Some(_) => url.path(),
+        None => url.path().rsplit_once('/').map_or("", |(folder, _)| folder),
+    };
+    let mut name = String::with_capacity(path.len());
+    for c in path.chars() {
+        match c {
+            '0'..='9' if name.ends_with('#') => {}
+            '0'..='9' => name.push('#'),
+            c => name.push(c),
+        }
+    }
+    format!("{}{name}{}", host_key(url), if url.query().is_some() { "?" } else { "/" })
 }
 
 /// The reason code when the URL looks like a trap (`url_too_long`, `path_too_deep`, `repeated_segments`, `too_many_parameters`).
@@ -251,6 +319,34 @@ mod tests {
     }
 
     #[test]
+    fn the_operator_chooses_the_spelling_of_links() {
+        let spell = |trailing_slash, text: &str| {
+            let spelling = Spelling { trailing_slash, drop_parameters: vec!["sort".into(), "view".into()] };
+            spelling.apply(parse(text).unwrap()).to_string().replace("http://example.com", "")
+        };
+        for (text, kept, removed, added) in [
+            ("http://example.com", "/", "/", "/"),
+            ("http://example.com/a/", "/a/", "/a", "/a/"),
+            ("http://example.com/a", "/a", "/a", "/a/"),
+            ("http://example.com/a//?x=1", "/a//?x=1", "/a?x=1", "/a//?x=1"),
+            ("http://example.com/a.html", "/a.html", "/a.html", "/a.html"),
+            (
+                "http://example.com/a.html?sort=up&view&Sort=1&sorted=2",
+                "/a.html?Sort=1&sorted=2",
+                "/a.html?Sort=1&sorted=2",
+                "/a.html?Sort=1&sorted=2",
+            ),
+            ("http://example.com/?view=list", "/", "/", "/"),
+        ] {
+            assert_eq!(spell(TrailingSlash::Keep, text), kept);
+            assert_eq!(spell(TrailingSlash::Remove, text), removed);
+            assert_eq!(spell(TrailingSlash::Add, text), added);
+        }
+        let url = parse("http://example.com/a/?b=2&a=1").unwrap();
+        assert_eq!(Spelling::default().apply(url.clone()), url);
+    }
+
+    #[test]
     fn tracking_names_are_sorted_for_the_search() {
         assert!(TRACKING.is_sorted());
     }
@@ -262,6 +358,19 @@ mod tests {
         assert_eq!(key("https://example.com:8443/a"), "example.com:8443");
         assert_eq!(key("http://example.com/a"), "http://example.com:80");
         assert_eq!(key("http://[::1]:8080/"), "http://[::1]:8080");
+    }
+
+    #[test]
+    fn pages_that_differ_in_numbers_or_queries_share_a_directory() {
+        let name = |path: &str| directory(&parse(&format!("http://example.com{path}")).unwrap());
+        assert_eq!(name("/"), "http://example.com:80/");
+        assert_eq!(name("/a/b.html"), "http://example.com:80/a/");
+        assert_eq!(name("/calendar/2031/05/"), "http://example.com:80/calendar/#/#/");
+        assert_eq!(name("/calendar/2031/06/1"), name("/calendar/2032/12/31"));
+        assert_eq!(name("/list?page=1"), "http://example.com:80/list?");
+        assert_eq!(name("/list?page=1&view=2"), name("/list?sort=up"));
+        assert_ne!(name("/list"), name("/list?page=1"));
+        assert_ne!(name("/v1/a"), name("/w1/a"));
     }
 
     #[test]

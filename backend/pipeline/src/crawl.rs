@@ -5,7 +5,7 @@ mod options;
 mod reconcile;
 mod seeds;
 
-pub use options::{CrawlOptions, Dedupe};
+pub use options::{CrawlOptions, Dedupe, Sitemaps};
 pub use reconcile::Reconciled;
 
 use crate::jobs::payload::{ImageJob, PageJob};
@@ -31,6 +31,10 @@ pub struct Config {
     pub robots_retry: Duration,
     /// Longest delay that a host's slowness, robots.txt or `Retry-After` can impose.
     pub longest_delay: Duration,
+    /// What is known of sites' markup: `[[recipe]]` in `facecrawl.toml`.
+    pub recipes: crawler::Recipes,
+    /// `CRAWL_TRAILING_SLASH`, `CRAWL_DROP_PARAMETERS`: how links to pages are spelled.
+    pub spelling: crawler::urls::Spelling,
 }
 
 impl Default for Config {
@@ -41,6 +45,8 @@ impl Default for Config {
             robots_ttl: Duration::from_secs(24 * 3600),
             robots_retry: Duration::from_secs(30),
             longest_delay: Duration::from_secs(3600),
+            recipes: crawler::Recipes::default(),
+            spelling: crawler::urls::Spelling::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The job bodies: `scan_page` and `scan_image`.
 
 mod context;
+mod harvest;
 mod hops;
 mod image;
 pub(crate) mod ledger;

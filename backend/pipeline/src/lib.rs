@@ -9,5 +9,5 @@ pub use analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Passes, Pixels, Rotate,
     Timings,
 };
-pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe};
+pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe, Sitemaps};
 pub use ingest::{Ingest, IngestError, Ingested, Scan};

@@ -7,6 +7,7 @@ pub mod blobs;
 pub mod collections;
 pub mod crawls;
 pub mod database;
+mod directories;
 mod erasure;
 pub mod error;
 pub mod faces;

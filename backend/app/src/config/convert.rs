@@ -91,6 +91,11 @@ impl Settings {
     pub fn crawls(&self) -> pipeline::crawl::Config {
         pipeline::crawl::Config {
             default_delay: Duration::from_millis(self.crawl.delay_ms),
+            recipes: self.recipes.clone(),
+            spelling: crawler::urls::Spelling {
+                trailing_slash: self.crawl.trailing_slash,
+                drop_parameters: self.crawl.drop_parameters.clone(),
+            },
             ..pipeline::crawl::Config::default()
         }
     }

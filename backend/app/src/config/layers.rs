@@ -132,7 +132,8 @@ fn file_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Vec<Co
         Err(error) => return Err(wrong(error.to_string())),
     };
     let data = Toml::string(&text).data().map_err(|error| wrong(error.to_string().trim().to_owned()))?;
-    let values: Dict = data.into_values().flatten().collect();
+    let mut values: Dict = data.into_values().flatten().collect();
+    values.remove(super::recipes::KEY);
     let unknown: Vec<ConfigError> = values
         .keys()
         .filter(|key| !variables.iter().any(|variable| variable.key() == **key))

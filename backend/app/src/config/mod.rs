@@ -11,6 +11,7 @@ mod layers;
 pub mod mask;
 pub mod parse;
 mod performance;
+mod recipes;
 mod settings;
 mod variable;
 
@@ -38,7 +39,8 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     let mut reader = variable::Reader { figment: &figment, errors: Vec::new(), resolved: Vec::new() };
     let settings = Settings::read(&mut reader);
     let variable::Reader { errors, resolved, .. } = reader;
-    let Some(settings) = settings else { return Err(ConfigErrors(errors)) };
+    let Some(mut settings) = settings else { return Err(ConfigErrors(errors)) };
+    settings.recipes = recipes::read(sources)?;
     let resolved = performance::show(&settings, resolved);
     let loaded = Loaded { settings, resolved };
     let contradictions = contradictions::find(&loaded);

@@ -2,6 +2,7 @@
 use super::parse::Parser;
 use super::parse::{checked, choice, flag, list, multiple, number, optional, path, text, typed, url};
 use super::variable::{Reader, Variable, settings};
+use crawler::urls::TrailingSlash;
 use inference::{GpuBackend, PerformanceMode};
 use ipnet::IpNet;
 use pipeline::Passes;
@@ -40,6 +41,8 @@ const BACKENDS: &[(&str, GpuBackend)] = &[
 ];
 const MODES: &[(&str, PerformanceMode)] =
     &[("latency", PerformanceMode::Latency), ("throughput", PerformanceMode::Throughput)];
+const SLASHES: &[(&str, TrailingSlash)] =
+    &[("keep", TrailingSlash::Keep), ("remove", TrailingSlash::Remove), ("add", TrailingSlash::Add)];
 const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 
 /// A URL that is nothing but its origin.
@@ -143,6 +146,10 @@ settings! {
             allow_private: Vec<IpNet> = CRAWL_ALLOW_PRIVATE, "", list(typed("a range"), "address ranges like 10.0.0.0/8, comma-separated");
             /// `CRAWL_PORTS`: Ports that may be reached, comma-separated.
             ports: Vec<u16> = CRAWL_PORTS, "80,443", list(number(1..=65535), "ports from 1 to 65535, comma-separated");
+            /// `CRAWL_TRAILING_SLASH`: What links to pages do with a last slash in the path. keep: /a and /a/ are two pages; remove or add: one, spelled without or with it.
+            trailing_slash: TrailingSlash = CRAWL_TRAILING_SLASH, "keep", choice(SLASHES);
+            /// `CRAWL_DROP_PARAMETERS`: Query parameters that make no other page, comma-separated, besides the usual ones of trackers and sessions: sort,view.
+            drop_parameters: Vec<String> = CRAWL_DROP_PARAMETERS, "", list(text("a name"), "names of query parameters, comma-separated");
         }
         /// What runs on a GPU, and how.
         gpu: Gpu("GPU") {

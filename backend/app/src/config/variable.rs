@@ -108,6 +108,8 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct $Settings {
             $($(#[doc = $group_doc])+ pub $group: $Group,)+
+            /// What is known of sites' markup; only in the file.
+            pub recipes: crawler::Recipes,
         }
         $($(#[doc = $group_doc])+
         #[derive(Clone, Debug)]
@@ -124,7 +126,7 @@ macro_rules! settings {
             // All groups are read before the first one can fail, so that every mistake is reported.
             pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
                 $(let $group = $Group::read(reader);)+
-                Some(Self { $($group: $group?,)+ })
+                Some(Self { $($group: $group?,)+ recipes: crawler::Recipes::default() })
             }
         }
         /// Every variable, in the order of the documentation.

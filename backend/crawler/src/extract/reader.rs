@@ -1,9 +1,11 @@
 //! One pass over the markup: what is written, before any URL is resolved.
+use super::gate::{self, Gate};
 use super::picture::{self, Candidate, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, Offer, is_fetchable};
 use super::resolve::{has_image_extension, is_image_link};
-use super::text::{Attributes, refresh_target, tidy, unescape};
+use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_TEXT, css, json_ld};
 use crate::Directives;
+use crate::recipes::SiteRecipe;
 use lol_html::html_content::{Element, TextChunk};
 use lol_html::{HtmlRewriter, MemorySettings, Settings, element, text};
 use std::cell::RefCell;
@@ -54,12 +56,14 @@ struct State {
     /// Drawings have titles of their own.
     in_svg: bool,
     in_noscript: bool,
+    gate: Gate,
 }
 
 /// Reads a page. Memory is bounded by the limits of this module and by the page itself.
-pub(super) fn read(html: &str, agent: &str) -> Found {
-    let state = Rc::new(RefCell::new(State { agent: agent.to_owned(), ..State::default() }));
-    read_part(html, &state);
+pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Found {
+    let gate = Gate::new(recipe);
+    let state = Rc::new(RefCell::new(State { agent: agent.to_owned(), gate, ..State::default() }));
+    read_part(html, &state, recipe);
     let mut state = state.take();
     state.close_picture();
     // A title or a block that the page never closes.
@@ -68,8 +72,10 @@ pub(super) fn read(html: &str, agent: &str) -> Found {
     state.found
 }
 
-fn read_part(html: &str, state: &Rc<RefCell<State>>) {
-    let handlers = vec![
+fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>) {
+    // A recipe's marks come before the element is read.
+    let marks = recipe.map(|recipe| gate::handlers(recipe, state)).unwrap_or_default();
+    let handlers = marks.into_iter().chain([
         element!("*", |el| {
             state.borrow_mut().element(el);
             let at_end = match el.tag_name().as_str() {
@@ -111,22 +117,23 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>) {
             let mut now = state.borrow_mut();
             if let Some(block) = now.block(chunk)
                 && !now.in_noscript
+                && !now.gate.is_dropped()
             {
                 // The block may stand inside an open picture, which goes on after it.
-                let outer = (now.picture.take(), now.json_ld);
+                let outer = (now.picture.take(), now.json_ld, now.gate.enter());
                 now.in_noscript = true;
                 drop(now);
-                read_part(&block, state);
+                read_part(&block, state, recipe);
                 let mut now = state.borrow_mut();
                 now.close_picture();
                 now.in_noscript = false;
-                (now.picture, now.json_ld) = outer;
+                (now.picture, now.json_ld, now.gate) = outer;
             }
             Ok(())
         }),
-    ];
+    ]);
     let memory = MemorySettings::new().with_max_allowed_memory_usage(MAX_PARSER_MEMORY);
-    let settings = handlers.into_iter().fold(
+    let settings = handlers.fold(
         Settings::new().with_strict(false).with_memory_settings(memory),
         Settings::append_element_content_handler,
     );
@@ -142,6 +149,11 @@ impl State {
         let tag = el.tag_name();
         let attributes = Attributes::of(el);
         let get = |name: &str| attributes.get(name);
+        for attribute in self.gate.element() {
+            if let Some(url) = get(&attribute) {
+                self.add_image(&url, "recipe", None);
+            }
+        }
         match tag.as_str() {
             "base" if self.found.base.is_none() && !self.in_noscript => self.found.base = get("href"),
             "title" => self.in_title = self.found.title.is_none() && !self.in_svg,
@@ -167,7 +179,9 @@ impl State {
                 self.picture = Some(Vec::new());
             }
             "source" => {
-                if let Some(candidates) = &mut self.picture {
+                if self.gate.takes_images()
+                    && let Some(candidates) = &mut self.picture
+                {
                     offer(&get, false).candidates(candidates);
                 }
             }
@@ -239,7 +253,7 @@ impl State {
         } else if is("alternate") && !is("stylesheet") {
             let mime = get("type").map(|t| t.to_ascii_lowercase()).unwrap_or_default();
             if mime.contains("rss") || mime.contains("atom") {
-                if self.found.feeds.len() < MAX_LINKS {
+                if self.gate.takes_links() && self.found.feeds.len() < MAX_LINKS {
                     self.found.feeds.push(href);
                 }
             } else if mime.is_empty() || mime.contains("html") {
@@ -275,12 +289,12 @@ impl State {
         let in_picture = self.picture.as_ref().is_some_and(|c| !c.is_empty());
         let mut candidates = self.picture.take().unwrap_or_default();
         // Counting pixels are no pictures.
-        if !(tiny("width") && tiny("height")) {
+        if self.gate.takes_images() && !(tiny("width") && tiny("height")) {
             offer(get, true).candidates(&mut candidates);
         }
         if let Some(best) = picture::best(&candidates) {
             let found_in = if in_picture { "picture" } else { best.found_in };
-            self.image(&best.url, found_in, get("alt"));
+            self.add_image(&best.url, found_in, get("alt"));
         }
     }
 
@@ -289,7 +303,7 @@ impl State {
         if let Some(candidates) = self.picture.take()
             && let Some(best) = picture::best(&candidates)
         {
-            self.image(&best.url, "picture", None);
+            self.add_image(&best.url, "picture", None);
         }
     }
 
@@ -304,7 +318,7 @@ impl State {
     }
 
     fn link(&mut self, href: String, nofollow: bool) {
-        if href.len() > MAX_RAW_URL || !is_fetchable(&href) {
+        if href.len() > MAX_RAW_URL || !is_fetchable(&href) || !self.gate.takes_links() {
             return;
         }
         if let Some(at) = self.link_index.get(&href) {
@@ -317,6 +331,13 @@ impl State {
     }
 
     fn image(&mut self, url: &str, found_in: &'static str, alt: Option<String>) {
+        if self.gate.takes_images() {
+            self.add_image(url, found_in, alt);
+        }
+    }
+
+    /// Adds an image whose element has passed the gate.
+    fn add_image(&mut self, url: &str, found_in: &'static str, alt: Option<String>) {
         let url = url.trim_ascii();
         if url.len() > MAX_RAW_URL || !is_fetchable(url) {
             return;
@@ -353,6 +374,12 @@ impl State {
     }
 }
 
+impl gate::Marked for State {
+    fn gate(&mut self) -> &mut Gate {
+        &mut self.gate
+    }
+}
+
 fn offer(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> Offer {
     let first = |names: &[&str]| names.iter().find_map(|name| get(name).filter(|v| is_fetchable(v)));
     Offer {
@@ -367,14 +394,4 @@ fn offer(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> Offer {
 
 fn is_svg(el: &Element<'_, '_>) -> bool {
     el.namespace_uri() == "http://www.w3.org/2000/svg"
-}
-
-fn has_token(value: Option<String>, token: &str) -> bool {
-    value.is_some_and(|v| v.split([' ', ',', '\t', '\n', '\r']).any(|t| t.eq_ignore_ascii_case(token)))
-}
-
-fn is_picture_property(itemprop: &str) -> bool {
-    itemprop
-        .split_ascii_whitespace()
-        .any(|p| matches!(p, "image" | "thumbnailUrl" | "contentUrl" | "thumbnail"))
 }

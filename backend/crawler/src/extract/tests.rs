@@ -4,7 +4,13 @@ use super::*;
 const PAGE: &str = "http://site.example/dir/page.html?q=1";
 
 fn page(html: &str) -> Page {
-    extract_page(html.as_bytes(), &Url::parse(PAGE).unwrap(), Some("text/html; charset=utf-8"), "facecrawl")
+    extract_page(
+        html.as_bytes(),
+        &Url::parse(PAGE).unwrap(),
+        Some("text/html; charset=utf-8"),
+        "facecrawl",
+        None,
+    )
 }
 
 fn images(html: &str) -> Vec<(String, &'static str)> {
@@ -198,7 +204,7 @@ fn broken_markup() {
     check_images("<img src='{{ photo.url }}'><img src='${x}'><img src='about:blank'><img src='blob:x'>", &[]);
     assert_eq!(page("<title>Unclosed").title.as_deref(), Some("Unclosed"));
     assert_eq!(page("").title, None);
-    assert!(extract_page(&[0xff; 100], &Url::parse(PAGE).unwrap(), None, "facecrawl").links.is_empty());
+    assert!(extract_page(&[0xff; 100], &Url::parse(PAGE).unwrap(), None, "facecrawl", None).links.is_empty());
 }
 
 #[test]
@@ -221,7 +227,7 @@ fn titles_and_directives() {
 #[test]
 fn queries_follow_the_encoding_of_the_page() {
     let html = b"<meta charset=windows-1252><a href='/\xfc?q=\xfc'></a>";
-    let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl");
+    let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl", None);
     assert_eq!(found.links[0].url.as_str(), "http://site.example/%C3%BC?q=%FC");
 }
 

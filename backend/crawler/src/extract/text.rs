@@ -41,6 +41,18 @@ pub(super) fn refresh_target(content: &str) -> Option<&str> {
     (!target.is_empty()).then_some(target)
 }
 
+/// Whether a list of words, as in `rel`, holds a word.
+pub(super) fn has_token(value: Option<String>, token: &str) -> bool {
+    value.is_some_and(|v| v.split([' ', ',', '\t', '\n', '\r']).any(|t| t.eq_ignore_ascii_case(token)))
+}
+
+/// Whether `itemprop` says that the value is a picture.
+pub(super) fn is_picture_property(itemprop: &str) -> bool {
+    itemprop
+        .split_ascii_whitespace()
+        .any(|p| matches!(p, "image" | "thumbnailUrl" | "contentUrl" | "thumbnail"))
+}
+
 /// One line of at most `MAX_TEXT` characters.
 pub(super) fn tidy(text: &str) -> String {
     let mut out = String::new();

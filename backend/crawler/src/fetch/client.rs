@@ -69,6 +69,7 @@ impl Fetcher {
         loop {
             self.shared.guard.check_url(&url)?;
             policy.admit(&url).await?;
+            let hop = OpenHop { policy, url: Some(&url) };
             let started = Instant::now();
             let deadline = started + self.shared.config.total_timeout;
             let answer = self.send(&url, &request, deadline).await;
@@ -77,6 +78,7 @@ impl Fetcher {
                 Err(_) => (None, None),
             };
             policy.finished(&url, status, retry_after, started.elapsed()).await;
+            hop.close();
             let response = answer?;
             let status = response.status().as_u16();
             if let Some(next) = redirect_target(&url, &response) {
@@ -148,6 +150,26 @@ impl Fetcher {
             window: config.min_speed_window,
         };
         Ok(Fetched { body: body::read(response, &limits).await?, ..fetched })
+    }
+}
+
+/// Tells the policy when the fetch is dropped in mid-hop.
+struct OpenHop<'a> {
+    policy: &'a dyn HopPolicy,
+    url: Option<&'a Url>,
+}
+
+impl OpenHop<'_> {
+    fn close(mut self) {
+        self.url = None;
+    }
+}
+
+impl Drop for OpenHop<'_> {
+    fn drop(&mut self) {
+        if let Some(url) = self.url {
+            self.policy.abandoned(url);
+        }
     }
 }
 

@@ -156,7 +156,7 @@ impl Gather {
         }
         for html in entry.html {
             let base = page.as_ref().unwrap_or(&self.base);
-            let found = extract_page(html.as_bytes(), base, Some("text/html; charset=utf-8"), "");
+            let found = extract_page(html.as_bytes(), base, Some("text/html; charset=utf-8"), "", None);
             for image in found.images {
                 self.image(image.url, page.clone(), "feed");
             }

@@ -143,6 +143,33 @@ fn plain_lists_and_other_files() {
 }
 
 #[test]
+fn files_are_told_by_their_first_element() {
+    let gz = |text: &str| {
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        out.write_all(text.as_bytes()).unwrap();
+        out.finish().unwrap()
+    };
+    for (body, expected) in [
+        (&b"<urlset xmlns='x'><url/>"[..], Some("urlset")),
+        (
+            b"\xef\xbb\xbf\n <?xml version='1.0'?><!-- a > b --><!DOCTYPE x><sm:SitemapIndex>",
+            Some("sitemapindex"),
+        ),
+        (b"<rdf:RDF xmlns:rdf='x'>", Some("rdf")),
+        (b"<feed/>", Some("feed")),
+        (b"<!doctype html><html lang=en>", Some("html")),
+        (b"http://a.example/", None),
+        (b"", None),
+        (b"<!-- never closed", None),
+    ] {
+        assert_eq!(root(body).as_deref(), expected, "{}", String::from_utf8_lossy(body));
+    }
+    assert_eq!(root(&gz("<rss version='2.0'>")).as_deref(), Some("rss"));
+    assert!(["urlset", "sitemapindex", "rss", "feed", "rdf"].into_iter().all(is_root));
+    assert!(!is_root("html") && !is_root("svg"));
+}
+
+#[test]
 fn limits_hold() {
     let mut text = String::from("<urlset>");
     for i in 0..MAX_URLS + 100 {

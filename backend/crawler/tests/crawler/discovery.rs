@@ -73,7 +73,7 @@ const LINKS: &[(&str, bool)] = &[
 fn exactly_the_expected_set() {
     let html = include_bytes!("fixtures/discovery.html");
     let url = Url::parse("http://site.example/dir/index.html").unwrap();
-    let page = extract_page(html, &url, Some("text/html"), "facecrawl");
+    let page = extract_page(html, &url, Some("text/html"), "facecrawl", None);
     let short = |url: &Url| url.as_str().trim_start_matches("http://site.example").to_owned();
 
     let found: Vec<(&str, String, Option<&str>)> =

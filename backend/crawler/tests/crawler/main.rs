@@ -3,4 +3,5 @@
 mod discovery;
 mod fetch;
 mod guard;
+mod protocols;
 mod support;

@@ -149,4 +149,8 @@ impl HopPolicy for Recorder {
         let retry = retry_after.map_or(String::new(), |d| format!(" retry {}s", d.as_secs()));
         self.lines.lock().unwrap().push(format!("finished {} {status}{retry}", url.path()));
     }
+
+    fn abandoned(&self, url: &Url) {
+        self.lines.lock().unwrap().push(format!("abandoned {}", url.path()));
+    }
 }

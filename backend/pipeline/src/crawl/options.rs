@@ -17,6 +17,19 @@ pub enum Dedupe {
     Off,
 }
 
+/// Which sitemaps are read besides those given as seeds. Each counts as a page, and what it lists as links of the seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sitemaps {
+    /// None.
+    Off,
+    /// Those that the robots.txt of a seed's host names (not when robots.txt is not to be obeyed: then it is not read).
+    #[default]
+    Robots,
+    /// The same, and `/sitemap.xml` where robots.txt names none.
+    Always,
+}
+
 /// A crawl's options, as they are stored.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -37,6 +50,10 @@ pub struct CrawlOptions {
     pub respect_robots: bool,
     /// Duplicates.
     pub dedupe: Dedupe,
+    /// Sitemaps.
+    pub sitemaps: Sitemaps,
+    /// Pages in one directory, pages that differ in numbers or queries being in one: 1 to 1,000,000; `None` is no limit of its own.
+    pub max_pages_per_directory: Option<i64>,
 }
 
 impl Default for CrawlOptions {
@@ -50,6 +67,8 @@ impl Default for CrawlOptions {
             delay_ms: None,
             respect_robots: true,
             dedupe: Dedupe::Near,
+            sitemaps: Sitemaps::Robots,
+            max_pages_per_directory: None,
         }
     }
 }
@@ -66,6 +85,9 @@ impl CrawlOptions {
         within("max_depth", i64::from(self.max_depth), &DEPTHS)?;
         within("max_pages", self.max_pages, &PAGES)?;
         within("max_images", self.max_images, &IMAGES)?;
+        if let Some(limit) = self.max_pages_per_directory {
+            within("max_pages_per_directory", limit, &PAGES)?;
+        }
         if let Some(delay) = self.delay_ms {
             within("delay_ms", delay, &DELAYS)?;
         }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use store::{Store, StoreError};
 use time::OffsetDateTime;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -31,6 +32,8 @@ pub(super) struct Context {
     pub(super) config: crawl::Config,
     pub(super) turns: Arc<Turns>,
     pub(super) robots: RobotsCache,
+    /// Held while a sitemap is in memory.
+    pub(super) maps: Semaphore,
     crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
 }
 
@@ -48,7 +51,17 @@ impl Context {
         let config = crawls.config().clone();
         let turns = Arc::new(Turns::new(store.clone(), config.clone()));
         let robots = RobotsCache::new(store.clone(), fetcher.clone(), turns.clone(), config.clone());
-        Self { store, queue, ingest, fetcher, config, turns, robots, crawls: Mutex::default() }
+        Self {
+            store,
+            queue,
+            ingest,
+            fetcher,
+            config,
+            turns,
+            robots,
+            maps: Semaphore::new(1),
+            crawls: Mutex::default(),
+        }
     }
 
     /// Runs a job's work to its end, whatever that is, so that the row and the job always end together.

@@ -2,9 +2,9 @@
 
 use super::context::{Context, CrawlView};
 use super::payload::PageJob;
-use super::turns::Grant;
+use super::turns::{Delay, Grant, Turns};
 use crawler::{FetchError, Fetched, HopPolicy, Request, Scope};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use url::Url;
 
@@ -21,19 +21,17 @@ pub(super) struct Hops<'a> {
     context: &'a Context,
     view: &'a CrawlView,
     area: Area<'a>,
-    held: Mutex<Option<Grant>>,
+    held: Held,
 }
 
 impl<'a> Hops<'a> {
     pub(super) fn new(context: &'a Context, view: &'a CrawlView, area: Area<'a>) -> Self {
-        Self { context, view, area, held: Mutex::new(None) }
+        Self { context, view, area, held: Held::new(context.turns.clone()) }
     }
 
     /// Fetches under this policy.
     pub(super) async fn fetch(&self, request: Request) -> Result<Fetched, FetchError> {
-        let fetched = self.context.fetcher.fetch(request, self).await;
-        self.release().await;
-        fetched
+        self.context.fetcher.fetch(request, self).await
     }
 
     fn own_delay(&self) -> Option<Duration> {
@@ -50,16 +48,49 @@ impl<'a> Hops<'a> {
             }
         }
     }
+}
 
-    fn take_held(&self) -> Option<Grant> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+/// The turn that a fetch holds. However the fetch ends, its turn ends: in a task of its own, which a dropped fetch does not take along.
+pub(super) struct Held {
+    turns: Arc<Turns>,
+    grant: Mutex<Option<Grant>>,
+}
+
+impl Held {
+    pub(super) fn new(turns: Arc<Turns>) -> Self {
+        Self { turns, grant: Mutex::new(None) }
     }
 
-    /// A hop that was admitted and never sent (the guard refused an address) still ends its turn.
-    async fn release(&self) {
-        if let Some(grant) = self.take_held() {
-            self.context.turns.end(grant, None, None, Duration::ZERO).await;
+    /// Waits for the turn of the URL's host.
+    pub(super) async fn take(&self, url: &Url, delay: Delay) -> Result<(), FetchError> {
+        let grant = self.turns.take(&crawler::urls::host_key(url), delay).await?;
+        *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
+        Ok(())
+    }
+
+    /// Ends the turn, and waits until that is recorded.
+    pub(super) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
+        if let Some(task) = self.ending(status, retry_after, took) {
+            let _ = task.await;
         }
+    }
+
+    /// Ends it without waiting: the fetch was dropped.
+    pub(super) fn abandon(&self) {
+        drop(self.ending(None, None, Duration::ZERO));
+    }
+
+    fn ending(
+        &self,
+        status: Option<u16>,
+        retry_after: Option<Duration>,
+        took: Duration,
+    ) -> Option<tokio::task::JoinHandle<()>> {
+        let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        // Without a runtime the process is ending; the grant expires by itself.
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        let turns = self.turns.clone();
+        Some(runtime.spawn(async move { turns.end(grant, status, retry_after, took).await }))
     }
 }
 
@@ -73,7 +104,6 @@ pub(super) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool 
 #[async_trait::async_trait]
 impl HopPolicy for Hops<'_> {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
-        self.release().await;
         if !self.in_area(url) {
             return Err(FetchError::Refused("out_of_scope".into()));
         }
@@ -86,14 +116,14 @@ impl HopPolicy for Hops<'_> {
             robots_delay = robots.crawl_delay();
         }
         let delay = self.context.turns.delay(self.own_delay(), robots_delay);
-        let grant = self.context.turns.take(&crawler::urls::host_key(url), delay).await?;
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
-        Ok(())
+        self.held.take(url, delay).await
     }
 
     async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        if let Some(grant) = self.take_held() {
-            self.context.turns.end(grant, status, retry_after, took).await;
-        }
+        self.held.end(status, retry_after, took).await;
+    }
+
+    fn abandoned(&self, _url: &Url) {
+        self.held.abandon();
     }
 }

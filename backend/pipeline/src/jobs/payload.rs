@@ -18,6 +18,9 @@ pub(crate) struct PageJob {
     /// Where the seed that this page descends from was redirected to; counts as one more seed for the scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) home: Option<Url>,
+    /// A sitemap that was named or guessed, and in how many others it is nested; the crawl does well without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sitemap: Option<u8>,
 }
 
 /// An image to fetch.
@@ -33,7 +36,12 @@ impl PageJob {
     /// For a row of the page ledger.
     pub(crate) fn new(crawl: Uuid, row: Admitted, home: Option<Url>) -> Self {
         let url = Url::parse(&row.url).expect("the ledger holds URLs that were parsed");
-        Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, home }
+        Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, home, sitemap: None }
+    }
+
+    /// The same as a sitemap.
+    pub(crate) fn sitemap(self, nested: u8) -> Self {
+        Self { sitemap: Some(nested), ..self }
     }
 
     /// As the queue takes it: shallow pages first.

@@ -1,6 +1,7 @@
 //! robots.txt: from memory, from the database, or from the host.
 
-use super::turns::{Grant, Turns};
+use super::hops::Held;
+use super::turns::Turns;
 use crate::crawl::Config;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
@@ -107,9 +108,8 @@ impl RobotsCache {
         robots_url.set_path("/robots.txt");
         robots_url.set_query(None);
         robots_url.set_fragment(None);
-        let hops = TurnsOnly { turns: &self.turns, own_delay, held: Mutex::new(None) };
+        let hops = TurnsOnly { turns: &self.turns, own_delay, held: Held::new(self.turns.clone()) };
         let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &hops).await;
-        hops.release().await;
         let record = |status: u16, body| RobotsRecord {
             status: i32::from(status),
             body,
@@ -182,34 +182,20 @@ impl Answer {
 struct TurnsOnly<'a> {
     turns: &'a Turns,
     own_delay: Option<Duration>,
-    held: Mutex<Option<Grant>>,
-}
-
-impl TurnsOnly<'_> {
-    fn take_held(&self) -> Option<Grant> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    async fn release(&self) {
-        if let Some(grant) = self.take_held() {
-            self.turns.end(grant, None, None, Duration::ZERO).await;
-        }
-    }
+    held: Held,
 }
 
 #[async_trait::async_trait]
 impl HopPolicy for TurnsOnly<'_> {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
-        self.release().await;
-        let delay = self.turns.delay(self.own_delay, None);
-        let grant = self.turns.take(&crawler::urls::host_key(url), delay).await?;
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
-        Ok(())
+        self.held.take(url, self.turns.delay(self.own_delay, None)).await
     }
 
     async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        if let Some(grant) = self.take_held() {
-            self.turns.end(grant, status, retry_after, took).await;
-        }
+        self.held.end(status, retry_after, took).await;
+    }
+
+    fn abandoned(&self, _url: &Url) {
+        self.held.abandon();
     }
 }

@@ -152,6 +152,29 @@ async fn limits_hold() {
 }
 
 #[tokio::test]
+async fn a_directory_that_never_ends_leaves_room_for_the_others() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    for i in 0..40 {
+        let next = |n| {
+            format!(
+                "<a href=/calendar/{n}/>on</a><a href=/list?from={n}>list</a><a href=/calendar/{i}/>again</a>"
+            )
+        };
+        site.set(&format!("/calendar/{i}/"), Answer::html(&next(i + 1)));
+        site.set(&format!("/list?from={i}"), Answer::html(&next(i + 1)));
+    }
+    site.set("/", Answer::html("<a href=/calendar/0/>calendar</a><a href=/about.html>about</a>"));
+    site.set("/about.html", Answer::html("nothing"));
+    let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
+    let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
+    assert_eq!(crawl.state, "completed");
+    // The seed, about, five months, five lists.
+    assert_eq!(counts(&progress.pages), map([("fetched", 12)]));
+    assert_eq!(site.asked("/about.html"), 1);
+}
+
+#[tokio::test]
 async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
     let Some(world) = World::new().await else { return };
     let site = Site::start().await;

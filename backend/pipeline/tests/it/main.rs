@@ -11,5 +11,6 @@ mod manners;
 mod passes;
 mod pixels;
 mod scan;
+mod sitemaps;
 mod support;
 mod validation;

@@ -1,8 +1,11 @@
 //! robots.txt, directives, busy hosts.
 
-use crate::support::{Answer, Site, World, counts, fast, impatient, photograph};
+use crate::support::{Answer, Site, World, counts, fast, impatient, photograph, wait_for};
 use pipeline::CrawlOptions;
+use std::sync::Arc;
 use std::time::Duration;
+use store::hosts::Turn;
+use tokio::sync::Semaphore;
 
 fn quick_retries() -> queue::Config {
     queue::Config {
@@ -111,4 +114,34 @@ async fn delays_are_kept_and_everything_is_fetched() {
     assert_eq!(ended.state, "completed");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("failed", 6)].into());
     assert_eq!(site.requests().len(), 8, "{:?}", site.requests());
+}
+
+/// A turn that nobody ends is out for a minute.
+#[tokio::test]
+async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
+    let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
+    let Some(world) = World::with(times, impatient()).await else { return };
+    let site = Site::start().await;
+    let gate = Arc::new(Semaphore::new(0));
+    site.set("/hangs.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&gate));
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    let options = CrawlOptions { delay_ms: Some(1), ..CrawlOptions::default() };
+    let hanging = world.create(&[site.url("/hangs.jpg")], options.clone()).await;
+    let worker = world.worker("one");
+    let asked = async || (site.asked("/hangs.jpg") == 1).then_some(());
+    wait_for(asked).await.expect("it is asked for");
+    world.crawls.cancel(hanging.id).await.unwrap();
+    let host = site.url("/").trim_end_matches('/').to_owned();
+    let turn = async || match world.store.take_turn(&host, 1).await.unwrap() {
+        Turn::Granted { token } => Some(token),
+        Turn::Wait { .. } => None,
+    };
+    // Sooner than a turn that is never ended expires.
+    let token = tokio::time::timeout(Duration::from_secs(40), wait_for(turn)).await;
+    let token = token.ok().flatten().expect("the turn comes back");
+    world.store.finish_request(&host, token, 1, None).await.unwrap();
+    let (next, progress) = world.crawl(&[site.url("/rob.jpg")], options).await;
+    worker.stop().await;
+    assert_eq!(next.state, "completed");
+    assert_eq!(counts(&progress.images), [("processed", 1)].into());
 }

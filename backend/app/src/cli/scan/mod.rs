@@ -101,6 +101,7 @@ impl ScanArgs {
             delay_ms: self.crawl.delay_ms,
             respect_robots: !self.crawl.ignore_robots,
             dedupe: self.dedupe(),
+            ..defaults
         }
     }
 

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use crawler::Scope;
-use pipeline::{CrawlOptions, Dedupe};
+use pipeline::{CrawlOptions, Dedupe, Sitemaps};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -32,6 +32,16 @@ enum DedupeParam {
     Exact,
     Near,
     Off,
+}
+
+/// Which sitemaps are read.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "only describes pipeline::Sitemaps in the OpenAPI document")]
+enum SitemapsParam {
+    Off,
+    Robots,
+    Always,
 }
 
 /// A crawl to start.
@@ -68,6 +78,13 @@ pub(super) struct CreateCrawl {
     /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is processed.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
+    /// `robots`: read the sitemaps that a seed's robots.txt names; `always`: also `/sitemap.xml` where it names none; `off`: none. A sitemap
+    /// counts as a page, and what it lists as links of the seed.
+    #[schema(inline, value_type = Option<SitemapsParam>, default = "robots")]
+    sitemaps: Option<Sitemaps>,
+    /// Pages in one directory, pages that differ only in numbers or queries being in one: against calendars that never end. Null is no limit.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000000)]
+    max_pages_per_directory: Option<Bounded<1, 1_000_000>>,
 }
 
 impl CreateCrawl {
@@ -84,6 +101,8 @@ impl CreateCrawl {
             delay_ms: self.delay_ms.map(|n| n.get().unsigned_abs()),
             respect_robots: self.respect_robots.unwrap_or(defaults.respect_robots),
             dedupe: self.dedupe.unwrap_or(defaults.dedupe),
+            sitemaps: self.sitemaps.unwrap_or(defaults.sitemaps),
+            max_pages_per_directory: self.max_pages_per_directory.map(Bounded::get),
         }
     }
 }

@@ -1,0 +1,151 @@
+//! How long a host is left alone between two requests: one pure step from an answer to the next delay.
+//!
+//! The delay follows the host's answering time, so that at most about half of its time goes to us (as Scrapy's AutoThrottle does for one
+//! request at a time). It shrinks step by step and only after answers that went well: errors are often quick, and a host in trouble must
+//! not be asked faster for it.
+use std::time::Duration;
+
+/// First pause after a 429 or 503 without `Retry-After`; doubles with each in a row.
+pub const FIRST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause of our own choosing.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// What trouble doubles when there was no delay so far.
+const FIRST_STEP: Duration = Duration::from_millis(125);
+
+/// What is remembered of a host between two requests. The default is a host never asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// From the end of one request to the start of the next.
+    pub delay: Duration,
+    /// Answers 429 and 503 in a row.
+    pub refusals: u32,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The head of an answer came.
+    Answered {
+        /// HTTP status.
+        status: u16,
+        /// `Retry-After`, as a wait from now.
+        retry_after: Option<Duration>,
+        /// From sending to the head of the answer.
+        took: Duration,
+    },
+    /// No answer: the connection failed, broke or timed out.
+    Failed,
+}
+
+/// What the delay may be: `least` is what the operator or robots.txt asks for, and wins over `longest`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Never faster than this.
+    pub least: Duration,
+    /// The most that a host's own slowness adds up to.
+    pub longest: Duration,
+}
+
+impl Pace {
+    /// The pace after a request, and the pause, if the host asked for one, during which it gets no request at all. `Retry-After` is passed
+    /// on as it is; the caller bounds it.
+    #[must_use]
+    pub fn after(self, outcome: Outcome, bounds: Bounds) -> (Self, Option<Duration>) {
+        let within = |delay: Duration| delay.min(bounds.longest).max(bounds.least);
+        let doubled = within(self.delay.max(FIRST_STEP).saturating_mul(2).max(self.delay));
+        match outcome {
+            Outcome::Answered { status: 429 | 503, retry_after, .. } => {
+                let refusals = self.refusals.saturating_add(1);
+                let grown = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(refusals - 1)).min(LONGEST_PAUSE);
+                (Self { delay: doubled, refusals }, Some(retry_after.unwrap_or(grown)))
+            }
+            Outcome::Answered { status, took, .. } => {
+                // Up at once, down by halves.
+                let followed = took.max((self.delay + took) / 2);
+                let healthy = (200..400).contains(&status);
+                let delay = if healthy { followed } else { followed.max(self.delay) };
+                let refusals = if healthy { 0 } else { self.refusals };
+                (Self { delay: within(delay), refusals }, None)
+            }
+            Outcome::Failed => (Self { delay: doubled, ..self }, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+    const BOUNDS: Bounds = Bounds { least: ms(100), longest: ms(10_000) };
+
+    fn answered(status: u16, took: u64) -> Outcome {
+        Outcome::Answered { status, retry_after: None, took: ms(took) }
+    }
+    fn run(start: Pace, outcomes: &[Outcome]) -> Vec<u64> {
+        let step = |pace: &mut Pace, outcome: &Outcome| {
+            *pace = pace.after(*outcome, BOUNDS).0;
+            Some(pace.delay.as_millis() as u64)
+        };
+        outcomes.iter().scan(start, step).collect()
+    }
+
+    #[test]
+    fn the_delay_follows_the_answering_time() {
+        let fast = answered(200, 20);
+        assert_eq!(run(Pace::default(), &[fast, fast]), [100, 100], "never faster than asked for");
+        let slow = answered(200, 800);
+        assert_eq!(
+            run(Pace::default(), &[slow, slow, fast, fast, fast, fast]),
+            [800, 800, 410, 215, 117, 100]
+        );
+        assert_eq!(run(Pace::default(), &[answered(200, 60_000)]), [10_000]);
+    }
+
+    #[test]
+    fn errors_never_make_it_faster() {
+        let start = Pace { delay: ms(2000), refusals: 0 };
+        for status in [400, 403, 404, 410, 500, 502, 504] {
+            assert_eq!(run(start, &[answered(status, 1)]), [2000], "{status}");
+        }
+        assert_eq!(run(start, &[Outcome::Failed, Outcome::Failed, Outcome::Failed]), [4000, 8000, 10_000]);
+        assert_eq!(run(Pace::default(), &[Outcome::Failed]), [250]);
+    }
+
+    #[test]
+    fn refusals_pause_longer_and_longer_until_an_answer_goes_well() {
+        let refused = answered(429, 5);
+        let (mut pace, mut pauses) = (Pace::default(), Vec::new());
+        for outcome in [refused, refused, answered(404, 5), refused, answered(200, 5), refused] {
+            let (next, pause) = pace.after(outcome, BOUNDS);
+            pace = next;
+            pauses.push(pause.map(|p| p.as_secs()));
+        }
+        assert_eq!(pauses, [Some(5), Some(10), None, Some(20), None, Some(5)]);
+        let (_, pause) = Pace { refusals: u32::MAX, ..pace }.after(refused, BOUNDS);
+        assert_eq!(pause, Some(LONGEST_PAUSE));
+        let asked = Outcome::Answered { status: 503, retry_after: Some(ms(42)), took: ms(1) };
+        assert_eq!(pace.after(asked, BOUNDS).1, Some(ms(42)));
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_hold_and_trouble_never_speeds_up(
+            delay in 0_u64..100_000, refusals: u32, status in 100_u16..600, took in 0_u64..100_000, answer: bool,
+            least in 0_u64..400_000, longest in 0_u64..20_000,
+        ) {
+            let bounds = Bounds { least: ms(least), longest: ms(longest) };
+            let outcome = if answer { answered(status, took) } else { Outcome::Failed };
+            let (next, pause) = Pace { delay: ms(delay), refusals }.after(outcome, bounds);
+            prop_assert!(next.delay >= bounds.least);
+            prop_assert!(next.delay <= bounds.longest.max(bounds.least));
+            if !answer || !(200..400).contains(&status) {
+                prop_assert!(next.delay >= ms(delay).min(bounds.longest));
+            }
+            prop_assert_eq!(pause.is_some(), answer && matches!(status, 429 | 503));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Site recipes: what an operator knows of a site's markup, as CSS selectors.
+use crate::scope::listed;
+use lol_html::Selector;
+use std::str::FromStr;
+use std::sync::Arc;
+use url::Url;
+
+/// A recipe as it is written in the configuration. Selectors are those that can be decided while a page streams by: types, classes,
+/// ids, attributes, `:not()`, `:nth-child()`, descendants and children.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Hosts it holds for: `example.org`, `*.example.org`, `example.org:8080`.
+    pub hosts: Vec<String>,
+    /// Where images are taken from: these elements and what is inside them. `selector@attribute` takes the URL in that attribute, whatever
+    /// it ends in. Without any, images are taken from the whole page.
+    #[serde(default)]
+    pub images: Vec<String>,
+    /// Where links are followed from, in the same way (no attributes).
+    #[serde(default)]
+    pub links: Vec<String>,
+    /// What is passed over, with all that is inside; wins over the others.
+    #[serde(default)]
+    pub drop: Vec<String>,
+}
+
+/// A recipe that cannot be used: which, where, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("recipe {number}, {field}: {value:?} {reason}")]
+pub struct RecipeError {
+    /// Counted from 1.
+    pub number: usize,
+    /// `hosts`, `images`, `links` or `drop`.
+    pub field: &'static str,
+    /// As written.
+    pub value: String,
+    /// A sentence without its subject.
+    pub reason: String,
+}
+
+/// All recipes, checked; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Recipes(Arc<[SiteRecipe]>);
+
+/// A recipe that was checked.
+#[derive(Clone, Debug)]
+pub struct SiteRecipe {
+    hosts: Vec<String>,
+    pub(crate) images: Vec<Pick>,
+    pub(crate) links: Vec<String>,
+    pub(crate) drop: Vec<String>,
+}
+
+/// Where an image is.
+#[derive(Clone, Debug)]
+pub(crate) struct Pick {
+    pub(crate) selector: String,
+    pub(crate) attribute: Option<String>,
+}
+
+impl Recipes {
+    /// Checks every host and selector.
+    ///
+    /// # Errors
+    /// [`RecipeError`] names the recipe, the field and the value.
+    pub fn new(recipes: &[Recipe]) -> Result<Self, RecipeError> {
+        let checked = recipes.iter().enumerate().map(|(index, recipe)| SiteRecipe::new(index + 1, recipe));
+        Ok(Self(checked.collect::<Result<Vec<_>, _>>()?.into()))
+    }
+
+    /// The first recipe that holds for the URL's host.
+    pub fn of(&self, url: &Url) -> Option<&SiteRecipe> {
+        self.0.iter().find(|recipe| recipe.hosts.iter().any(|host| listed(host, url)))
+    }
+}
+
+impl SiteRecipe {
+    fn new(number: usize, recipe: &Recipe) -> Result<Self, RecipeError> {
+        let wrong =
+            |field, value: &str, reason: String| RecipeError { number, field, value: value.into(), reason };
+        if recipe.hosts.is_empty() {
+            return Err(wrong(
+                "hosts",
+                "",
+                "names no host; write for example hosts = [\"example.org\"]".into(),
+            ));
+        }
+        for host in &recipe.hosts {
+            let name = host.strip_prefix("*.").unwrap_or(host);
+            if name.trim().is_empty() || name.contains(['/', '*', '@', ' ', '?', '#']) {
+                let allowed = "is not a host; allowed are example.org, *.example.org and example.org:8080";
+                return Err(wrong("hosts", host, allowed.into()));
+            }
+        }
+        let selectors = |field: &'static str, list: &[String]| -> Result<Vec<String>, RecipeError> {
+            let checked = |text: &String| check(text).map_err(|why| wrong(field, text, why));
+            list.iter().map(|text| checked(text).map(|()| text.clone())).collect()
+        };
+        let picks = recipe.images.iter().map(|text| {
+            let pick = Pick::parse(text);
+            check(&pick.selector).map_err(|why| wrong("images", text, why)).map(|()| pick)
+        });
+        Ok(Self {
+            hosts: recipe.hosts.clone(),
+            images: picks.collect::<Result<_, _>>()?,
+            links: selectors("links", &recipe.links)?,
+            drop: selectors("drop", &recipe.drop)?,
+        })
+    }
+}
+
+impl Pick {
+    fn parse(text: &str) -> Self {
+        let name =
+            |a: &str| !a.is_empty() && a.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_:".contains(&b));
+        match text.rsplit_once('@') {
+            Some((selector, attribute)) if name(attribute) => {
+                Self { selector: selector.into(), attribute: Some(attribute.to_ascii_lowercase()) }
+            }
+            _ => Self { selector: text.into(), attribute: None },
+        }
+    }
+}
+
+/// Why a selector cannot be used. A list of selectors would not be what it seems once ` *` is put behind it.
+fn check(text: &str) -> Result<(), String> {
+    Selector::from_str(text).map_err(|error| format!("is not a selector that can be used: {error}"))?;
+    let mut inside: Vec<char> = Vec::new();
+    for c in text.chars() {
+        match (c, inside.last()) {
+            ('"' | '\'', Some(open)) if *open == c => drop(inside.pop()),
+            (_, Some('"' | '\'')) => {}
+            ('"' | '\'' | '(' | '[', _) => inside.push(c),
+            (')' | ']', _) => drop(inside.pop()),
+            (',', None) => return Err("holds several selectors; write each as an entry of its own".into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::extract_page;
+
+    fn recipe(images: &[&str], links: &[&str], drop: &[&str]) -> Recipe {
+        let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
+        Recipe {
+            hosts: vec!["*.site.example".into(), "site.example".into()],
+            images: owned(images),
+            links: owned(links),
+            drop: owned(drop),
+        }
+    }
+
+    const PAGE: &str = "<head><meta property=og:image content=og.jpg><base href=/b/></head>
+        <div class=ads><img src=ad.jpg><a href=ad.html>ad</a><p>open<img src=ad2.jpg></div>
+        <main><ul class=photos><li><img src=1.jpg><a class=full href=photo?id=1>1</a><li><picture><source srcset=2.webp><img src=2.jpg></picture>
+        <noscript><img src=3.jpg></noscript></ul>
+        <a class=next href=page2>on</a><a href=about>about</a><div data-full=4><b style='background:url(5.jpg)'></b></div></main>
+        <img src=after.jpg><style>p{background:url(6.jpg)}</style>";
+
+    fn read(recipe: Recipe) -> (Vec<String>, Vec<String>) {
+        let recipes = Recipes::new(&[recipe]).unwrap();
+        let url = Url::parse("http://www.site.example/").unwrap();
+        let page = extract_page(PAGE.as_bytes(), &url, Some("text/html"), "facecrawl", recipes.of(&url));
+        let short = |url: &Url| url.as_str().trim_start_matches("http://www.site.example/b/").to_owned();
+        (
+            page.images.iter().map(|i| short(&i.url)).collect(),
+            page.links.iter().map(|l| short(&l.url)).collect(),
+        )
+    }
+
+    #[test]
+    fn what_a_recipe_names_is_taken_and_nothing_else() {
+        let (images, links) = read(recipe(&["ul.photos"], &["a.next"], &[]));
+        assert_eq!(images, ["1.jpg", "2.webp", "3.jpg"]);
+        assert_eq!(links, ["page2"]);
+        let (images, links) = read(recipe(&["a.full@href", "div[data-full]@data-full"], &[], &[".ads"]));
+        assert_eq!(images, ["photo?id=1", "4"]);
+        assert_eq!(links, ["photo?id=1", "page2", "about"]);
+        let (images, _) = read(recipe(&["main > div"], &[], &[]));
+        assert_eq!(images, ["5.jpg"]);
+    }
+
+    #[test]
+    fn what_a_recipe_drops_is_passed_over() {
+        let (images, links) = read(recipe(&[], &[], &[".ads", "ul", "style", "meta"]));
+        assert_eq!(images, ["5.jpg", "after.jpg"]);
+        assert_eq!(links, ["page2", "about"]);
+        let (images, _) = read(recipe(&["main"], &[], &["picture", "noscript"]));
+        assert_eq!(images, ["1.jpg", "5.jpg"]);
+    }
+
+    #[test]
+    fn a_recipe_holds_for_its_hosts() {
+        let recipes = Recipes::new(&[recipe(&[], &[], &["*"])]).unwrap();
+        for (url, holds) in [
+            ("http://site.example/", true),
+            ("https://a.site.example/", true),
+            ("http://other.example/", false),
+        ] {
+            assert_eq!(recipes.of(&Url::parse(url).unwrap()).is_some(), holds, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_recipe_is_explained() {
+        let error = |r: &[Recipe]| Recipes::new(r).unwrap_err().to_string();
+        let good = recipe(&["img"], &["a[href='x,y']", "a:not(.b)"], &[]);
+        assert!(Recipes::new(std::slice::from_ref(&good)).is_ok());
+        let none = Recipe::default();
+        assert!(error(&[good.clone(), none]).starts_with("recipe 2, hosts: \"\" names no host"));
+        let bad = Recipe { hosts: vec!["http://x/".into()], ..Recipe::default() };
+        assert!(error(&[bad]).contains("is not a host; allowed are"));
+        for (text, part) in [
+            ("div >", "not a selector"),
+            ("", "not a selector"),
+            ("a + b", "not a selector"),
+            ("a:hover", "not a selector"),
+            ("a, b", "several selectors"),
+        ] {
+            let said = error(&[recipe(&[], &[], &[text])]);
+            assert!(said.contains(&format!("recipe 1, drop: {text:?}")) && said.contains(part), "{said}");
+        }
+    }
+}

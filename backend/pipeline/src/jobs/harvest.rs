@@ -1,0 +1,242 @@
+//! What a fetched page, sitemap or feed adds to a crawl's ledgers, by the crawl's scope, depth and manners.
+
+use super::context::{Context, CrawlView};
+use super::hops::in_scope;
+use super::payload::PageJob;
+use crate::crawl::Sitemaps;
+use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
+use std::collections::BTreeMap;
+use store::pages::{NewImageUrl, NewPage, PageResult};
+use url::Url;
+
+/// How deep sitemap indexes may be nested: robots.txt, index, index, sitemap.
+const MAX_NESTED: u8 = 3;
+
+/// What is found, and what the page's own row says.
+#[derive(Default)]
+pub(super) struct Harvest {
+    pub(super) pages: Vec<NewPage>,
+    /// Further sitemaps; their rows have depth 0, so that what they list counts like the links of a seed.
+    pub(super) sitemaps: Vec<NewPage>,
+    /// How deep those are nested.
+    pub(super) nested: u8,
+    pub(super) images: Vec<NewImageUrl>,
+    /// Where the seed moved to.
+    pub(super) home: Option<Url>,
+    pub(super) result: PageResult,
+}
+
+/// A page of HTML; `sitemaps` are those of its host, if this is a seed.
+pub(super) fn of_page(
+    context: &Context,
+    view: &CrawlView,
+    job: &PageJob,
+    fetched: Fetched,
+    page: Page,
+    sitemaps: Vec<Url>,
+) -> Harvest {
+    let directives = page.directives.union(tags(context, view, &fetched));
+    let directives = if view.options.respect_robots { directives } else { Directives::default() };
+    let home = job.home.clone().or_else(|| {
+        let moved = job.depth == 0 && !in_scope(view, None, &fetched.url);
+        moved.then(|| fetched.url.clone())
+    });
+    let mut border = Border::new(context, view, job, home.as_ref());
+    if !directives.nofollow {
+        let links = page.links.iter().filter(|link| !(link.nofollow && view.options.respect_robots));
+        links.for_each(|link| border.page(&link.url));
+        page.feeds.iter().for_each(|feed| border.page(feed));
+    }
+    let (pages, left_out) = border.close();
+    let page_url = fetched.url.to_string();
+    let denied = directives.images_denied();
+    let images = match denied {
+        Some(_) => Vec::new(),
+        None => (page.images.into_iter())
+            .map(|image| NewImageUrl {
+                url: image.url.into(),
+                page_url: Some(page_url.clone()),
+                alt: image.alt,
+            })
+            .collect(),
+    };
+    let result = result(fetched, denied, left_out, page.title);
+    let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &page_url)));
+    Harvest { pages, sitemaps, nested: 1, images, home, result }
+}
+
+/// A sitemap or a feed. `noindex` on it speaks of the file itself, which nobody would index, and not of what it lists.
+pub(super) fn of_map(
+    context: &Context,
+    view: &CrawlView,
+    job: &PageJob,
+    fetched: Fetched,
+    map: Sitemap,
+) -> Harvest {
+    let tags = Directives { noindex: false, ..tags(context, view, &fetched) };
+    let directives = if view.options.respect_robots { tags } else { Directives::default() };
+    let denied = directives.images_denied();
+    let own_url = fetched.url.to_string();
+    let mut border = Border::new(context, view, job, job.home.as_ref());
+    let mut images = Vec::new();
+    for entry in &map.pages {
+        if extract::has_image_extension(entry.url.path()) {
+            images.push(NewImageUrl {
+                url: entry.url.to_string(),
+                page_url: Some(own_url.clone()),
+                alt: None,
+            });
+        } else if !directives.nofollow {
+            border.page(&entry.url);
+        }
+    }
+    images.extend(map.images.into_iter().map(|image| NewImageUrl {
+        url: image.url.into(),
+        page_url: Some(image.page.map_or_else(|| own_url.clone(), String::from)),
+        alt: None,
+    }));
+    if denied.is_some() {
+        images.clear();
+    }
+    let nested = job.sitemap.unwrap_or(0) + 1;
+    let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &own_url));
+    let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
+    let (pages, left_out) = border.close();
+    let result = result(fetched, denied, left_out, None);
+    Harvest { pages, sitemaps, nested, images, home: job.home.clone(), result }
+}
+
+/// The page was an image: it goes into the other ledger.
+pub(super) fn of_image(fetched: &Fetched) -> Harvest {
+    let result = PageResult {
+        state: "skipped".into(),
+        reason: Some("is_an_image".into()),
+        detail: Some("the address is that of an image; it was entered as one".into()),
+        status: Some(i32::from(fetched.status)),
+        final_url: Some(fetched.url.to_string()),
+        ..PageResult::default()
+    };
+    let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, alt: None }];
+    Harvest { images, result, ..Harvest::default() }
+}
+
+/// The sitemaps to read with a seed: those that robots.txt names, or else the usual place where the crawl asks for it.
+pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJob, url: &Url) -> Vec<Url> {
+    let options = &view.options;
+    if job.depth > 0 || options.max_depth == 0 || options.sitemaps == Sitemaps::Off {
+        return Vec::new();
+    }
+    let mut named = Vec::new();
+    if options.respect_robots {
+        let own_delay = options.delay_ms.map(std::time::Duration::from_millis);
+        // It was read a moment ago; should it be gone since, the crawl goes on without.
+        named = context.robots.rules(url, own_delay).await.map(|rules| rules.sitemaps()).unwrap_or_default();
+    }
+    if named.is_empty() && options.sitemaps == Sitemaps::Always {
+        named.extend(url.join("/sitemap.xml"));
+    }
+    named
+}
+
+fn tags(context: &Context, view: &CrawlView, fetched: &Fetched) -> Directives {
+    if !view.options.respect_robots {
+        return Directives::default();
+    }
+    Directives::parse(fetched.robots_tags.iter().map(String::as_str), context.fetcher.agent())
+}
+
+/// A sitemap speaks for its own site (sitemaps.org), and is read when it lies there.
+fn may_list(url: &Url, from: &str) -> bool {
+    Url::parse(from).is_ok_and(|from| Scope::Domain.contains(&[from], &[], url)) && urls::trap(url).is_none()
+}
+
+fn seeds(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {
+    urls.map(|url| NewPage { url: url.into(), depth: 0 }).collect()
+}
+
+/// Lets pages through that belong to the crawl, and counts the others.
+struct Border<'a> {
+    spelling: &'a urls::Spelling,
+    view: &'a CrawlView,
+    depth: i32,
+    home: Option<&'a Url>,
+    pages: Vec<NewPage>,
+    /// Why pages of the site were left out. Those of other sites are not counted: they never belonged to the crawl.
+    left_out: BTreeMap<&'static str, u64>,
+}
+
+impl<'a> Border<'a> {
+    fn new(context: &'a Context, view: &'a CrawlView, job: &PageJob, home: Option<&'a Url>) -> Self {
+        Self {
+            spelling: &context.config.spelling,
+            view,
+            depth: job.depth,
+            home,
+            pages: Vec::new(),
+            left_out: BTreeMap::new(),
+        }
+    }
+
+    fn page(&mut self, url: &Url) {
+        if self.depth >= self.view.options.max_depth
+            || !in_scope(self.view, self.home, url)
+            || !extract::is_page_path(url.path())
+        {
+            return;
+        }
+        let url = self.spelling.apply(url.clone());
+        match urls::trap(&url) {
+            Some(code) => *self.left_out.entry(code).or_default() += 1,
+            None => self.pages.push(NewPage { url: url.into(), depth: self.depth + 1 }),
+        }
+    }
+
+    fn close(self) -> (Vec<NewPage>, BTreeMap<&'static str, u64>) {
+        (self.pages, self.left_out)
+    }
+}
+
+/// The row of a page that was read.
+fn result(
+    fetched: Fetched,
+    denied: Option<&'static str>,
+    left_out: BTreeMap<&'static str, u64>,
+    title: Option<String>,
+) -> PageResult {
+    let detail = denied.map(|code| format!("its images were not taken: {code}"));
+    let mut result = PageResult {
+        state: "fetched".into(),
+        reason: denied.map(Into::into),
+        detail,
+        status: Some(i32::from(fetched.status)),
+        final_url: Some(fetched.url.into()),
+        title,
+        etag: fetched.etag,
+        last_modified: fetched.last_modified,
+    };
+    left_out.into_iter().for_each(|(code, count)| leave_out(&mut result, code, count));
+    result
+}
+
+/// Says in the page's row, and counts, that links of its site were not followed.
+pub(super) fn leave_out(result: &mut PageResult, code: &'static str, count: u64) {
+    if count == 0 {
+        return;
+    }
+    metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => code).increment(count);
+    let said = format!("{count} links were not followed: {code}");
+    result.detail = Some(result.detail.take().map_or(said.clone(), |detail| format!("{detail}; {said}")));
+}
+
+/// Each page with the directory that it counts in.
+pub(super) fn by_directory(pages: Vec<NewPage>) -> Vec<(NewPage, String)> {
+    let directory =
+        |page: &NewPage| Url::parse(&page.url).map(|url| urls::directory(&url)).unwrap_or_default();
+    pages
+        .into_iter()
+        .map(|page| {
+            let name = directory(&page);
+            (page, name)
+        })
+        .collect()
+}

@@ -1,0 +1,108 @@
+//! Sitemaps and feeds as parts of a crawl.
+
+use crate::support::{Answer, Site, World, counts, fast};
+use pipeline::{CrawlOptions, Sitemaps};
+use std::collections::BTreeSet;
+
+fn urlset(entries: &str) -> Answer {
+    let space = "xmlns='http://www.sitemaps.org/schemas/sitemap/0.9' xmlns:image='http://www.google.com/schemas/sitemap-image/1.1'";
+    Answer::new("application/xml", format!("<?xml version='1.0'?><urlset {space}>{entries}</urlset>"))
+        .header("x-robots-tag", "noindex")
+}
+
+fn index(of: &[String]) -> Answer {
+    let entries: String = of.iter().map(|url| format!("<sitemap><loc>{url}</loc></sitemap>")).collect();
+    Answer::new("text/xml", format!("<sitemapindex>{entries}</sitemapindex>"))
+}
+
+/// Paths that were asked for, each once.
+fn asked(site: &Site) -> BTreeSet<String> {
+    site.requests().into_iter().collect()
+}
+
+fn set<const N: usize>(paths: [&str; N]) -> BTreeSet<String> {
+    paths.into_iter().map(Into::into).collect()
+}
+
+#[tokio::test]
+async fn sitemaps_of_robots_txt_and_announced_feeds_are_read() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    site.set("/robots.txt", Answer::new("text/plain", format!("sitemap: {}", site.url("/maps/index"))));
+    site.set(
+        "/",
+        Answer::html("<link rel=alternate type=application/rss+xml href=news.rss><a href=a.html>a</a>"),
+    );
+    site.set("/a.html", Answer::html("nothing"));
+    site.set("/maps/index", index(&[site.url("/maps/1.xml"), "http://elsewhere.invalid/2.xml".into()]));
+    let entries = format!(
+        "<url><loc>{}</loc><image:image><image:loc>{}</image:loc></image:image></url><url><loc>{}</loc></url>
+         <url><loc>http://elsewhere.invalid/page</loc></url><url><loc>{}</loc></url>",
+        site.url("/hidden.html"),
+        site.url("/of-hidden.jpg"),
+        site.url("/picture.jpg"),
+        site.url("/x/x/x/trap"),
+    );
+    site.set("/maps/1.xml", urlset(&entries));
+    site.set("/hidden.html", Answer::html("<img src=on-hidden.jpg>"));
+    let feed = "<rss><channel><item><link>/post.html</link><enclosure url='/of-post.jpg' type='image/jpeg'/></item></channel></rss>";
+    site.set("/news.rss", Answer::new("application/rss+xml", feed));
+    site.set("/post.html", Answer::html("nothing"));
+
+    let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 2, ..fast() }).await;
+    assert_eq!(crawl.state, "completed");
+    assert_eq!(counts(&progress.pages), [("fetched", 7)].into());
+    assert_eq!(counts(&progress.images), [("failed", 4)].into());
+    let pages = ["/", "/a.html", "/maps/index", "/maps/1.xml", "/hidden.html", "/news.rss", "/post.html"];
+    let images = ["/of-hidden.jpg", "/on-hidden.jpg", "/of-post.jpg", "/picture.jpg"];
+    assert_eq!(asked(&site), &(&set(pages) | &set(images)) | &set(["/robots.txt"]));
+}
+
+#[tokio::test]
+async fn the_usual_place_is_tried_only_when_asked_for() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    site.set("/", Answer::html("nothing"));
+    for (sitemaps, tried) in [(Sitemaps::Robots, 0), (Sitemaps::Off, 0), (Sitemaps::Always, 1)] {
+        let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { sitemaps, ..fast() }).await;
+        assert_eq!(crawl.state, "completed");
+        assert_eq!(site.asked("/sitemap.xml"), tried, "{sitemaps:?}");
+        assert_eq!(progress.reasons.get("no_sitemap").copied().unwrap_or(0), tried as i64);
+        assert_eq!(counts(&progress.pages).get("failed"), None);
+    }
+    // A page in its place is no sitemap either.
+    site.set("/sitemap.xml", Answer::html("<a href=soft-404.html>not found</a>"));
+    let options = CrawlOptions { sitemaps: Sitemaps::Always, ..fast() };
+    let (_, progress) = world.crawl(&[site.url("/")], options.clone()).await;
+    assert_eq!(counts(&progress.pages), [("fetched", 1), ("skipped", 1)].into());
+    // Depth 0 is the seed alone.
+    let before = site.asked("/sitemap.xml");
+    world.crawl(&[site.url("/")], CrawlOptions { max_depth: 0, ..options }).await;
+    assert_eq!(site.asked("/sitemap.xml"), before);
+}
+
+#[tokio::test]
+async fn a_sitemap_can_be_the_seed_and_limits_hold() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let entries: String =
+        (0..5000).map(|i| format!("<url><loc>{}</loc></url>", site.url(&format!("/p{i}")))).collect();
+    site.set("/map.xml", urlset(&entries));
+    let options = CrawlOptions { max_pages: 4, ..fast() };
+    let (crawl, progress) = world.crawl(&[site.url("/map.xml")], options).await;
+    assert_eq!(crawl.state, "completed");
+    assert_eq!(counts(&progress.pages), [("failed", 3), ("fetched", 1)].into());
+    assert_eq!(asked(&site), set(["/robots.txt", "/map.xml", "/p0", "/p1", "/p2"]));
+}
+
+#[tokio::test]
+async fn nested_indexes_end() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    for i in 0..9 {
+        site.set(&format!("/{i}.xml"), index(&[site.url(&format!("/{}.xml", i + 1))]));
+    }
+    let (crawl, _) = world.crawl(&[site.url("/0.xml")], fast()).await;
+    assert_eq!(crawl.state, "completed");
+    assert_eq!(asked(&site), set(["/robots.txt", "/0.xml", "/1.xml", "/2.xml", "/3.xml"]));
+}
