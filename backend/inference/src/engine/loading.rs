@@ -1,7 +1,6 @@
 //! What loading a model took, for the log and the report.
 use crate::backend::Placement;
 use crate::ep::Provider;
-use crate::manifest::ModelFile;
 use crate::report::{GpuDevice, LoadedModel};
 use crate::{Operation, devices};
 use std::time::Instant;
@@ -9,7 +8,8 @@ use std::time::Instant;
 /// A load under way.
 pub(super) struct Loading<'a> {
     pub(super) operation: Operation,
-    pub(super) file: &'a ModelFile,
+    /// The model's file, or what stands for it.
+    pub(super) file: &'a str,
     pub(super) bytes: usize,
     pub(super) sessions: usize,
     pub(super) began: Instant,
@@ -24,7 +24,7 @@ impl Loading<'_> {
         let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);
         let load = LoadedModel {
             operation: self.operation.name(),
-            file: self.file.file.clone(),
+            file: self.file.to_owned(),
             bytes: self.bytes as u64,
             device: placement.label(),
             sessions: self.sessions,

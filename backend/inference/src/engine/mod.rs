@@ -3,6 +3,7 @@ mod build;
 mod candidates;
 mod load;
 mod loading;
+mod picture_subject;
 mod pixels;
 mod placement;
 mod prepared;

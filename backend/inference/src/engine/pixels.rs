@@ -1,27 +1,19 @@
 //! The operations on whole pictures on devices: placed like the models, called through the engine.
-use super::candidates::{first_that_works, memory_share};
+use super::candidates::first_that_works;
+use super::picture_subject::PictureSubject;
 use super::placement::{refuse, requested};
 use super::{Engine, Inner, Lane, Timed};
-use crate::backend::{Backend, BackendError, BatchView, OutputView, Picture, PixelGraphs, Placement};
+use crate::backend::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
 use crate::batcher::{Batcher, Device, Limits};
-use crate::drawing::portrait;
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::pixels::{CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel};
 use crate::runtime::Runtime;
-use crate::{Config, Operation, OperationReport, RunError, StandIn, StartError, graphs};
+use crate::{Config, Operation, OperationReport, RunError, StandIn, StartError};
 use std::sync::Arc;
-use std::time::Instant;
 use vision::enhance::Enhanced;
 use vision::quality::GreyStatistics;
 use vision::{Frame, Letterbox, Limits as DecodeLimits};
-
-/// Largest distance in grey levels between a device's canvas and the CPU's, and between its enhanced picture and the CPU's; see the
-/// graphs for what they are made of.
-const CANVAS_LEVELS: u8 = 1;
-const ENHANCED_LEVELS: u8 = 4;
-/// Largest relative distance between a device's statistics and the CPU's.
-const SHARE: f64 = 1e-4;
 
 /// The operations that got a device.
 pub(super) struct PixelDevices {
@@ -45,28 +37,9 @@ pub(super) fn place(
     config: &Config,
     runtime: &Runtime,
 ) -> Result<(PixelDevices, Vec<OperationReport>), StartError> {
-    // An odd size with a border that no kernel likes, and one that is enhanced.
-    let pictures = || [portrait(333, 500), portrait(97, 63)].map(Arc::new);
-    let letterbox = |frame: &Frame| Letterbox::fit((frame.width(), frame.height()), (320, 320));
-    let limits = DecodeLimits::default();
-
-    let samples = pictures().map(|frame| CanvasRequest { letterbox: letterbox(&frame), frame });
-    let same = |input: &CanvasRequest, found: Arc<Frame>| {
-        alike(&input.letterbox.draw(&input.frame), &found, CANVAS_LEVELS)
-    };
-    let canvas = place_one(config, runtime, CanvasModel, vec![graphs::canvas()], &samples, same)?;
-
-    let samples = pictures().map(|frame| EnhancementRequest::new(frame, limits));
-    let same = |input: &EnhancementRequest, found: Enhanced| {
-        alike(&vision::enhance::enhance(input.frame(), &limits).frame, &found.frame, ENHANCED_LEVELS)
-    };
-    let programs = vec![graphs::contrast(), graphs::enlargement()];
-    let enhancement = place_one(config, runtime, EnhancementModel, programs, &samples, same)?;
-
-    let same =
-        |input: &Arc<Frame>, found: GreyStatistics| close(&vision::quality::grey_statistics(input), &found);
-    let programs = vec![graphs::statistics()];
-    let statistics = place_one(config, runtime, StatisticsModel, programs, &pictures(), same)?;
+    let canvas = place_one(config, runtime, PictureSubject::canvas())?;
+    let enhancement = place_one(config, runtime, PictureSubject::enhancement())?;
+    let statistics = place_one(config, runtime, PictureSubject::statistics())?;
 
     let reports = vec![canvas.report, enhancement.report, statistics.report];
     let devices = PixelDevices {
@@ -87,12 +60,9 @@ struct PlacedPixels<M: Model> {
 fn place_one<M: Model>(
     config: &Config,
     runtime: &Runtime,
-    model: M,
-    programs: Vec<Vec<u8>>,
-    samples: &[M::Input],
-    same: impl Fn(&M::Input, M::Output) -> Result<(), String>,
+    subject: PictureSubject<M>,
 ) -> Result<PlacedPixels<M>, StartError> {
-    let operation = model.operation();
+    let operation = subject.model.operation();
     let mut report = OperationReport {
         operation: operation.name(),
         gpu_requested: config.gpu_operations.contains(&operation),
@@ -103,30 +73,11 @@ fn place_one<M: Model>(
     if !report.gpu_requested {
         return Ok(PlacedPixels { batcher: None, placements: Vec::new(), report });
     }
-    let prove = |provider: Provider, device_id: u32| {
-        let began = Instant::now();
-        let placement = Placement {
-            provider: provider.for_pixels()?,
-            device_id,
-            memory_limit: memory_share(config, operation),
-            ..Placement::CPU
-        };
-        let mut graphs = PixelGraphs::load(runtime, &programs, &placement)?;
-        for sample in samples {
-            same(sample, run_one(&model, &mut graphs, sample)?)?;
-        }
-        let (operation, seconds) = (operation.name(), began.elapsed().as_secs_f64());
-        tracing::info!(
-            operation,
-            device = placement.label(),
-            seconds,
-            "graphs loaded and compared with the CPU"
-        );
-        Ok((graphs, placement))
-    };
+    let prove = |provider, device_id| subject.try_on(config, runtime, provider, device_id, false);
     match first_that_works(config, runtime, prove) {
         Ok(found) => {
-            let (graphs, placements): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+            let (graphs, placements): (Vec<_>, Vec<_>) =
+                found.into_iter().map(|trial| (trial.graphs, trial.placement)).unzip();
             let labels: Vec<String> = placements.iter().map(Placement::label).collect();
             report.effective = labels.join(",");
             let devices = graphs.into_iter().map(|graphs| {
@@ -139,7 +90,7 @@ fn place_one<M: Model>(
             });
             let limits = Limits { queue_capacity: config.queue_capacity, ..Limits::default() };
             let batcher =
-                Batcher::start(model, devices.collect(), limits).map_err(|e| StartError::Model {
+                Batcher::start(subject.model, devices.collect(), limits).map_err(|e| StartError::Model {
                     model: operation.name().to_owned(),
                     reason: format!("cannot start its threads: {e}"),
                 })?;
@@ -151,41 +102,6 @@ fn place_one<M: Model>(
             Ok(PlacedPixels { batcher: None, placements: Vec::new(), report })
         }
     }
-}
-
-/// One picture through its graph.
-fn run_one<M: Model>(model: &M, graphs: &mut PixelGraphs, input: &M::Input) -> Result<M::Output, String> {
-    let picture = model.picture(input).ok_or("the operation has no picture")?;
-    let mut result = Err("the device gave no outputs".to_owned());
-    graphs
-        .run_pictures(&[picture], 1, &mut |outputs| result = model.read(input, outputs, 0, 1))
-        .map_err(|e| e.to_string())?;
-    result
-}
-
-fn alike(wanted: &Frame, found: &Frame, levels: u8) -> Result<(), String> {
-    if (wanted.width(), wanted.height()) != (found.width(), found.height()) {
-        return Err(format!("it made {found:?} where the CPU makes {wanted:?}"));
-    }
-    let worst = wanted.data().iter().zip(found.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
-    if worst > levels {
-        return Err(format!("its picture differs from the CPU's by {worst} grey levels"));
-    }
-    Ok(())
-}
-
-fn close(wanted: &GreyStatistics, found: &GreyStatistics) -> Result<(), String> {
-    let values = |s: &GreyStatistics| [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped];
-    for (name, (a, b)) in ["laplacian_variance", "tenengrad", "mean", "std", "clipped"]
-        .into_iter()
-        .zip(values(wanted).into_iter().zip(values(found)))
-    {
-        let distance = (a - b).abs();
-        if distance.is_nan() || distance > SHARE * a.abs().max(1.0) {
-            return Err(format!("its {name} is {b} where the CPU's is {a}"));
-        }
-    }
-    Ok(())
 }
 
 /// A device that passed its proofs and then fails every run.

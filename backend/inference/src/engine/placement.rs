@@ -90,7 +90,7 @@ pub(super) fn place<M: Model>(
 
     let sessions = cpu_sessions(config);
     let devices = more_sessions(&subject, reference, sessions).map_err(failed)?;
-    let (file, bytes) = (subject.file, subject.bytes.len());
+    let (file, bytes) = (subject.file.file.as_str(), subject.bytes.len());
     let load = Loading { operation, file, bytes, sessions, began, before: None };
     let loads = vec![load.finish(&Placement::CPU)];
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();

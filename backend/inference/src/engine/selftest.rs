@@ -1,11 +1,12 @@
-//! Every model on every provider and device of the machine, compared with the CPU and timed.
+//! Every model and every graph of ours on every provider and device of the machine, compared with the CPU and timed.
 use super::load::{detector, embedder};
+use super::picture_subject::PictureSubject;
 use super::subject::Subject;
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
-use crate::{Config, GpuDevice, ResolvedPack, StartError, devices};
+use crate::{Config, GpuDevice, Operation, ResolvedPack, StartError, devices};
 use serde::Serialize;
 
 /// How a test ended.
@@ -20,7 +21,7 @@ pub enum Outcome {
     Absent,
 }
 
-/// One model on one device; or one provider that is absent.
+/// One operation on one device; or one provider that is absent.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceTest {
     /// `cpu`, `cuda`, `tensorrt`, `rocm`, `mps`.
@@ -48,11 +49,11 @@ pub struct SelfTest {
     pub runtime_version: String,
     /// GPUs that the drivers list.
     pub devices: Vec<GpuDevice>,
-    /// One per provider, device and model.
+    /// One per provider, device and operation.
     pub tests: Vec<DeviceTest>,
 }
 
-/// Loads and runs the pack's models everywhere. Blocks; with TensorRT for minutes, where engines are not built yet.
+/// Loads and runs the pack's models and the operations on pictures everywhere. Blocks; with TensorRT for minutes, where engines are not built yet.
 ///
 /// # Errors
 /// As [`crate::Engine::start`] where the library or a model cannot be used at all; what fails on a device is in the tests.
@@ -73,6 +74,12 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
         for id in ids(provider, config, &devices) {
             tests.push(test(&detector, provider, id));
             tests.push(test(&embedder, provider, id));
+            // TensorRT leaves them to CUDA, which is tested by itself.
+            if provider != Provider::Tensorrt {
+                tests.push(test_pictures(&PictureSubject::canvas(), config, &runtime, provider, id));
+                tests.push(test_pictures(&PictureSubject::enhancement(), config, &runtime, provider, id));
+                tests.push(test_pictures(&PictureSubject::statistics(), config, &runtime, provider, id));
+            }
         }
     }
     Ok(SelfTest { runtime_version: runtime.version().to_owned(), devices, tests })
@@ -106,20 +113,10 @@ fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
 }
 
 fn test<M: Model>(subject: &Subject<'_, M>, provider: Provider, id: u32) -> DeviceTest {
-    let trial = subject.try_on(provider, id, true);
-    let device = match provider {
-        Provider::Cpu => "cpu".to_owned(),
-        _ => format!("{}:{id}", provider.name()),
-    };
-    let test = DeviceTest {
-        device,
-        operation: Some(subject.model.operation().name()),
-        ..absent(provider, String::new())
-    };
-    match trial {
+    let test = of(subject.model.operation(), provider, id);
+    match subject.try_on(provider, id, true) {
         Ok(trial) => DeviceTest {
             outcome: Outcome::Passed,
-            reason: None,
             session_seconds: Some(trial.session_seconds),
             load: Some(trial.load),
             runs: trial.runs,
@@ -127,4 +124,36 @@ fn test<M: Model>(subject: &Subject<'_, M>, provider: Provider, id: u32) -> Devi
         },
         Err(reason) => DeviceTest { outcome: Outcome::Failed, reason: Some(reason), ..test },
     }
+}
+
+fn test_pictures<M: Model>(
+    subject: &PictureSubject<M>,
+    config: &Config,
+    runtime: &Runtime,
+    provider: Provider,
+    id: u32,
+) -> DeviceTest {
+    let test = of(subject.model.operation(), provider, id);
+    if let Err(reason) = provider.for_pixels() {
+        return DeviceTest { reason: Some(reason), ..test };
+    }
+    match subject.try_on(config, runtime, provider, id, true) {
+        Ok(trial) => DeviceTest {
+            outcome: Outcome::Passed,
+            session_seconds: Some(trial.session_seconds),
+            load: Some(trial.load),
+            runs: vec![trial.run],
+            ..test
+        },
+        Err(reason) => DeviceTest { outcome: Outcome::Failed, reason: Some(reason), ..test },
+    }
+}
+
+/// A test of `operation` that has not been made.
+fn of(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
+    let device = match provider {
+        Provider::Cpu => "cpu".to_owned(),
+        _ => format!("{}:{id}", provider.name()),
+    };
+    DeviceTest { device, operation: Some(operation.name()), reason: None, ..absent(provider, String::new()) }
 }

@@ -133,7 +133,7 @@ impl<'a, M: Model> Subject<'a, M> {
     pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
         let loading = Loading {
             operation: self.model.operation(),
-            file: self.file,
+            file: &self.file.file,
             bytes: self.device_bytes().len(),
             sessions: 1,
             began: Instant::now(),

@@ -1,0 +1,184 @@
+//! An operation on whole pictures, and how its graphs do on a device: the counterpart of a model's subject.
+use super::candidates::memory_share;
+use super::loading::Loading;
+use crate::backend::{Backend, PixelGraphs, Placement};
+use crate::drawing::portrait;
+use crate::ep::Provider;
+use crate::models::Model;
+use crate::pixels::{CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel};
+use crate::report::{BatchRun, LoadedModel};
+use crate::runtime::Runtime;
+use crate::{Config, devices, graphs};
+use std::sync::Arc;
+use std::time::Instant;
+use vision::enhance::Enhanced;
+use vision::quality::GreyStatistics;
+use vision::{Frame, Letterbox, Limits};
+
+/// Largest distance in grey levels between a device's canvas and the CPU's, and between its enhanced picture and the CPU's; see the
+/// graphs for what they are made of.
+const CANVAS_LEVELS: u8 = 1;
+const ENHANCED_LEVELS: u8 = 4;
+/// Largest relative distance between a device's statistics and the CPU's.
+const SHARE: f64 = 1e-4;
+/// Runs after the first whose median is the steady time.
+const STEADY_RUNS: usize = 5;
+
+/// What compares a result with the CPU's: the distance, as a share of the whole range, or why it is too far.
+type Same<M> = fn(&<M as Model>::Input, <M as Model>::Output) -> Result<f64, String>;
+
+/// An operation with its graphs and the pictures that it is proven on.
+pub(super) struct PictureSubject<M: Model> {
+    pub(super) model: M,
+    programs: Vec<Vec<u8>>,
+    samples: Vec<M::Input>,
+    same: Same<M>,
+}
+
+/// An operation on a device, proven to do there what it does on the CPU.
+pub(super) struct PictureTrial {
+    pub(super) graphs: PixelGraphs,
+    pub(super) placement: Placement,
+    /// Making the sessions, no run included.
+    pub(super) session_seconds: f64,
+    pub(super) load: LoadedModel,
+    /// One run: pictures go one by one.
+    pub(super) run: BatchRun,
+}
+
+/// An odd size with a border that no kernel likes, and one that is enhanced.
+fn pictures() -> [Arc<Frame>; 2] {
+    [portrait(333, 500), portrait(97, 63)].map(Arc::new)
+}
+
+impl PictureSubject<CanvasModel> {
+    /// `image_processing`.
+    pub(super) fn canvas() -> Self {
+        let sample = |frame: Arc<Frame>| {
+            let letterbox = Letterbox::fit((frame.width(), frame.height()), (320, 320));
+            CanvasRequest { letterbox, frame }
+        };
+        Self {
+            model: CanvasModel,
+            programs: vec![graphs::canvas()],
+            samples: pictures().map(sample).into(),
+            same: |input, found| alike(&input.letterbox.draw(&input.frame), &found, CANVAS_LEVELS),
+        }
+    }
+}
+
+impl PictureSubject<EnhancementModel> {
+    /// `image_enhancement`.
+    pub(super) fn enhancement() -> Self {
+        Self {
+            model: EnhancementModel,
+            programs: vec![graphs::contrast(), graphs::enlargement()],
+            samples: pictures().map(|frame| EnhancementRequest::new(frame, Limits::default())).into(),
+            same: |input, found: Enhanced| {
+                let wanted = vision::enhance::enhance(input.frame(), &Limits::default());
+                alike(&wanted.frame, &found.frame, ENHANCED_LEVELS)
+            },
+        }
+    }
+}
+
+impl PictureSubject<StatisticsModel> {
+    /// `quality_checks`.
+    pub(super) fn statistics() -> Self {
+        Self {
+            model: StatisticsModel,
+            programs: vec![graphs::statistics()],
+            samples: pictures().into(),
+            same: |input, found| close(&vision::quality::grey_statistics(input), &found),
+        }
+    }
+}
+
+impl<M: Model> PictureSubject<M> {
+    /// Loads the graphs on one device, runs the samples, and compares with the CPU's code. `measure` repeats the first
+    /// sample to find its steady time.
+    pub(super) fn try_on(
+        &self,
+        config: &Config,
+        runtime: &Runtime,
+        provider: Provider,
+        device_id: u32,
+        measure: bool,
+    ) -> Result<PictureTrial, String> {
+        let operation = self.model.operation();
+        let placement = Placement {
+            provider: provider.for_pixels()?,
+            device_id,
+            memory_limit: memory_share(config, operation),
+            ..Placement::CPU
+        };
+        let loading = Loading {
+            operation,
+            file: "graphs made by code",
+            bytes: self.programs.iter().map(Vec::len).sum(),
+            sessions: self.programs.len(),
+            began: Instant::now(),
+            before: devices::of(placement.provider, device_id),
+        };
+        let mut graphs = PixelGraphs::load(runtime, &self.programs, &placement)?;
+        let session_seconds = loading.began.elapsed().as_secs_f64();
+        let mut run = BatchRun { batch: 1, first_seconds: 0.0, steady_seconds: None, difference: 0.0 };
+        for (number, sample) in self.samples.iter().enumerate() {
+            let began = Instant::now();
+            let found = self.run(&mut graphs, sample)?;
+            if number == 0 {
+                run.first_seconds = began.elapsed().as_secs_f64();
+            }
+            run.difference = (self.same)(sample, found)?.max(run.difference);
+        }
+        let load = loading.finish(&placement);
+        if measure {
+            let mut seconds = Vec::with_capacity(STEADY_RUNS);
+            for _ in 0..STEADY_RUNS {
+                let began = Instant::now();
+                self.run(&mut graphs, &self.samples[0])?;
+                seconds.push(began.elapsed().as_secs_f64());
+            }
+            seconds.sort_by(f64::total_cmp);
+            run.steady_seconds = Some(seconds[STEADY_RUNS / 2]);
+        }
+        Ok(PictureTrial { graphs, placement, session_seconds, load, run })
+    }
+
+    /// One picture through its graph.
+    fn run(&self, graphs: &mut PixelGraphs, input: &M::Input) -> Result<M::Output, String> {
+        let picture = self.model.picture(input).ok_or("the operation has no picture")?;
+        let mut result = Err("the device gave no outputs".to_owned());
+        graphs
+            .run_pictures(&[picture], 1, &mut |outputs| result = self.model.read(input, outputs, 0, 1))
+            .map_err(|e| e.to_string())?;
+        result
+    }
+}
+
+fn alike(wanted: &Frame, found: &Frame, levels: u8) -> Result<f64, String> {
+    if (wanted.width(), wanted.height()) != (found.width(), found.height()) {
+        return Err(format!("it made {found:?} where the CPU makes {wanted:?}"));
+    }
+    let worst = wanted.data().iter().zip(found.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
+    if worst > levels {
+        return Err(format!("its picture differs from the CPU's by {worst} grey levels"));
+    }
+    Ok(f64::from(worst) / 255.0)
+}
+
+fn close(wanted: &GreyStatistics, found: &GreyStatistics) -> Result<f64, String> {
+    let values = |s: &GreyStatistics| [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped];
+    let mut worst = 0.0_f64;
+    for (name, (a, b)) in ["laplacian_variance", "tenengrad", "mean", "std", "clipped"]
+        .into_iter()
+        .zip(values(wanted).into_iter().zip(values(found)))
+    {
+        let share = (a - b).abs() / a.abs().max(1.0);
+        if share.is_nan() || share > SHARE {
+            return Err(format!("its {name} is {b} where the CPU's is {a}"));
+        }
+        worst = worst.max(share);
+    }
+    Ok(worst)
+}
