@@ -140,7 +140,7 @@ async fn a_scan_that_is_broken_off_says_how_far_it_came() {
     let store = database.store();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
-        let crawl = store.crawls(None, None, None, 1).await.unwrap().into_iter().next();
+        let crawl = store.crawls(&Default::default(), None, 1).await.unwrap().into_iter().next();
         if let Some(crawl) = crawl
             && store.crawl_progress(crawl.id).await.unwrap().images.get("processed").is_some_and(|n| *n > 0)
         {

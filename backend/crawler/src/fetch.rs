@@ -1,6 +1,7 @@
 //! One guarded request at a time, redirects vetted hop by hop.
 mod body;
 mod client;
+mod post;
 
 pub use client::{Fetcher, MAX_RETRY_AFTER};
 

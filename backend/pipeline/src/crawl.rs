@@ -1,17 +1,21 @@
 //! Crawls as the API and the command line see them.
 
 pub(crate) mod completion;
+mod control;
+mod every;
+pub(crate) mod news;
 mod options;
 mod reconcile;
+mod runs;
 mod seeds;
 
+pub use every::Every;
 pub use options::{CrawlOptions, Dedupe, Sitemaps};
 pub use reconcile::Reconciled;
 
-use crate::jobs::payload::{ImageJob, PageJob};
-use queue::{NewJob, Queue};
+use queue::Queue;
+use std::fmt;
 use std::time::Duration;
-use store::pages::{NewImageUrl, NewPage};
 use store::{Store, StoreError, crawls::Crawl};
 use uuid::Uuid;
 
@@ -23,7 +27,8 @@ pub const DEFAULT_COLLECTION: &str = "default";
 pub struct Config {
     /// `CRAWL_DELAY_MS`: least time between two requests to a host for crawls that name none.
     pub default_delay: Duration,
-    /// Longest in-process wait for a host's turn; a job that would wait longer goes back to the queue.
+    /// Longest in-process wait for a host's turn, and so the longest time after a pause in which another request can go out; a job that would
+    /// wait longer goes back to the queue.
     pub patience: Duration,
     /// How long robots.txt is believed (RFC 9309 2.4 asks for at most 24 hours).
     pub robots_ttl: Duration,
@@ -35,18 +40,46 @@ pub struct Config {
     pub recipes: crawler::Recipes,
     /// `CRAWL_TRAILING_SLASH`, `CRAWL_DROP_PARAMETERS`: how links to pages are spelled.
     pub spelling: crawler::urls::Spelling,
+    /// `WEBHOOK_SECRET`: signs messages to webhooks; without one there are none.
+    pub webhook_secret: Option<Secret>,
+    /// Wait after the first failed delivery to a webhook; triples with every further one, up to an hour.
+    pub webhook_retry: Duration,
+}
+
+/// A text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Hides `text`.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// For the one place that needs it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             default_delay: Duration::from_millis(500),
-            patience: Duration::from_secs(2),
+            patience: Duration::from_secs(1),
             robots_ttl: Duration::from_secs(24 * 3600),
             robots_retry: Duration::from_secs(30),
             longest_delay: Duration::from_secs(3600),
             recipes: crawler::Recipes::default(),
             spelling: crawler::urls::Spelling::default(),
+            webhook_secret: None,
+            webhook_retry: Duration::from_secs(10),
         }
     }
 }
@@ -119,71 +152,26 @@ impl Crawls {
     ) -> Result<Crawl, CrawlError> {
         options.check()?;
         let seeds = seeds::parse(seeds)?;
-        let (images, pages): (Vec<_>, Vec<_>) = seeds.iter().partition(|url| seeds::is_image_file(url));
-        options.check_room(pages.len(), images.len())?;
+        let images = seeds.iter().filter(|url| seeds::is_image_file(url)).count();
+        options.check_room(seeds.len() - images, images)?;
+        if options.webhook.is_some() && self.config.webhook_secret.is_none() {
+            return Err(CrawlError::invalid(
+                "webhook",
+                "messages are signed, and this service has no WEBHOOK_SECRET; set it, or leave the webhook out",
+            ));
+        }
         let collection = self.collection(collection).await?;
         let seeds: Vec<String> = seeds.iter().map(|url| url.to_string()).collect();
         let stored = serde_json::to_value(&options).expect("options are plain data");
 
         let mut tx = self.store.begin().await?;
-        let crawl = self.store.insert_crawl(tx.conn(), collection, "web", &seeds, &stored).await?;
-        let pages: Vec<NewPage> =
-            pages.iter().map(|url| NewPage { url: url.to_string(), depth: 0 }).collect();
-        let images: Vec<NewImageUrl> = images
-            .iter()
-            .map(|url| NewImageUrl { url: url.to_string(), page_url: None, alt: None })
-            .collect();
-        let pages = self.store.admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
-        let images = self.store.admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
-        let jobs: Vec<NewJob> = (pages.into_iter().map(|row| PageJob::new(crawl.id, row, None).job()))
-            .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job()))
-            .collect();
-        self.queue.enqueue(tx.conn(), &jobs).await?;
+        let mut crawl = self.store.insert_crawl(tx.conn(), collection, "web", &seeds, &stored).await?;
+        if options.every.is_some() {
+            crawl = self.store.begin_series(tx.conn(), crawl.id).await?;
+        }
+        self.sow(&mut tx, &crawl, &options).await?;
         tx.commit().await?;
         metrics::counter!("facecrawl_crawls_total", "event" => "created").increment(1);
-        Ok(crawl)
-    }
-
-    /// Holds its jobs: nothing new is started until [`Self::resume`]; what is being fetched ends.
-    ///
-    /// # Errors
-    /// `StoreError::Conflict` names the state when the crawl is not running.
-    pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let mut tx = self.store.begin().await?;
-        self.queue.hold_group(tx.conn(), id).await?;
-        let crawl = self.store.set_crawl_state(tx.conn(), id, &["running"], "paused", None).await?;
-        if crawl.kind != "web" {
-            let reason = "a scan of local files runs with its command and cannot be paused";
-            return Err(StoreError::Conflict(reason.into()).into());
-        }
-        tx.commit().await?;
-        Ok(crawl)
-    }
-
-    /// Lets them run again.
-    ///
-    /// # Errors
-    /// `StoreError::Conflict` names the state when the crawl is not paused.
-    pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let mut tx = self.store.begin().await?;
-        self.queue.release_group(tx.conn(), id).await?;
-        let crawl = self.store.set_crawl_state(tx.conn(), id, &["paused"], "running", None).await?;
-        tx.commit().await?;
-        Ok(crawl)
-    }
-
-    /// Ends it; what is still queued is skipped with the reason `cancelled`, and what is being fetched is not stored.
-    ///
-    /// # Errors
-    /// `StoreError::Conflict` names the state when the crawl has ended.
-    pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let mut tx = self.store.begin().await?;
-        self.queue.cancel_group(tx.conn(), id).await?;
-        let crawl =
-            self.store.set_crawl_state(tx.conn(), id, &["running", "paused"], "cancelled", None).await?;
-        self.store.skip_queued(tx.conn(), id, "cancelled").await?;
-        tx.commit().await?;
-        metrics::counter!("facecrawl_crawls_total", "event" => "cancelled").increment(1);
         Ok(crawl)
     }
 

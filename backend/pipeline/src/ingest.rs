@@ -5,15 +5,18 @@
 //! the blob store. Deleting them here could take them from another holder that just stored the same content.
 
 mod blobs;
+mod kinship;
 mod known;
 mod record;
 mod scan;
 
 pub use scan::Scan;
 
+use crate::crawl::news::NewsError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
 use inference::{Lane, RunError};
+use kinship::Kinship;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +26,7 @@ use uuid::Uuid;
 /// What became of a picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ingested {
-    /// Stored anew; with [`Dedupe::Off`] also a file that was stored before.
+    /// Stored anew, also in the place of smaller versions; with [`Dedupe::Off`] also a file that was stored before.
     Stored {
         /// The image.
         image: Uuid,
@@ -51,6 +54,15 @@ pub enum IngestError {
     /// The queue failed, or the claim is stale: everything was rolled back.
     #[error(transparent)]
     Queue(#[from] QueueError),
+}
+
+impl From<NewsError> for IngestError {
+    fn from(error: NewsError) -> Self {
+        match error {
+            NewsError::Store(error) => error.into(),
+            NewsError::Queue(error) => error.into(),
+        }
+    }
 }
 
 /// One picture on its way in.
@@ -84,6 +96,8 @@ struct Inner {
     model_id: i32,
 }
 
+/// Times that a known image is looked for anew.
+const LOOKS: usize = 5;
 /// Times that an overloaded engine is asked again before the picture is given back.
 const OVERLOAD_RETRIES: u32 = 5;
 /// Longest wait between two of them.
@@ -115,18 +129,29 @@ impl Ingest {
     /// [`IngestError`]; `QueueError::Stale` when the claim was lost meanwhile.
     pub async fn ingest(&self, incoming: Incoming, claim: Option<Claim>) -> Result<Ingested, IngestError> {
         let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
-        if let Some(known) = self.inner.store.image_by_sha256(incoming.collection, &sha256).await? {
-            return self.settle_known(&incoming, claim, &known).await;
+        // A stored image that was found can be replaced by a larger version before it is linked to: then look again.
+        for _ in 0..LOOKS {
+            if let Some(known) = self.inner.store.image_by_sha256(incoming.collection, &sha256).await? {
+                match self.settle_known(&incoming, claim, &known).await? {
+                    Some(done) => return Ok(done),
+                    None => continue,
+                }
+            }
+            let picture = self.inner.analyzer.decode_hashed(incoming.bytes.clone(), Some(sha256)).await?;
+            if incoming.dedupe == Dedupe::Near
+                && let Kinship::Duplicate(image) =
+                    self.near(incoming.collection, &picture.hashes, &picture.frame).await?
+            {
+                match self.settle_near(&incoming, claim, image).await? {
+                    Some(done) => return Ok(done),
+                    None => continue,
+                }
+            }
+            let analysis = self.find_faces(picture, &incoming.options).await?;
+            let stored = self.write_blobs(&analysis).await?;
+            return self.record(&incoming, claim, &analysis, stored).await;
         }
-        let picture = self.inner.analyzer.decode_hashed(incoming.bytes.clone(), Some(sha256)).await?;
-        if incoming.dedupe == Dedupe::Near
-            && let Some(image) = self.near(incoming.collection, &picture.hashes).await?
-        {
-            return self.settle_near(&incoming, claim, image).await;
-        }
-        let analysis = self.find_faces(picture, &incoming.options).await?;
-        let stored = self.write_blobs(&analysis).await?;
-        self.record(&incoming, claim, &analysis, stored).await
+        Err(StoreError::Conflict("versions of the picture replace each other over and over".into()).into())
     }
 
     /// The registered embedding model's id in the store.

@@ -1,15 +1,18 @@
-//! The job bodies: `scan_page` and `scan_image`.
+//! The job bodies: `scan_page`, `scan_image`, `start_crawl` and `deliver_webhook`.
 
 mod context;
 mod harvest;
+mod crowd;
 mod hops;
 mod image;
 pub(crate) mod ledger;
+mod next_run;
 mod page;
 pub(crate) mod payload;
 mod robots;
 pub(crate) mod setback;
 mod turns;
+mod webhook;
 
 use crate::{Crawls, Ingest};
 use context::Context;
@@ -24,6 +27,11 @@ pub const SCAN_PAGE: &str = "scan_page";
 /// Kind of the job that fetches and stores an image.
 pub const SCAN_IMAGE: &str = "scan_image";
 
+/// Kind of the job that begins the next run of a crawl that starts again.
+pub const START_CRAWL: &str = "start_crawl";
+/// Kind of the job that tells a crawl's webhook that it has ended.
+pub const DELIVER_WEBHOOK: &str = "deliver_webhook";
+
 /// The handlers of a worker, by kind.
 pub fn handlers(
     store: Store,
@@ -32,10 +40,13 @@ pub fn handlers(
     ingest: Ingest,
     fetcher: Fetcher,
 ) -> HashMap<String, Arc<dyn Handler>> {
+    let webhook = webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone());
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
     HashMap::from([
         (SCAN_PAGE.to_owned(), Arc::new(page::ScanPage(context.clone())) as Arc<dyn Handler>),
-        (SCAN_IMAGE.to_owned(), Arc::new(image::ScanImage(context)) as Arc<dyn Handler>),
+        (SCAN_IMAGE.to_owned(), Arc::new(image::ScanImage(context))),
+        (START_CRAWL.to_owned(), Arc::new(next_run::StartCrawl(crawls))),
+        (DELIVER_WEBHOOK.to_owned(), Arc::new(webhook)),
     ])
 }
 

@@ -31,6 +31,11 @@ pub struct Crawl {
     /// When it reached a terminal state.
     #[serde(with = "time::serde::rfc3339::option")]
     pub finished_at: Option<OffsetDateTime>,
+    /// The first run of its series; `None` for a crawl that runs once.
+    pub series_id: Option<Uuid>,
+    /// When the next run of its series begins; set on an ended run only.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub next_run_at: Option<OffsetDateTime>,
 }
 
 /// How a crawl stands. Counted from the ledgers, so it always adds up.
@@ -47,6 +52,17 @@ pub struct CrawlProgress {
     pub reasons: BTreeMap<String, i64>,
 }
 
+/// Filters of `GET /crawls`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CrawlFilter<'a> {
+    /// Collection name.
+    pub collection: Option<&'a str>,
+    /// In this state.
+    pub state: Option<&'a str>,
+    /// Runs of this series.
+    pub series: Option<Uuid>,
+}
+
 pub(crate) const PAGE_STATES: [&str; 4] = ["queued", "fetched", "skipped", "failed"];
 pub(crate) const IMAGE_STATES: [&str; 6] =
     ["queued", "processed", "duplicate", "skipped", "failed", "suppressed"];
@@ -56,7 +72,7 @@ macro_rules! select_crawls {
     ($tail:literal) => {
         concat!(
             "select r.id, r.collection_id, c.name as collection, r.kind, r.state, r.seeds, r.options, r.error, ",
-            "r.created_at, r.finished_at from crawls r join collections c on c.id = r.collection_id ",
+            "r.created_at, r.finished_at, r.series_id, r.next_run_at from crawls r join collections c on c.id = r.collection_id ",
             $tail
         )
     };
@@ -99,21 +115,23 @@ impl Store {
         crawl_row(&mut *self.pool.acquire().await?, id).await
     }
 
-    /// Newest first; `collection` and `state` filter.
+    /// Newest first.
     pub async fn crawls(
         &self,
-        collection: Option<&str>,
-        state: Option<&str>,
+        filter: &CrawlFilter<'_>,
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Crawl>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new(select_crawls!("where true"));
-        if let Some(name) = collection {
+        if let Some(name) = filter.collection {
             query.push(" and r.collection_id = ").push_bind(self.collection(name).await?.id);
         }
-        if let Some(state) = state {
+        if let Some(state) = filter.state {
             one_of("state of a crawl", state, &CRAWL_STATES)?;
             query.push(" and r.state = ").push_bind(state.to_owned());
+        }
+        if let Some(series) = filter.series {
+            query.push(" and r.series_id = ").push_bind(series);
         }
         if let Some(before) = before {
             query.push(" and r.id < ").push_bind(before);
@@ -192,7 +210,7 @@ impl Store {
     }
 }
 
-async fn crawl_row(conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
+pub(crate) async fn crawl_row(conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
     sqlx::query_as(select_crawls!("where r.id = $1"))
         .bind(id)
         .fetch_optional(conn)

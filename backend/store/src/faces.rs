@@ -183,6 +183,14 @@ impl Store {
         Ok(sqlx::query_as(select_faces!("where f.id = any($1)")).bind(ids).fetch_all(&self.pool).await?)
     }
 
+    /// Those of several images, in the order of their ids.
+    pub(crate) async fn faces_of(&self, images: &[Uuid]) -> Result<Vec<Face>, StoreError> {
+        Ok(sqlx::query_as(select_faces!("where f.image_id = any($1) order by f.id"))
+            .bind(images)
+            .fetch_all(&self.pool)
+            .await?)
+    }
+
     /// A stored face's embedding with its model id.
     pub async fn embedding(&self, face: Uuid) -> Result<(i32, Vec<f32>), StoreError> {
         let (model, embedding): (i32, HalfVector) =

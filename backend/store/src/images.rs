@@ -213,9 +213,9 @@ impl Store {
             if inserted.rows_affected() == 1 {
                 return Ok(Ok(()));
             }
-            // `for key share`: the existing image stays until this transaction has linked to it.
+            // `for share`: the existing image is neither deleted nor replaced until this transaction has linked to it.
             let existing = sqlx::query_scalar(
-                "select id from images where collection_id = $1 and sha256 = $2 for key share",
+                "select id from images where collection_id = $1 and sha256 = $2 for share",
             )
             .bind(collection)
             .bind(image.sha256.as_slice())
@@ -263,8 +263,33 @@ impl Store {
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
 
+    /// Several by id, oldest first; those that are gone are left out.
+    pub(crate) async fn images_by_id(&self, ids: &[Uuid]) -> Result<Vec<Image>, StoreError> {
+        Ok(sqlx::query_as(select_images!("where i.id = any($1) order by i.id"))
+            .bind(ids)
+            .fetch_all(&self.pool)
+            .await?)
+    }
+
     /// Sources of several images, by image and in the order they were found; at most [`MOST_SOURCES`] of each.
     pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
+        self.sources_where(images, None).await
+    }
+
+    /// The same, those that one crawl found.
+    pub(crate) async fn sources_in_crawl(
+        &self,
+        images: &[Uuid],
+        crawl: Uuid,
+    ) -> Result<Vec<(Uuid, Source)>, StoreError> {
+        self.sources_where(images, Some(crawl)).await
+    }
+
+    async fn sources_where(
+        &self,
+        images: &[Uuid],
+        crawl: Option<Uuid>,
+    ) -> Result<Vec<(Uuid, Source)>, StoreError> {
         #[derive(sqlx::FromRow)]
         struct Row {
             image_id: Uuid,
@@ -275,11 +300,13 @@ impl Store {
             "select s.image_id, s.page_url, s.image_url, s.crawl_id, s.alt, s.found_at
              from (select distinct unnest($1::uuid[]) as id) wanted
              cross join lateral (
-                 select * from image_sources where image_id = wanted.id order by id limit $2) s
+                 select * from image_sources where image_id = wanted.id and ($3::uuid is null or crawl_id = $3)
+                 order by id limit $2) s
              order by s.image_id, s.id",
         )
         .bind(images)
         .bind(MOST_SOURCES)
+        .bind(crawl)
         .fetch_all(&self.pool)
         .await?;
         Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())

@@ -10,6 +10,7 @@ pub mod database;
 mod directories;
 mod erasure;
 pub mod error;
+pub mod export;
 pub mod faces;
 pub mod hosts;
 pub mod images;
@@ -17,6 +18,8 @@ pub mod ledger;
 pub mod models;
 pub mod pages;
 pub mod search;
+mod series;
+mod supersede;
 mod text;
 
 pub use blobs::Blobs;

@@ -142,6 +142,8 @@ settings! {
             user_agent: Option<String> = CRAWL_USER_AGENT, "", optional(checked("printable ASCII", header));
             /// `CRAWL_DELAY_MS`: Least time between two requests to a host, in milliseconds, for crawls that do not set their own; robots.txt and a slow host can make it longer.
             delay_ms: u64 = CRAWL_DELAY_MS, "500", number(0..=300_000);
+            /// `WEBHOOK_SECRET`: Signs the messages to the webhooks of crawls (HMAC-SHA256). Unset: crawls with a webhook are refused.
+            webhook_secret: Option<String> = WEBHOOK_SECRET, "", optional(checked("a secret of 16 characters or more", |text| text.chars().count() >= 16));
             /// `CRAWL_ALLOW_PRIVATE`: Private address ranges that may be reached all the same, on any port, comma-separated (for tests and intranets): 127.0.0.0/8.
             allow_private: Vec<IpNet> = CRAWL_ALLOW_PRIVATE, "", list(typed("a range"), "address ranges like 10.0.0.0/8, comma-separated");
             /// `CRAWL_PORTS`: Ports that may be reached, comma-separated.

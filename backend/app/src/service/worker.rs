@@ -2,7 +2,7 @@
 use super::Foundation;
 use crate::config::Settings;
 use pipeline::Crawls;
-use pipeline::jobs::{SCAN_IMAGE, SCAN_PAGE, handlers};
+use pipeline::jobs::{DELIVER_WEBHOOK, SCAN_IMAGE, SCAN_PAGE, handlers};
 use queue::{Runner, RunnerConfig};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,6 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two looks for crawls whose jobs are gone.
 const RECONCILE: Duration = Duration::from_secs(30);
+
+/// Messages to webhooks under way at once: a slow receiver does not hold up the others.
+const DELIVERIES: usize = 4;
 
 /// Starts claiming jobs; stops when `shutdown` fires.
 pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
@@ -22,7 +25,11 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     );
     let workers = settings.workers();
     let config = RunnerConfig {
-        concurrency: HashMap::from([(SCAN_PAGE.into(), workers), (SCAN_IMAGE.into(), workers)]),
+        concurrency: HashMap::from([
+            (SCAN_PAGE.into(), workers),
+            (SCAN_IMAGE.into(), workers),
+            (DELIVER_WEBHOOK.into(), DELIVERIES),
+        ]),
         poll: Duration::from_secs(1),
         drain: settings.drain(),
         worker: format!("{}-{}", host_name(), std::process::id()),

@@ -97,18 +97,21 @@ impl Fetcher {
         }
     }
 
+    /// The client that may connect to the URL's port.
+    pub(super) fn client_for(&self, url: &Url) -> &reqwest::Client {
+        match self.shared.guard.reach(url.port_or_known_default().unwrap_or_default()) {
+            Reach::Public => &self.shared.public,
+            Reach::OpenedRanges => &self.shared.opened,
+        }
+    }
+
     async fn send(
         &self,
         url: &Url,
         request: &Request,
         deadline: Instant,
     ) -> Result<reqwest::Response, FetchError> {
-        let port = url.port_or_known_default().unwrap_or_default();
-        let client = match self.shared.guard.reach(port) {
-            Reach::Public => &self.shared.public,
-            Reach::OpenedRanges => &self.shared.opened,
-        };
-        let sent = client.get(url.clone()).headers(headers(request)).send();
+        let sent = self.client_for(url).get(url.clone()).headers(headers(request)).send();
         match timeout_at(deadline, sent).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(explain(error)),

@@ -5,6 +5,8 @@
 //! is locked, so that workers do not wait for each other. A crawl that slips through (its last worker slept through all others'
 //! ends) is found by `Crawls::reconcile`.
 
+use super::news::{self, NewsError};
+use queue::Queue;
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
@@ -29,9 +31,9 @@ impl Watch {
     }
 
     /// Last word before the commit: ends the crawl when nothing is queued any more.
-    pub(crate) async fn end(self, store: &Store, tx: &mut Tx) -> Result<(), StoreError> {
+    pub(crate) async fn end(self, store: &Store, queue: &Queue, tx: &mut Tx) -> Result<(), NewsError> {
         if self.near_the_end {
-            finish_if_done(store, tx, self.crawl).await?;
+            finish_if_done(store, queue, tx, self.crawl).await?;
         }
         Ok(())
     }
@@ -40,7 +42,12 @@ impl Watch {
 /// Ends the crawl when it is live and nothing is queued; says whether it did. The crawl's row must be locked.
 ///
 /// It is `completed`, with its reasons in the ledger; `failed` when neither a page could be fetched nor an image be had.
-pub(crate) async fn finish_if_done(store: &Store, tx: &mut Tx, crawl: Uuid) -> Result<bool, StoreError> {
+pub(crate) async fn finish_if_done(
+    store: &Store,
+    queue: &Queue,
+    tx: &mut Tx,
+    crawl: Uuid,
+) -> Result<bool, NewsError> {
     if store.queued_up_to(tx.conn(), crawl, 1).await? > 0 {
         return Ok(false);
     }
@@ -49,13 +56,13 @@ pub(crate) async fn finish_if_done(store: &Store, tx: &mut Tx, crawl: Uuid) -> R
         Some(error) => ("failed", Some(error)),
     };
     match store.set_crawl_state(tx.conn(), crawl, &["running", "paused"], state, error.as_deref()).await {
-        Ok(_) => {
-            metrics::counter!("facecrawl_crawls_total", "event" => state).increment(1);
+        Ok(crawl) => {
+            news::ended(store, queue, tx, &crawl).await?;
             Ok(true)
         }
         // Cancelled, or ended by another: its end stands.
         Err(StoreError::Conflict(_)) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,8 +1,9 @@
 //! A crawl's options and the ranges that hold.
 
-use super::CrawlError;
+use super::{CrawlError, Every};
 use crawler::Scope;
 use std::ops::RangeInclusive;
+use url::Url;
 
 /// How duplicates are told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -54,6 +55,12 @@ pub struct CrawlOptions {
     pub sitemaps: Sitemaps,
     /// Pages in one directory, pages that differ in numbers or queries being in one: 1 to 1,000,000; `None` is no limit of its own.
     pub max_pages_per_directory: Option<i64>,
+    /// Starts again: time from the start of one run to the start of the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<Every>,
+    /// Is told when the crawl has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Url>,
 }
 
 impl Default for CrawlOptions {
@@ -69,6 +76,8 @@ impl Default for CrawlOptions {
             dedupe: Dedupe::Near,
             sitemaps: Sitemaps::Robots,
             max_pages_per_directory: None,
+            every: None,
+            webhook: None,
         }
     }
 }
@@ -78,6 +87,7 @@ const PAGES: RangeInclusive<i64> = 1..=1_000_000;
 const IMAGES: RangeInclusive<i64> = 1..=10_000_000;
 const DELAYS: RangeInclusive<u64> = 0..=300_000;
 const ALLOWED_HOSTS: usize = 1000;
+const LONGEST_WEBHOOK: usize = 2000;
 
 impl CrawlOptions {
     /// Checks every range.
@@ -90,6 +100,9 @@ impl CrawlOptions {
         }
         if let Some(delay) = self.delay_ms {
             within("delay_ms", delay, &DELAYS)?;
+        }
+        if let Some(webhook) = &self.webhook {
+            check_webhook(webhook)?;
         }
         if self.allow.len() > ALLOWED_HOSTS {
             return Err(CrawlError::invalid(
@@ -136,6 +149,23 @@ fn within<T: PartialOrd + std::fmt::Display>(
         field,
         format!("is {value}; it must be from {} to {}", range.start(), range.end()),
     ))
+}
+
+/// What can be said of a webhook without DNS; the message does not repeat the URL, which may hold a secret.
+fn check_webhook(url: &Url) -> Result<(), CrawlError> {
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(CrawlError::invalid(
+            "webhook",
+            format!("has the scheme {:?}; allowed are http and https", url.scheme()),
+        ));
+    }
+    if url.as_str().len() > LONGEST_WEBHOOK {
+        return Err(CrawlError::invalid(
+            "webhook",
+            format!("has {} characters; at most {LONGEST_WEBHOOK} are allowed", url.as_str().len()),
+        ));
+    }
+    Ok(())
 }
 
 fn is_host_pattern(text: &str) -> bool {

@@ -6,7 +6,7 @@
 use super::{CrawlError, Crawls, completion};
 use crate::jobs::{SCAN_IMAGE, SCAN_PAGE, ledger::Row};
 use std::collections::HashSet;
-use store::crawls::Crawl;
+use store::crawls::{Crawl, CrawlFilter};
 use store::ledger::Ledger;
 use uuid::Uuid;
 
@@ -33,7 +33,8 @@ impl Crawls {
         for state in ["running", "paused"] {
             let mut before = None;
             loop {
-                let crawls = self.store().crawls(None, Some(state), before, CHUNK).await?;
+                let filter = CrawlFilter { state: Some(state), ..CrawlFilter::default() };
+                let crawls = self.store().crawls(&filter, before, CHUNK).await?;
                 for crawl in crawls.iter().filter(|crawl| crawl.kind == "web") {
                     self.reconcile_crawl(crawl, &mut done).await?;
                 }
@@ -77,7 +78,7 @@ impl Crawls {
         }
         let mut tx = self.store().begin().await?;
         self.store().lock_crawl(tx.conn(), crawl.id).await?;
-        if completion::finish_if_done(self.store(), &mut tx, crawl.id).await? {
+        if completion::finish_if_done(self.store(), self.queue(), &mut tx, crawl.id).await? {
             done.crawls += 1;
         }
         tx.commit().await?;

@@ -67,4 +67,11 @@ impl Ingest {
         }
         Ok(StoredBlobs { thumbnail, faces })
     }
+
+    /// Deletes what no row names any more, after the commit. What cannot be deleted is left over; no row points to it.
+    pub(super) async fn drop_blobs(&self, keys: &[String]) {
+        if let Err(error) = self.inner.blobs.delete(keys).await {
+            tracing::warn!(%error, blobs = keys.len(), "blobs of a replaced image could not be deleted");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The one transaction: image, faces, ledger row, job, end of the crawl.
 
 use super::blobs::StoredBlobs;
+use super::kinship::Kinship;
 use super::{Incoming, Ingest, IngestError, Ingested, Inner, known};
 use crate::crawl::completion::Watch;
 use crate::{Analysis, AnalyzedFace, Dedupe};
@@ -12,7 +13,7 @@ use uuid::Uuid;
 
 /// The transaction in which a picture's row, its job and, if this was the last row, its crawl end together.
 pub(super) struct Ending {
-    tx: Tx,
+    pub(super) tx: Tx,
     watch: Option<Watch>,
     image_url: Uuid,
 }
@@ -45,7 +46,7 @@ impl Ingest {
         let store = &self.inner.store;
         store.settle_image_url(tx.conn(), image_url, state, reason, None, Some(image)).await?;
         if let Some(watch) = watch {
-            watch.end(store, &mut tx).await?;
+            watch.end(store, &self.inner.queue, &mut tx).await?;
         }
         tx.commit().await?;
         crate::jobs::count_outcome("image", state, reason);
@@ -62,12 +63,17 @@ impl Ingest {
     ) -> Result<Ingested, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
         let mut ending = self.open(incoming, claim).await?;
-        if incoming.dedupe == Dedupe::Near
-            && let Some(image) =
-                self.near_settled(&mut ending.tx, incoming.collection, &analysis.hashes).await?
-        {
-            self.close(ending, "duplicate", Some(known::NEAR), image).await?;
-            return Ok(Ingested::Duplicate { image, reason: known::NEAR });
+        let mut smaller = Vec::new();
+        if incoming.dedupe == Dedupe::Near {
+            let (collection, frame) = (incoming.collection, &analysis.frame);
+            match self.near_settled(&mut ending.tx, collection, &analysis.hashes, frame).await? {
+                Kinship::New => {}
+                Kinship::Supersedes(images) => smaller = images,
+                Kinship::Duplicate(image) => {
+                    self.close(ending, "duplicate", Some(known::NEAR), image).await?;
+                    return Ok(Ingested::Duplicate { image, reason: known::NEAR });
+                }
+            }
         }
         let image = new_image(analysis, blobs.thumbnail);
         let inserted = store.insert_image(ending.tx.conn(), incoming.collection, &image).await?;
@@ -78,8 +84,17 @@ impl Ingest {
             .filter_map(|(face, (crop, chip))| new_face(face, *model_id, crop, chip))
             .collect();
         store.insert_faces(ending.tx.conn(), incoming.collection, image.id, &faces).await?;
+        let mut unused = Vec::new();
+        if !smaller.is_empty() {
+            let conn = ending.tx.conn();
+            unused = store.replace_images(conn, &smaller, image.id, incoming.image_url).await?;
+        }
         self.close(ending, "processed", None, image.id).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
+        if !smaller.is_empty() {
+            metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
+            self.drop_blobs(&unused).await;
+        }
         Ok(Ingested::Stored { image: image.id, faces: faces.len() })
     }
 

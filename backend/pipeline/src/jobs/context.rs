@@ -5,6 +5,7 @@ use super::robots::RobotsCache;
 use super::setback::Setback;
 use super::turns::Turns;
 use crate::crawl::completion::Watch;
+use crate::crawl::news::NewsError;
 use crate::{CrawlOptions, Crawls, Ingest, crawl};
 use crawler::Fetcher;
 use queue::{ClaimedJob, Outcome, Queue, QueueError};
@@ -21,8 +22,9 @@ use url::Url;
 use uuid::Uuid;
 use vision::Profile;
 
-/// How long a crawl's row is believed. Its options never change; a cancelled crawl's claims are lost and a paused one's jobs are held whatever we believe.
-const CRAWL_TTL: Duration = Duration::from_secs(1);
+/// How long a crawl's row is believed, and so the longest time in which a pause or a cancellation reaches the jobs that are under way. The
+/// options never change; a cancelled crawl's claims are lost and a paused one's jobs are held whatever we believe.
+const CRAWL_TTL: Duration = Duration::from_millis(500);
 
 pub(super) struct Context {
     pub(super) store: Store,
@@ -78,6 +80,8 @@ impl Context {
                 Ok(()) => return Outcome::Settled,
                 Err(setback) => setback,
             },
+            // Nothing that it could still find out would be kept.
+            () = self.left(crawl) => return Outcome::Stale,
             // Lost, or about to be given back: either way the row stays as it is, and a snooze on a lost claim says nothing.
             () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
         };
@@ -127,7 +131,7 @@ impl Context {
         status: Option<u16>,
         spent: bool,
     ) -> Result<Outcome, QueueError> {
-        let ended: Result<(), EndError> = async {
+        let ended: Result<(), NewsError> = async {
             let mut tx = self.store.begin().await?;
             if spent {
                 self.queue.fail(tx.conn(), job.claim, &format!("{code}: {detail}"), true, None).await?;
@@ -136,7 +140,7 @@ impl Context {
             }
             let watch = Watch::begin(&self.store, &mut tx, crawl).await?;
             row.settle(&self.store, &mut tx, state, code, Some(detail), status).await?;
-            watch.end(&self.store, &mut tx).await?;
+            watch.end(&self.store, &self.queue, &mut tx).await?;
             tx.commit().await?;
             Ok(())
         }
@@ -146,8 +150,8 @@ impl Context {
                 super::count_outcome(row.name(), state, Some(code));
                 Ok(Outcome::Settled)
             }
-            Err(EndError::Queue(error)) => Err(error),
-            Err(EndError::Store(error)) => Ok(Outcome::Retry(error.to_string(), None)),
+            Err(NewsError::Queue(error)) => Err(error),
+            Err(NewsError::Store(error)) => Ok(Outcome::Retry(error.to_string(), None)),
         }
     }
 
@@ -159,6 +163,18 @@ impl Context {
             // The group is held: the job comes back when the crawl is resumed.
             "paused" => Err(Setback::Later(OffsetDateTime::now_utc() + CRAWL_TTL)),
             _ => Err(Setback::Gone),
+        }
+    }
+
+    /// Until the crawl has been cancelled or is gone. A database that cannot be asked says neither.
+    async fn left(&self, id: Uuid) {
+        loop {
+            tokio::time::sleep(CRAWL_TTL).await;
+            match self.view(id).await {
+                Ok(view) if view.crawl.state == "cancelled" => return,
+                Err(Setback::Gone) => return,
+                _ => {}
+            }
         }
     }
 
@@ -193,22 +209,4 @@ impl Context {
 
 fn profile(name: &str) -> Option<Profile> {
     serde_json::from_value(name.into()).ok()
-}
-
-/// Either of the two that share the closing transaction.
-enum EndError {
-    Store(StoreError),
-    Queue(QueueError),
-}
-
-impl From<StoreError> for EndError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<QueueError> for EndError {
-    fn from(error: QueueError) -> Self {
-        Self::Queue(error)
-    }
 }

@@ -175,7 +175,7 @@ async fn store(
     }
     store.settle_page(tx.conn(), job.page_id, &result).await?;
     queue.enqueue(tx.conn(), &jobs).await?;
-    watch.end(store, &mut tx).await?;
+    watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;
     let state = if result.state == "fetched" { "fetched" } else { "skipped" };
     super::count_outcome("page", state, result.reason.as_deref());

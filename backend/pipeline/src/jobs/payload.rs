@@ -1,10 +1,12 @@
 //! What a job carries.
 
-use super::{SCAN_IMAGE, SCAN_PAGE};
+use super::{DELIVER_WEBHOOK, SCAN_IMAGE, SCAN_PAGE, START_CRAWL};
 use queue::NewJob;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use store::crawls::Crawl;
 use store::pages::Admitted;
+use time::OffsetDateTime;
 use url::Url;
 use uuid::Uuid;
 
@@ -46,7 +48,7 @@ impl PageJob {
 
     /// As the queue takes it: shallow pages first.
     pub(crate) fn job(&self) -> NewJob {
-        job(SCAN_PAGE, self, self.page_id, self.crawl_id, self.depth)
+        job(SCAN_PAGE, self, &self.url, self.page_id, self.crawl_id, self.depth)
     }
 }
 
@@ -59,17 +61,64 @@ impl ImageJob {
 
     /// As the queue takes it.
     pub(crate) fn job(&self) -> NewJob {
-        job(SCAN_IMAGE, self, self.image_url_id, self.crawl_id, self.depth)
+        job(SCAN_IMAGE, self, &self.url, self.image_url_id, self.crawl_id, self.depth)
     }
 }
 
-/// The row's id is the unique key: a row has at most one live job, and `Crawls::reconcile` finds rows that have none.
-fn job(kind: &str, payload: &impl Serialize, row: Uuid, crawl: Uuid, depth: i32) -> NewJob {
+/// The next run of a crawl's series.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct NextRun {
+    /// The run that promised it.
+    pub(crate) crawl_id: Uuid,
+}
+
+impl NextRun {
+    /// Never given up: a schedule outlives any trouble of the database.
+    pub(crate) fn job(&self, at: OffsetDateTime) -> NewJob {
+        NewJob {
+            max_attempts: i16::MAX,
+            scheduled_at: Some(at),
+            unique_key: Some(self.crawl_id.to_string()),
+            ..NewJob::new(START_CRAWL, plain(self))
+        }
+    }
+}
+
+/// Word to a crawl's webhook.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Notice {
+    pub(crate) crawl_id: Uuid,
+    /// `crawl.completed`, `crawl.failed`, `crawl.cancelled`.
+    pub(crate) event: String,
+}
+
+/// Deliveries tried before a webhook is given up: with the waits between them some five hours.
+const DELIVERIES: i16 = 12;
+
+impl Notice {
+    /// Of a crawl that has ended.
+    pub(crate) fn new(crawl: &Crawl) -> Self {
+        Self { crawl_id: crawl.id, event: format!("crawl.{}", crawl.state) }
+    }
+
+    pub(crate) fn job(&self) -> NewJob {
+        NewJob { max_attempts: DELIVERIES, ..NewJob::new(DELIVER_WEBHOOK, plain(self)) }
+    }
+}
+
+fn plain(payload: &impl Serialize) -> Value {
+    serde_json::to_value(payload).expect("payloads are plain data")
+}
+
+/// The row's id is the unique key: a row has at most one live job, and `Crawls::reconcile` finds rows that have none. The host is the lane: the
+/// many pages of a slow one do not stand in the way of others.
+fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, crawl: Uuid, depth: i32) -> NewJob {
     NewJob {
         priority: i16::try_from(depth).unwrap_or(i16::MAX),
         unique_key: Some(row.to_string()),
         group_id: Some(crawl),
-        ..NewJob::new(kind, serde_json::to_value(payload).expect("payloads are plain data"))
+        lane: Some(crawler::urls::host_key(url)),
+        ..NewJob::new(kind, plain(payload))
     }
 }
 

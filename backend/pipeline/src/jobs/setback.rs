@@ -1,6 +1,7 @@
 //! Why a URL got no further, and what that means for its row and its job.
 
 use crate::AnalyzeError;
+use crate::crawl::news::NewsError;
 use crate::ingest::IngestError;
 use crawler::FetchError;
 use inference::RunError;
@@ -87,6 +88,15 @@ impl From<QueueError> for Setback {
         match error {
             QueueError::Stale(_) => Self::Stale,
             error => Self::Again { code: "queue_failure".into(), detail: error.to_string(), at: None },
+        }
+    }
+}
+
+impl From<NewsError> for Setback {
+    fn from(error: NewsError) -> Self {
+        match error {
+            NewsError::Store(error) => error.into(),
+            NewsError::Queue(error) => error.into(),
         }
     }
 }

@@ -74,6 +74,30 @@ async fn a_page_is_read_by_the_holder_of_the_claim_only() {
 }
 
 #[tokio::test]
+async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
+    let Some(world) = World::with(short_leases(), impatient()).await else { return };
+    let site = Site::start().await;
+    let options = CrawlOptions { every: Some("24h".parse().unwrap()), ..fast() };
+    let crawl = world.create(&[site.url("/missing.jpg")], options).await;
+    let failed = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
+    let handlers = world.handlers();
+    handlers[jobs::SCAN_IMAGE].run(failed, CancellationToken::new()).await;
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "failed");
+
+    world.execute("update jobs set scheduled_at = now()").await;
+    let (old, new) = two_holders(&world, jobs::START_CRAWL).await;
+    let handler = &handlers[jobs::START_CRAWL];
+    let outcome = handler.run(old, CancellationToken::new()).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert_eq!(world.store.crawls(&Default::default(), None, 10).await.unwrap().len(), 1);
+    let outcome = handler.run(new, CancellationToken::new()).await;
+    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    let runs = world.store.crawls(&Default::default(), None, 10).await.unwrap();
+    assert_eq!((runs.len(), runs[0].series_id), (2, Some(crawl.id)));
+    assert_eq!(world.live(runs[0].id).await, 1);
+}
+
+#[tokio::test]
 async fn a_failure_told_by_an_old_holder_settles_nothing() {
     let Some(world) = World::with(short_leases(), impatient()).await else { return };
     let site = Site::start().await;

@@ -2,11 +2,12 @@
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, photograph, wait_for};
 use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled, jobs};
-use queue::JobState;
+use queue::{JobState, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 /// A site whose images wait for the gate.
 async fn gated_site(gate: &Arc<Semaphore>) -> Site {
@@ -61,6 +62,25 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
     assert_eq!(crawl.state, "completed");
     let progress = world.progress(crawl.id).await;
     assert_eq!(progress.images["processed"] + progress.images["duplicate"], 8);
+}
+
+#[tokio::test]
+async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let never = Arc::new(Semaphore::new(0));
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&never));
+    let crawl = world.create(&[site.url("/rob.jpg")], fast()).await;
+    let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
+    let handlers = world.handlers();
+    let running = handlers[jobs::SCAN_IMAGE].run(job, CancellationToken::new());
+    let cancel = async {
+        images_asked(&site, 1).await;
+        world.crawls.cancel(crawl.id).await.unwrap();
+    };
+    // Nobody opens the gate, and the worker does not wait for it.
+    let (outcome, ()) = tokio::join!(running, cancel);
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
 }
 
 #[tokio::test]

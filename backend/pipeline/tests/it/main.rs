@@ -7,6 +7,7 @@ mod control;
 mod crawl;
 mod duplicates;
 mod enhance;
+mod fairness;
 mod manners;
 mod passes;
 mod pixels;

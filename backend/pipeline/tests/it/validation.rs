@@ -31,7 +31,7 @@ async fn a_wrong_field_is_named_with_what_is_allowed() {
     }
     let unknown = world.crawls.create("nobody", &seed(), fast()).await;
     assert!(matches!(unknown, Err(CrawlError::Invalid { field: "collection", .. })), "{unknown:?}");
-    assert!(world.store.crawls(None, None, None, 10).await.unwrap().is_empty());
+    assert!(world.store.crawls(&Default::default(), None, 10).await.unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle};
 use serde_json::json;
 use store::StoreError;
+use store::crawls::CrawlFilter;
 use store::pages::PageResult;
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -39,14 +40,21 @@ async fn a_crawl_is_listed_filtered_and_paged_newest_first() {
     assert_eq!((scan.state.as_str(), scan.collection.as_str(), scan.finished_at), ("running", "other", None));
 
     ids.reverse();
+    fn of(name: &str) -> CrawlFilter<'_> {
+        CrawlFilter { collection: Some(name), ..CrawlFilter::default() }
+    }
+    fn in_state(state: &str) -> CrawlFilter<'_> {
+        CrawlFilter { state: Some(state), ..CrawlFilter::default() }
+    }
+    let default = of("default");
     let listed = |rows: Vec<store::crawls::Crawl>| rows.into_iter().map(|row| row.id).collect::<Vec<Uuid>>();
-    let first = listed(store.crawls(Some("default"), None, None, 2).await.unwrap());
+    let first = listed(store.crawls(&default, None, 2).await.unwrap());
     assert_eq!(first, ids[..2]);
-    assert_eq!(listed(store.crawls(Some("default"), None, Some(first[1]), 10).await.unwrap()), ids[2..]);
-    assert_eq!(listed(store.crawls(None, Some("paused"), None, 10).await.unwrap()), [ids[3]]);
-    assert_eq!(store.crawls(None, None, None, 10).await.unwrap().len(), 6);
-    assert!(matches!(store.crawls(None, Some("odd"), None, 10).await, Err(StoreError::Invalid(_))));
-    assert!(matches!(store.crawls(Some("none"), None, None, 10).await, Err(StoreError::NotFound { .. })));
+    assert_eq!(listed(store.crawls(&default, Some(first[1]), 10).await.unwrap()), ids[2..]);
+    assert_eq!(listed(store.crawls(&in_state("paused"), None, 10).await.unwrap()), [ids[3]]);
+    assert_eq!(store.crawls(&CrawlFilter::default(), None, 10).await.unwrap().len(), 6);
+    assert!(matches!(store.crawls(&in_state("odd"), None, 10).await, Err(StoreError::Invalid(_))));
+    assert!(matches!(store.crawls(&of("none"), None, 10).await, Err(StoreError::NotFound { .. })));
     let mut tx = store.begin().await.unwrap();
     assert!(matches!(
         store.insert_crawl(tx.conn(), Uuid::now_v7(), "web", &[], &json!({})).await,

@@ -75,8 +75,8 @@ pub(crate) struct World {
     pub(crate) ingest: Ingest,
     pub(crate) blobs: Blobs,
     fetcher: crawler::Fetcher,
-    _folder: tempfile::TempDir,
-    _database: TestDatabase,
+    folder: tempfile::TempDir,
+    database: TestDatabase,
 }
 
 impl World {
@@ -97,7 +97,7 @@ impl World {
             ..crawler::Config::default()
         });
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(manners);
-        Some(Self { store, queue, crawls, ingest, blobs, fetcher, _folder: folder, _database: database })
+        Some(Self { store, queue, crawls, ingest, blobs, fetcher, folder, database })
     }
 
     pub(crate) fn handlers(&self) -> HashMap<String, Arc<dyn Handler>> {
@@ -161,6 +161,16 @@ impl World {
     pub(crate) async fn faces(&self) -> Vec<Face> {
         let filter = FaceFilter { collection: "default".into(), ..FaceFilter::default() };
         self.store.faces(&filter, None, 10_000).await.unwrap()
+    }
+
+    /// Where the blobs lie.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Reaches behind the product's back.
+    pub(crate) async fn execute(&self, statement: &'static str) {
+        self.database.execute(statement).await;
     }
 
     /// Live jobs of a crawl.

@@ -57,6 +57,8 @@ struct Shared {
     /// Answers in turn; the last one stays.
     answers: Arc<Mutex<HashMap<String, Vec<Answer>>>>,
     requests: Arc<Mutex<Vec<String>>>,
+    /// For paths that nothing was said about; without it, 404.
+    default: Arc<Mutex<Option<Answer>>>,
 }
 
 /// The running site.
@@ -84,6 +86,12 @@ impl Site {
     /// Answers `path` with each in turn, and then with the last for ever.
     pub(crate) fn set_series(&self, path: &str, answers: Vec<Answer>) -> &Self {
         self.shared.answers.lock().unwrap().insert(path.into(), answers);
+        self
+    }
+
+    /// Answers so to everything that nothing was said about, robots.txt excepted.
+    pub(crate) fn set_default(&self, answer: Answer) -> &Self {
+        *self.shared.default.lock().unwrap() = Some(answer);
         self
     }
 
@@ -115,7 +123,8 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         match answers.get_mut(&path) {
             Some(series) if series.len() > 1 => series.remove(0),
             Some(series) => series[0].clone(),
-            None => Answer::status(404),
+            None if path == "/robots.txt" => Answer::status(404),
+            None => shared.default.lock().unwrap().clone().unwrap_or_else(|| Answer::status(404)),
         }
     };
     if let Some(gate) = &answer.gate {

@@ -6,6 +6,8 @@ use axum::Json;
 use axum::extract::State;
 
 /// End a crawl: what is still queued is skipped with the reason `cancelled`. Faces that are stored stay.
+///
+/// Of a crawl that starts again, whichever of its runs is named: the run under way ends, and there will be no next one.
 #[utoipa::path(
     post, path = "/crawls/{id}/cancel", operation_id = "cancel_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),

@@ -8,9 +8,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use crawler::Scope;
+use crawler::{FetchError, Guard, Scope};
+use pipeline::crawl::Every;
 use pipeline::{CrawlOptions, Dedupe, Sitemaps};
 use serde::Deserialize;
+use url::Url;
 use utoipa::ToSchema;
 
 /// Which pages belong to a crawl.
@@ -85,12 +87,20 @@ pub(super) struct CreateCrawl {
     /// Pages in one directory, pages that differ only in numbers or queries being in one: against calendars that never end. Null is no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000000)]
     max_pages_per_directory: Option<Bounded<1, 1_000_000>>,
+    /// Start again: the time from the start of one run to the start of the next, `5m` to `366d` (`m`, `h`, `d`, `w`). Every run is a crawl of
+    /// its own in the same series, with the same options; none begins before the last one has ended.
+    #[schema(value_type = Option<String>, pattern = "^[0-9]+[mhdw]$", example = "24h")]
+    every: Option<Every>,
+    /// An http or https URL that is told when a run has ended, by a signed `POST` that is tried again until it is answered with 2xx. It has
+    /// to pass the same guard as the pages of a crawl, and the service needs a `WEBHOOK_SECRET`.
+    #[schema(example = "https://example.org/hooks/crawls")]
+    webhook: Option<String>,
 }
 
 impl CreateCrawl {
-    fn options(&self) -> CrawlOptions {
+    fn options(&self, guard: &Guard) -> Result<CrawlOptions, ApiError> {
         let defaults = CrawlOptions::default();
-        CrawlOptions {
+        Ok(CrawlOptions {
             scope: self.scope.unwrap_or(defaults.scope),
             allow: self.allow.clone().unwrap_or_default(),
             max_depth: self
@@ -103,8 +113,18 @@ impl CreateCrawl {
             dedupe: self.dedupe.unwrap_or(defaults.dedupe),
             sitemaps: self.sitemaps.unwrap_or(defaults.sitemaps),
             max_pages_per_directory: self.max_pages_per_directory.map(Bounded::get),
-        }
+            every: self.every,
+            webhook: self.webhook.as_deref().map(|text| webhook(text, guard)).transpose()?,
+        })
     }
+}
+
+/// A URL that the guard lets pass as far as can be said without DNS.
+fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
+    let url = crawler::urls::parse(text.trim())
+        .map_err(|error| ApiError::new(Code::InvalidField, format!("webhook: {error}")).field("webhook"))?;
+    guard.check_url(&url).map_err(|error| ApiError::from(FetchError::from(error)).field("webhook"))?;
+    Ok(url)
 }
 
 /// Start a crawl.
@@ -125,7 +145,8 @@ pub(super) async fn create_crawl(
 ) -> Result<Response, ApiError> {
     let collection = body.collection.as_deref().unwrap_or(DEFAULT_COLLECTION);
     check_collection_name(collection)?;
-    let crawl = state.services.crawls.create(collection, &body.seeds, body.options()).await?;
+    let options = body.options(state.services.fetcher.guard())?;
+    let crawl = state.services.crawls.create(collection, &body.seeds, options).await?;
     let location = HeaderValue::from_str(&format!("/crawls/{}", crawl.id)).map_err(ApiError::internal)?;
     let view = CrawlView::of(&state, crawl).await?;
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())

@@ -26,7 +26,7 @@ pub(super) struct DeleteParams {
     responses(
         (status = 204, description = "It is gone"),
         (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It has not ended; cancel it first", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "It has not ended, or will start again; cancel it first", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn delete_crawl(
@@ -38,6 +38,10 @@ pub(super) async fn delete_crawl(
     let crawl = store.crawl(id).await?;
     if matches!(crawl.state.as_str(), "running" | "paused") {
         return Err(ApiError::new(Code::Conflict, format!("the crawl is {}; cancel it first", crawl.state)));
+    }
+    if crawl.next_run_at.is_some() {
+        let sentence = "the crawl has ended and will start again; cancel it first";
+        return Err(ApiError::new(Code::Conflict, sentence));
     }
     let mut tx = store.begin().await?;
     let blobs = store.delete_crawl(tx.conn(), id, params.with_images.unwrap_or(false)).await?;

@@ -1,13 +1,15 @@
 //! `GET /crawls`
 use super::view::CrawlView;
-use crate::extract::values::Bounded;
+use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::State;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
+use store::crawls::CrawlFilter;
 use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
 
 /// Counts that are asked for at a time.
 const CONCURRENT_COUNTS: usize = 4;
@@ -45,6 +47,9 @@ pub(super) struct ListParams {
     /// Only crawls in this state.
     #[param(inline)]
     state: Option<CrawlState>,
+    /// Only runs of the series whose first run has this id.
+    #[serde(deserialize_with = "uuid")]
+    series_id: Option<Uuid>,
     /// Most crawls in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]
     limit: Option<Bounded<1, 100>>,
@@ -79,9 +84,12 @@ pub(super) async fn list_crawls(
         store.collection(name).await?;
     }
     let limit = params.limit.map_or(20, Bounded::get);
-    let mut rows = store
-        .crawls(params.collection.as_deref(), params.state.map(CrawlState::name), before, limit + 1)
-        .await?;
+    let filter = CrawlFilter {
+        collection: params.collection.as_deref(),
+        state: params.state.map(CrawlState::name),
+        series: params.series_id,
+    };
+    let mut rows = store.crawls(&filter, before, limit + 1).await?;
     let next_cursor = cursor::cut(&mut rows, limit, |crawl| crawl.id);
     let crawls = stream::iter(rows)
         .map(|crawl| CrawlView::of(&state, crawl))

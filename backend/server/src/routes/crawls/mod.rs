@@ -1,8 +1,9 @@
-//! Crawls: create, watch, steer.
+//! Crawls: create, watch, steer, take along.
 mod cancel;
 mod create;
 mod delete;
 mod events;
+mod export;
 mod get;
 mod list;
 mod pause;
@@ -22,4 +23,5 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(resume::resume_crawl))
         .routes(routes!(cancel::cancel_crawl))
         .routes(routes!(events::follow_crawl))
+        .routes(routes!(export::export_crawl))
 }

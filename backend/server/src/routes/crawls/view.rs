@@ -61,6 +61,11 @@ pub(super) struct CrawlView {
     /// When it ended; null before.
     #[serde(with = "time::serde::rfc3339::option")]
     finished_at: Option<OffsetDateTime>,
+    /// The first run of its series; null for a crawl that runs once.
+    series_id: Option<Uuid>,
+    /// When the next run of its series begins; null while it runs, and when there will be none.
+    #[serde(with = "time::serde::rfc3339::option")]
+    next_run_at: Option<OffsetDateTime>,
     /// Why it failed.
     error: Option<String>,
     pub(super) counts: Counts,
@@ -82,6 +87,8 @@ impl CrawlView {
             options: crawl.options,
             created_at: crawl.created_at,
             finished_at: crawl.finished_at,
+            series_id: crawl.series_id,
+            next_run_at: crawl.next_run_at,
             error: crawl.error,
             counts: Counts {
                 pages: PageCounts {

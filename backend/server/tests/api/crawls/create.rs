@@ -71,6 +71,8 @@ async fn wrong_crawls_are_refused_with_the_field() {
         (json!({"seeds": [good], "scope": "world"}), "scope"),
         (json!({"seeds": [good], "dedupe": "some"}), "dedupe"),
         (json!({"seeds": [good], "depth": 2}), "depth"),
+        (json!({"seeds": [good], "every": "1m"}), "every"),
+        (json!({"seeds": [good], "every": 3600}), "every"),
         (json!({"seeds": [good], "collection": "No Such"}), "collection"),
         (json!({"seeds": [good], "collection": "unmade"}), "collection"),
     ] {

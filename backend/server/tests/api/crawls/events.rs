@@ -3,6 +3,7 @@ use crate::support::site::Site;
 use crate::support::{App, Options, json_of, problem};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
+use store::pages::NewImageUrl;
 
 /// Events as they come; comments (keep-alive) are left out.
 struct Events {
@@ -69,6 +70,50 @@ async fn progress_is_told_until_the_crawl_is_done() {
     let mut again = Events::of(&app, id).await;
     assert_eq!(again.next().await, Some(("done".to_owned(), last)));
     assert_eq!(again.next().await, None);
+}
+
+#[tokio::test]
+async fn many_changes_are_told_in_order_without_repetition() {
+    const IMAGES: i64 = 400;
+    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let body = json!({"seeds": ["http://127.0.0.1:9/"]});
+    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    let id = created["id"].as_str().unwrap().to_owned();
+    let store = app.state.services.store.clone();
+    let crawl = id.parse().unwrap();
+    let urls: Vec<NewImageUrl> = (0..IMAGES)
+        .map(|n| NewImageUrl { url: format!("http://127.0.0.1:9/{n}.jpg"), page_url: None, alt: None })
+        .collect();
+    let mut tx = store.begin().await.unwrap();
+    let rows = store.admit_images(tx.conn(), crawl, IMAGES, &urls).await.unwrap();
+    tx.commit().await.unwrap();
+
+    let mut watched = [Events::of(&app, &id).await, Events::of(&app, &id).await];
+    let settling = tokio::spawn(async move {
+        for row in rows {
+            let mut tx = store.begin().await.unwrap();
+            store.settle_image_url(tx.conn(), row.id, "failed", Some("http_404"), None, None).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+    });
+    for events in &mut watched {
+        let mut failed = -1;
+        while failed < IMAGES {
+            let (name, data) = events.next().await.unwrap();
+            let images = &data["counts"]["images"];
+            let (now, queued) = (images["failed"].as_i64().unwrap(), images["queued"].as_i64().unwrap());
+            assert_eq!((name.as_str(), now + queued), ("progress", IMAGES));
+            assert!(now > failed, "only changes are told, and in order: {failed}, then {now}");
+            failed = now;
+        }
+    }
+    settling.await.unwrap();
+    app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await;
+    for mut events in watched {
+        let (name, data) = events.next().await.unwrap();
+        assert_eq!((name.as_str(), &data["state"]), ("done", &json!("cancelled")));
+        assert_eq!(events.next().await, None);
+    }
 }
 
 #[tokio::test]

@@ -1,3 +1,6 @@
 mod create;
 mod events;
+mod export;
+mod series;
 mod steer;
+mod webhook;

@@ -5,7 +5,7 @@ pub(crate) mod site;
 use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::PrometheusHandle;
-use pipeline::{Analyzer, Crawls, Ingest};
+use pipeline::{Analyzer, Crawls, Ingest, crawl};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
 use serde_json::{Value, json};
@@ -68,6 +68,8 @@ pub(crate) struct Options {
     pub(crate) worker: bool,
     /// What it runs on.
     pub(crate) models: Models,
+    /// Signs messages to webhooks.
+    pub(crate) webhook_secret: Option<&'static str>,
 }
 
 impl Default for Options {
@@ -76,6 +78,7 @@ impl Default for Options {
             config: Config { events_interval: Duration::from_millis(50), ..Config::default() },
             worker: true,
             models: Models::Compact,
+            webhook_secret: None,
         }
     }
 }
@@ -89,7 +92,7 @@ pub(crate) struct App {
     pub(crate) blob_folder: tempfile::TempDir,
     runner: Option<Runner>,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
-    _database: TestDatabase,
+    pub(crate) database: TestDatabase,
     /// Ends the worker and the server with the test.
     _stop: tokio_util::sync::DropGuard,
 }
@@ -113,7 +116,12 @@ impl App {
         let analyzer = Analyzer::new(engine, pipeline::Config::default());
         let ingest =
             Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
-        let crawls = Crawls::new(store.clone(), queue.clone());
+        let manners = crawl::Config {
+            webhook_secret: options.webhook_secret.map(crawl::Secret::new),
+            webhook_retry: Duration::from_millis(10),
+            ..crawl::Config::default()
+        };
+        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(manners);
         let fetcher = Fetcher::new(&crawler::Config {
             allow_private: vec!["127.0.0.0/8".parse().unwrap()],
             ..crawler::Config::default()
@@ -151,7 +159,7 @@ impl App {
             blob_folder,
             runner,
             server,
-            _database: database,
+            database,
         })
     }
 

@@ -1,0 +1,64 @@
+//! What follows from a crawl's end: word to its webhook, and the promise of its next run. Both are jobs of the queue, enqueued in the
+//! transaction that ends the crawl: neither is lost, and neither happens for an end that was rolled back.
+
+use super::CrawlOptions;
+use crate::jobs::payload::{NextRun, Notice};
+use queue::{Queue, QueueError};
+use store::crawls::{Crawl, CrawlProgress};
+use store::{Store, StoreError, Tx};
+
+/// Says that a crawl has ended. The jobs belong to no group: a cancelled crawl's webhook is told all the same.
+pub(crate) async fn ended(store: &Store, queue: &Queue, tx: &mut Tx, crawl: &Crawl) -> Result<(), NewsError> {
+    metrics::counter!("facecrawl_crawls_total", "event" => crawl.state.clone()).increment(1);
+    // A scan of local files has options of its own, and neither of these.
+    let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };
+    let mut jobs = Vec::new();
+    if options.webhook.is_some() {
+        jobs.push(Notice::new(crawl).job());
+    }
+    if let Some(every) = options.every
+        && crawl.state != "cancelled"
+        && crawl.series_id.is_some()
+    {
+        let at = store.promise_next_run(tx.conn(), crawl.id, every.duration()).await?;
+        jobs.push(NextRun { crawl_id: crawl.id }.job(at));
+    }
+    queue.enqueue(tx.conn(), &jobs).await?;
+    Ok(())
+}
+
+/// A crawl in a webhook's message: as `GET /crawls/{id}` shows it, without seeds and options, which can be long.
+pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Value {
+    let time = |at: time::OffsetDateTime| at.format(&time::format_description::well_known::Rfc3339).ok();
+    serde_json::json!({
+        "id": crawl.id,
+        "state": crawl.state,
+        "kind": crawl.kind,
+        "collection": crawl.collection,
+        "created_at": time(crawl.created_at),
+        "finished_at": crawl.finished_at.and_then(time),
+        "series_id": crawl.series_id,
+        "next_run_at": crawl.next_run_at.and_then(time),
+        "error": crawl.error,
+        "counts": {"pages": progress.pages, "images": progress.images, "faces": progress.faces},
+        "reasons": progress.reasons,
+    })
+}
+
+/// Either of the two that share the closing transaction.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NewsError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+impl From<NewsError> for super::CrawlError {
+    fn from(error: NewsError) -> Self {
+        match error {
+            NewsError::Store(error) => error.into(),
+            NewsError::Queue(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `deliver_webhook`: one signed message to the URL that a crawl named, tried again until it is taken.
+//!
+//! Neither the URL nor the secret is ever written to a log or into a job's record: both can open doors.
+
+use super::payload::{self, Notice};
+use crate::crawl::{Config, CrawlOptions, Secret, news};
+use crawler::Fetcher;
+use hmac::{Hmac, KeyInit, Mac};
+use queue::{ClaimedJob, Handler, Outcome};
+use sha2::Sha256;
+use std::time::Duration;
+use store::{Store, StoreError};
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+
+/// Longest wait between two deliveries.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// Statuses by which a receiver says that it wants no more of this.
+const GONE: u16 = 410;
+
+/// The handler.
+pub(super) struct DeliverWebhook {
+    store: Store,
+    fetcher: Fetcher,
+    secret: Option<Secret>,
+    retry: Duration,
+}
+
+impl DeliverWebhook {
+    pub(super) fn new(store: Store, config: &Config, fetcher: Fetcher) -> Self {
+        Self { store, fetcher, secret: config.webhook_secret.clone(), retry: config.webhook_retry }
+    }
+
+    async fn deliver(&self, job: &ClaimedJob, notice: &Notice) -> Outcome {
+        let crawl = match self.store.crawl(notice.crawl_id).await {
+            Ok(crawl) => crawl,
+            Err(StoreError::NotFound { .. }) => return Outcome::Done,
+            Err(error) => return Outcome::Retry(error.to_string(), None),
+        };
+        let options: Result<CrawlOptions, _> = serde_json::from_value(crawl.options.clone());
+        let Some(url) = options.ok().and_then(|options| options.webhook) else { return Outcome::Done };
+        let Some(secret) = &self.secret else {
+            return self.again(job, "this worker has no WEBHOOK_SECRET to sign with".into());
+        };
+        let progress = match self.store.crawl_progress(crawl.id).await {
+            Ok(progress) => progress,
+            Err(error) => return Outcome::Retry(error.to_string(), None),
+        };
+        let body = serde_json::json!({
+            "event": notice.event,
+            "delivery": job.claim.id,
+            "crawl": news::report(&crawl, &progress),
+        })
+        .to_string();
+        let timestamp = OffsetDateTime::now_utc().unix_timestamp().to_string();
+        let headers = [
+            ("content-type", "application/json".to_owned()),
+            ("x-facecrawl-event", notice.event.clone()),
+            ("x-facecrawl-delivery", job.claim.id.to_string()),
+            ("x-facecrawl-signature", sign(secret, &timestamp, &body)),
+            ("x-facecrawl-timestamp", timestamp),
+        ];
+        match self.fetcher.post(&url, &headers, body.into()).await {
+            Ok(status) if (200..300).contains(&status) => Outcome::Done,
+            Ok(GONE) => Outcome::Discard("the webhook answered 410: it is gone".into()),
+            Ok(status) => self.again(job, format!("the webhook answered {status}")),
+            Err(error) => self.again(job, format!("the webhook was not reached ({}): {error}", error.code())),
+        }
+    }
+
+    fn again(&self, job: &ClaimedJob, why: String) -> Outcome {
+        let tripled = 3_u32.saturating_pow(u32::from(job.attempt.unsigned_abs()).saturating_sub(1));
+        let wait = self.retry.saturating_mul(tripled).min(LONGEST_WAIT);
+        Outcome::Retry(why, Some(OffsetDateTime::now_utc() + wait))
+    }
+}
+
+#[async_trait::async_trait]
+impl Handler for DeliverWebhook {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        let notice: Notice = match payload::read(&job.payload) {
+            Ok(notice) => notice,
+            Err(error) => return Outcome::Discard(error),
+        };
+        tokio::select! {
+            outcome = self.deliver(&job, &notice) => {
+                let told = if matches!(outcome, Outcome::Done) { "delivered" } else { "failed" };
+                metrics::counter!("facecrawl_webhook_deliveries_total", "outcome" => told).increment(1);
+                outcome
+            }
+            () = cancel.cancelled() => Outcome::Snooze(OffsetDateTime::now_utc()),
+        }
+    }
+}
+
+/// `sha256=` and the hex HMAC-SHA256 (RFC 2104) of `timestamp.body` under the secret. With the time inside, an old message cannot be sent again
+/// as a new one.
+fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("a key of any length will do");
+    for part in [timestamp, ".", body] {
+        mac.update(part.as_bytes());
+    }
+    let digits: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256={digits}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_is_what_any_hmac_tool_says() {
+        // printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac 0123456789abcdef
+        assert_eq!(
+            sign(&Secret::new("0123456789abcdef"), "1700000000", "{\"a\":1}"),
+            "sha256=9eb18f493f8ec135d9eb2dad817c369bb4e9cbfa818657897a7437c1cd8c3a23"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! `GET /crawls/{id}/export`
+mod csv;
+mod jsonl;
+
+use crate::extract::{Id, Query};
+use crate::{ApiError, AppState, Problem};
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures::{StreamExt, stream};
+use serde::Deserialize;
+use store::export::ExportedImage;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+/// Images read at a time: what a stream holds in memory, however long the crawl and however slow the reader.
+const PAGE: i64 = 100;
+
+/// How the lines look.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Jsonl,
+    Csv,
+}
+
+/// What to export, and how.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExportParams {
+    /// `jsonl`, unless given: one JSON object per image, with its sources and faces; `csv`: one row per face, and one per image without faces.
+    #[param(inline)]
+    format: Option<Format>,
+    /// With the faces' embeddings.
+    #[param(default = false)]
+    embeddings: Option<bool>,
+}
+
+/// Everything that a crawl found, as a stream of lines.
+///
+/// Images come oldest first, each once, with the places where this crawl found it (at most 100 each) and its faces. The stream is read from
+/// the database as it is sent, so a crawl that still runs may find more behind it. When it breaks off, the connection is cut, so that a part
+/// is never taken for the whole.
+#[utoipa::path(
+    get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
+    params(("id" = Uuid, Path, description = "The crawl"), ExportParams),
+    responses(
+        (status = 200, description = "The lines", content(
+            (String = "application/x-ndjson", example = "{\"image_id\": \"…\", \"width\": 910, \"sources\": [{\"page_url\": \"…\", \"image_url\": \"…\"}], \"faces\": [{\"face_id\": \"…\", …}]}\n"),
+            (String = "text/csv", example = "image_id,sha256,…\r\n"),
+        )),
+        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn export_crawl(
+    State(state): State<AppState>,
+    Id(id): Id,
+    Query(params): Query<ExportParams>,
+) -> Result<Response, ApiError> {
+    state.services.store.crawl(id).await?;
+    let (format, embeddings) = (params.format.unwrap_or(Format::Jsonl), params.embeddings.unwrap_or(false));
+    // The first page is read before the answer begins: what is wrong at once is a proper error.
+    let first = read(&state, id, None, embeddings).await?;
+    let (content_type, extension, head) = match format {
+        Format::Jsonl => ("application/x-ndjson", "jsonl", String::new()),
+        Format::Csv => ("text/csv; charset=utf-8; header=present", "csv", csv::head(embeddings)),
+    };
+    let line = move |image: &ExportedImage| match format {
+        Format::Jsonl => jsonl::line(image),
+        Format::Csv => csv::lines(image, embeddings),
+    };
+    let pages = stream::try_unfold(Some(Page::Read(first)), move |page| {
+        let state = state.clone();
+        async move {
+            let images = match page {
+                None => return Ok::<_, ApiError>(None),
+                Some(Page::Read(images)) => images,
+                Some(Page::After(last)) => read(&state, id, Some(last), embeddings).await?,
+            };
+            let text: String = images.iter().map(line).collect();
+            let next = images.last().filter(|_| images.len() as i64 == PAGE).map(|last| last.image.id);
+            Ok(Some((Bytes::from(text), next.map(Page::After))))
+        }
+    });
+    let body = stream::once(async move { Ok(Bytes::from(head)) }).chain(pages);
+    let headers = [
+        (header::CONTENT_TYPE, content_type.to_owned()),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"crawl-{id}.{extension}\"")),
+    ];
+    Ok((headers, Body::from_stream(body)).into_response())
+}
+
+/// Where the stream stands.
+enum Page {
+    /// The first one.
+    Read(Vec<ExportedImage>),
+    /// The one after this image is next.
+    After(Uuid),
+}
+
+async fn read(
+    state: &AppState,
+    crawl: Uuid,
+    after: Option<Uuid>,
+    embeddings: bool,
+) -> Result<Vec<ExportedImage>, ApiError> {
+    Ok(state.services.store.export_images(crawl, after, PAGE, embeddings).await?)
+}

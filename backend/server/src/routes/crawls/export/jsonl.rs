@@ -1,0 +1,87 @@
+//! One JSON object per image.
+use crate::routes::dto::{BoundingBox, Quality, hash_hex, points};
+use serde::Serialize;
+use store::export::ExportedImage;
+use store::faces::Face;
+use store::images::Source;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+#[derive(Serialize)]
+struct Line<'a> {
+    image_id: Uuid,
+    sha256: String,
+    phash: String,
+    width: i32,
+    height: i32,
+    format: &'a str,
+    bytes: i64,
+    rotation: i32,
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    sources: Vec<SourceLine<'a>>,
+    faces: Vec<FaceLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct SourceLine<'a> {
+    page_url: Option<&'a str>,
+    image_url: &'a str,
+    alt: Option<&'a str>,
+    #[serde(with = "time::serde::rfc3339")]
+    found_at: OffsetDateTime,
+}
+
+#[derive(Serialize)]
+struct FaceLine<'a> {
+    face_id: Uuid,
+    bbox: BoundingBox,
+    det_score: f32,
+    landmarks: Vec<[f32; 2]>,
+    quality: Option<Quality>,
+    embedding_model: &'a str,
+    /// Only where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    embedding: Option<&'a [f32]>,
+}
+
+pub(super) fn line(exported: &ExportedImage) -> String {
+    let image = &exported.image;
+    let line = Line {
+        image_id: image.id,
+        sha256: hex::encode(&image.sha256),
+        phash: hash_hex(image.phash.cast_unsigned()),
+        width: image.width,
+        height: image.height,
+        format: &image.format,
+        bytes: image.bytes,
+        rotation: image.rotation,
+        created_at: image.created_at,
+        sources: exported.sources.iter().map(source).collect(),
+        faces: exported.faces.iter().map(|(face, vector)| self::face(face, vector.as_deref())).collect(),
+    };
+    let mut text = serde_json::to_string(&line).expect("a line is plain data");
+    text.push('\n');
+    text
+}
+
+fn source(source: &Source) -> SourceLine<'_> {
+    SourceLine {
+        page_url: source.page_url.as_deref(),
+        image_url: &source.image_url,
+        alt: source.alt.as_deref(),
+        found_at: source.found_at,
+    }
+}
+
+fn face<'a>(face: &'a Face, embedding: Option<&'a [f32]>) -> FaceLine<'a> {
+    FaceLine {
+        face_id: face.id,
+        bbox: BoundingBox::from_slice(&face.bbox),
+        det_score: face.det_score,
+        landmarks: points(&face.landmarks),
+        quality: Quality::from_stored(face.quality.clone()),
+        embedding_model: &face.embedding_model,
+        embedding,
+    }
+}
