@@ -69,7 +69,10 @@ impl Store {
 }
 
 /// Deletes images with all that hangs on them; answers how many, and every blob key they and their faces named.
-async fn delete_images(conn: &mut PgConnection, ids: &[Uuid]) -> Result<(u64, Vec<String>), StoreError> {
+pub(crate) async fn delete_images(
+    conn: &mut PgConnection,
+    ids: &[Uuid],
+) -> Result<(u64, Vec<String>), StoreError> {
     // Images first held, in id order: nobody can add a face to one of them now.
     sqlx::query("select 1 from images where id = any($1) order by id for update")
         .bind(ids)
@@ -91,7 +94,10 @@ async fn delete_images(conn: &mut PgConnection, ids: &[Uuid]) -> Result<(u64, Ve
 }
 
 /// Those of `keys`, each once, that no row names any more.
-async fn unreferenced(conn: &mut PgConnection, keys: Vec<String>) -> Result<Vec<String>, StoreError> {
+pub(crate) async fn unreferenced(
+    conn: &mut PgConnection,
+    keys: Vec<String>,
+) -> Result<Vec<String>, StoreError> {
     if keys.is_empty() {
         return Ok(keys);
     }

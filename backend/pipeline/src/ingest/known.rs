@@ -1,12 +1,13 @@
 //! Pictures that the collection has already.
 
+use super::kinship::{self, Kinship};
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Dedupe;
 use queue::Claim;
 use store::images::Image;
 use store::{StoreError, Tx};
 use uuid::Uuid;
-use vision::PerceptualHashes;
+use vision::{Frame, PerceptualHashes};
 
 /// Reason code of a file that is stored already.
 pub(super) const EXACT: &str = "exact_duplicate";
@@ -14,30 +15,30 @@ pub(super) const EXACT: &str = "exact_duplicate";
 pub(super) const NEAR: &str = "near_duplicate";
 
 impl Ingest {
-    /// A file with these bytes is there: one more source of it.
+    /// A file with these bytes is there: one more source of it. `None` when it is gone.
     pub(super) async fn settle_known(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
         known: &Image,
-    ) -> Result<Ingested, IngestError> {
+    ) -> Result<Option<Ingested>, IngestError> {
         if incoming.dedupe == Dedupe::Off {
-            self.settle(incoming, claim, "processed", None, known.id).await?;
-            return Ok(Ingested::Stored { image: known.id, faces: known.face_count.unsigned_abs() as usize });
+            let done = Ingested::Stored { image: known.id, faces: known.face_count.unsigned_abs() as usize };
+            return self.settle(incoming, claim, "processed", None, known.id, done).await;
         }
-        self.settle(incoming, claim, "duplicate", Some(EXACT), known.id).await?;
-        Ok(Ingested::Duplicate { image: known.id, reason: EXACT })
+        let done = Ingested::Duplicate { image: known.id, reason: EXACT };
+        self.settle(incoming, claim, "duplicate", Some(EXACT), known.id, done).await
     }
 
-    /// Another file of a stored picture: one more source of that one.
+    /// Another file of a stored picture: one more source of that one. `None` when it is gone.
     pub(super) async fn settle_near(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
         image: Uuid,
-    ) -> Result<Ingested, IngestError> {
-        self.settle(incoming, claim, "duplicate", Some(NEAR), image).await?;
-        Ok(Ingested::Duplicate { image, reason: NEAR })
+    ) -> Result<Option<Ingested>, IngestError> {
+        let done = Ingested::Duplicate { image, reason: NEAR };
+        self.settle(incoming, claim, "duplicate", Some(NEAR), image, done).await
     }
 
     async fn settle(
@@ -47,44 +48,70 @@ impl Ingest {
         state: &'static str,
         reason: Option<&'static str>,
         image: Uuid,
-    ) -> Result<(), IngestError> {
-        let ending = self.open(incoming, claim).await?;
-        self.close(ending, state, reason, image).await
+        done: Ingested,
+    ) -> Result<Option<Ingested>, IngestError> {
+        let mut ending = self.open(incoming, claim).await?;
+        if !self.inner.store.hold_image(ending.tx.conn(), image).await? {
+            return Ok(None);
+        }
+        self.close(ending, state, reason, image).await?;
+        Ok(Some(done))
     }
 
-    /// A stored image that shows the same picture.
+    /// What a picture is to the stored ones, at a glance.
     pub(super) async fn near(
         &self,
         collection: Uuid,
         hashes: &PerceptualHashes,
-    ) -> Result<Option<Uuid>, StoreError> {
-        let (p, d) = (hashes.p.cast_signed(), hashes.d.cast_signed());
-        Ok(nearest(hashes, &self.inner.store.near_candidates(collection, p, d).await?))
+        frame: &Frame,
+    ) -> Result<Kinship, StoreError> {
+        let mut tx = self.inner.store.begin().await?;
+        self.look(&mut tx, collection, hashes, frame).await
     }
 
     /// The same from inside a transaction, after waiting for all other transactions that are about to store a near picture: without that, two
-    /// versions of one picture that are processed at the same time would both be stored.
+    /// versions of one picture that are processed at the same time would both be stored. The images that the answer names are held.
     pub(super) async fn near_settled(
         &self,
         tx: &mut Tx,
         collection: Uuid,
         hashes: &PerceptualHashes,
-    ) -> Result<Option<Uuid>, StoreError> {
-        self.inner.store.lock_keys(tx.conn(), &rendezvous(collection, hashes)).await?;
-        let (p, d) = (hashes.p.cast_signed(), hashes.d.cast_signed());
-        let candidates = self.inner.store.near_candidates_in(tx.conn(), collection, p, d).await?;
-        Ok(nearest(hashes, &candidates))
+        frame: &Frame,
+    ) -> Result<Kinship, StoreError> {
+        let store = &self.inner.store;
+        store.lock_keys(tx.conn(), &rendezvous(collection, hashes)).await?;
+        for _ in 0..super::LOOKS {
+            let kinship = self.look(tx, collection, hashes, frame).await?;
+            let held = match &kinship {
+                Kinship::New => true,
+                Kinship::Duplicate(image) => store.hold_image(tx.conn(), *image).await?,
+                Kinship::Supersedes(images) => store.hold_to_replace(tx.conn(), images).await?,
+            };
+            if held {
+                return Ok(kinship);
+            }
+        }
+        Err(StoreError::Conflict("near pictures are replaced over and over".into()))
     }
-}
 
-/// The oldest of the candidates that are near: the one that all versions agree on.
-fn nearest(hashes: &PerceptualHashes, candidates: &[Image]) -> Option<Uuid> {
-    let hashes_of = |image: &Image| PerceptualHashes {
-        p: image.phash.cast_unsigned(),
-        d: image.dhash.cast_unsigned(),
-        a: image.ahash.cast_unsigned(),
-    };
-    candidates.iter().filter(|image| hashes.is_near(&hashes_of(image))).map(|image| image.id).min()
+    async fn look(
+        &self,
+        tx: &mut Tx,
+        collection: Uuid,
+        hashes: &PerceptualHashes,
+        frame: &Frame,
+    ) -> Result<Kinship, StoreError> {
+        let store = &self.inner.store;
+        let (p, d) = (hashes.p.cast_signed(), hashes.d.cast_signed());
+        let candidates = store.near_candidates_in(tx.conn(), collection, p, d).await?;
+        let near = kinship::near(hashes, &candidates);
+        if near.is_empty() {
+            return Ok(Kinship::New);
+        }
+        let ids: Vec<Uuid> = near.iter().map(|image| image.id).collect();
+        let enrolled = store.enrolled_images(tx.conn(), &ids).await?;
+        Ok(kinship::kinship(frame, &near, &enrolled))
+    }
 }
 
 /// Names of locks such that two near pictures share at least one: the eight bytes of the DCT hash, each with its place. Hashes that differ in fewer

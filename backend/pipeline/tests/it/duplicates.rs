@@ -1,6 +1,7 @@
 use crate::support::{Answer, Site, World, counts, fast, photograph};
 use pipeline::{CrawlOptions, Dedupe};
 use store::crawls::CrawlProgress;
+use store::search::SearchQuery;
 use vision::{Frame, Limits, crop, encode};
 
 fn decode(name: &str) -> Frame {
@@ -37,10 +38,12 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     let sources = world.store.sources(&ids).await.unwrap();
     let most = ids.iter().map(|id| sources.iter().filter(|(image, _)| image == id).count()).max();
     assert_eq!((sources.len(), most), (4, Some(3)));
-    let told: i64 =
-        ["exact_duplicate", "near_duplicate"].iter().filter_map(|code| progress.reasons.get(*code)).sum();
+    // The copy is told by its bytes or by its hashes, the smaller one by its hashes before or after the others.
+    let codes = ["exact_duplicate", "near_duplicate", "superseded"];
+    let told: i64 = codes.iter().filter_map(|code| progress.reasons.get(*code)).sum();
     assert_eq!(told, 2);
-    assert!(progress.reasons.contains_key("near_duplicate"));
+    let larger = images.iter().map(|image| image.width.max(image.height)).max();
+    assert!(larger > Some(240), "{larger:?}: the larger version is the one that stays");
 }
 
 #[tokio::test]
@@ -69,4 +72,116 @@ async fn a_later_crawl_knows_what_an_earlier_one_stored() {
     let progress = crawl(&world, Dedupe::Near).await;
     assert_eq!(images(&progress), [("duplicate", 4)]);
     assert_eq!(world.faces().await.len(), faces);
+}
+
+/// Files in the blob folder.
+fn blobs(world: &World) -> usize {
+    fn files(folder: &std::path::Path) -> usize {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
+    }
+    files(world.folder())
+}
+
+fn version(name: &str, side: u32) -> Answer {
+    Answer::jpeg(encode::jpeg(&crop::thumbnail(&decode(name), side), 90))
+}
+
+/// There is one image, everything that was found points to it, and its face is found once.
+async fn assert_alone(world: &World, side: i32, sources: usize) {
+    let images = world.images().await;
+    let sizes: Vec<i32> = images.iter().map(|image| image.width.max(image.height)).collect();
+    assert_eq!(sizes, [side]);
+    let faces = world.faces().await;
+    assert_eq!((faces.len(), faces[0].image_id), (images[0].face_count as usize, images[0].id));
+    assert_eq!(world.store.sources(&[images[0].id]).await.unwrap().len(), sources);
+    let (model_id, embedding) = world.store.embedding(faces[0].id).await.unwrap();
+    let query = SearchQuery {
+        collection_id: images[0].collection_id,
+        embedding,
+        model_id,
+        threshold: 0.5,
+        limit: 10,
+        exact: false,
+        crawl_id: None,
+        min_quality: None,
+        exclude_face: None,
+    };
+    let (hits, _) = world.store.search(&query).await.unwrap();
+    assert_eq!(hits.iter().map(|hit| hit.face.id).collect::<Vec<_>>(), [faces[0].id]);
+}
+
+#[tokio::test]
+async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    for side in [300, 360, 600] {
+        site.set(&format!("/{side}.jpg"), version("obama.jpg", side));
+    }
+    let (first, _) = world.crawl(&[site.url("/300.jpg")], fast()).await;
+    assert_alone(&world, 300, 1).await;
+    // 1.44 times the pixels: not clearly larger.
+    let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
+    assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
+    assert_alone(&world, 300, 2).await;
+
+    let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
+    assert_eq!((images(&progress), progress.faces), (vec![("processed", 1)], 1));
+    assert_alone(&world, 600, 3).await;
+    assert_eq!(blobs(&world), 3, "a thumbnail, and crop and chip of its face");
+    let progress = world.progress(first.id).await;
+    assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
+    assert_eq!(progress.reasons.get("superseded"), Some(&1));
+
+    // The smaller one again: nothing comes back.
+    let (_, progress) = world.crawl(&[site.url("/300.jpg")], fast()).await;
+    assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
+    assert_alone(&world, 600, 4).await;
+}
+
+#[tokio::test]
+async fn a_picture_with_an_enrolled_face_stays() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    site.set("/300.jpg", version("obama.jpg", 300)).set("/600.jpg", version("obama.jpg", 600));
+    world.crawl(&[site.url("/300.jpg")], fast()).await;
+    world
+        .execute(
+            "with enrolled as (
+                 insert into subjects (id, collection_id) select gen_random_uuid(), collection_id from faces
+                 returning id, collection_id)
+             insert into subject_faces (collection_id, subject_id, face_id)
+             select e.collection_id, e.id, f.id from enrolled e, faces f",
+        )
+        .await;
+    let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
+    assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
+    assert_alone(&world, 300, 2).await;
+}
+
+#[tokio::test]
+async fn versions_that_come_together_end_as_the_largest_one() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let mut page = String::new();
+    // Each has more than twice the pixels of the one before, and each is there three times.
+    for side in [160, 240, 360, 540] {
+        let answer = version("obama.jpg", side);
+        for copy in 0..3 {
+            page.push_str(&format!("<img src={side}-{copy}.jpg>"));
+            site.set(&format!("/{side}-{copy}.jpg"), answer.clone());
+        }
+    }
+    site.set("/", Answer::html(&page));
+    let workers = [world.worker("one"), world.worker("two"), world.worker("three")];
+    let crawl = world.create(&[site.url("/")], fast()).await;
+    let ended = world.ended(crawl.id).await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    let progress = world.progress(crawl.id).await;
+    assert_eq!(ended.state, "completed", "{progress:?}");
+    assert_eq!(images(&progress), [("duplicate", 11), ("processed", 1)], "{:?}", progress.reasons);
+    assert_eq!(progress.faces, 1);
+    assert_alone(&world, 540, 12).await;
 }

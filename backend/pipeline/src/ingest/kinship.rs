@@ -1,0 +1,91 @@
+//! What a picture is to the stored ones that are near it.
+
+use store::images::Image;
+use uuid::Uuid;
+use vision::{Frame, PerceptualHashes};
+
+/// A version with this many times the pixels shows clearly more: numerator and denominator.
+const CLEARLY_LARGER: (u64, u64) = (3, 2);
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kinship {
+    /// There is no near one.
+    New,
+    /// It adds nothing to this one.
+    Duplicate(Uuid),
+    /// It has at least 1.5 times the pixels of each of these, and takes their place.
+    Supersedes(Vec<Uuid>),
+}
+
+/// Those of the candidates that are near.
+pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'a Image> {
+    let hashes_of = |image: &Image| PerceptualHashes {
+        p: image.phash.cast_unsigned(),
+        d: image.dhash.cast_unsigned(),
+        a: image.ahash.cast_unsigned(),
+    };
+    candidates.iter().filter(|image| hashes.is_near(&hashes_of(image))).collect()
+}
+
+/// `near`: the near ones; `enrolled`: those of them with a face that somebody enrolled, which stay whatever comes. Of several, the largest
+/// stands for the picture, and of equally large ones the oldest: all versions agree on that one.
+pub(super) fn kinship(frame: &Frame, near: &[&Image], enrolled: &[Uuid]) -> Kinship {
+    let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
+    if let Some(kept) = near.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {
+        return Kinship::Duplicate(kept.id);
+    }
+    let Some(largest) = near.iter().max_by_key(order) else { return Kinship::New };
+    let own = u64::from(frame.width()) * u64::from(frame.height());
+    let (times, of) = CLEARLY_LARGER;
+    if own * of >= pixels(largest) * times {
+        Kinship::Supersedes(near.iter().map(|image| image.id).collect())
+    } else {
+        Kinship::Duplicate(largest.id)
+    }
+}
+
+fn pixels(image: &Image) -> u64 {
+    u64::from(image.width.unsigned_abs()) * u64::from(image.height.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(id: u128, width: i32, height: i32) -> Image {
+        Image {
+            id: Uuid::from_u128(id),
+            collection_id: Uuid::nil(),
+            collection: String::new(),
+            sha256: Vec::new(),
+            phash: 0,
+            dhash: 0,
+            ahash: 0,
+            width,
+            height,
+            format: String::new(),
+            bytes: 0,
+            rotation: 0,
+            face_count: 0,
+            thumbnail_key: None,
+            created_at: time::OffsetDateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn a_picture_is_new_or_adds_nothing_or_takes_the_place() {
+        let (small, same, large) = (stored(2, 100, 100), stored(1, 100, 100), stored(3, 200, 100));
+        let id = Uuid::from_u128;
+        let of = |width, height| Frame::filled(width, height, [0; 3]);
+        let judge =
+            |width, height, near: &[&Image], enrolled: &[Uuid]| kinship(&of(width, height), near, enrolled);
+        assert_eq!(judge(100, 100, &[], &[]), Kinship::New);
+        assert_eq!(judge(149, 100, &[&small], &[]), Kinship::Duplicate(id(2)));
+        assert_eq!(judge(150, 100, &[&small], &[]), Kinship::Supersedes(vec![id(2)]));
+        assert_eq!(judge(100, 100, &[&small, &same], &[]), Kinship::Duplicate(id(1)), "the oldest of equals");
+        assert_eq!(judge(290, 100, &[&small, &large], &[]), Kinship::Duplicate(id(3)));
+        assert_eq!(judge(300, 100, &[&small, &large], &[]), Kinship::Supersedes(vec![id(2), id(3)]));
+        assert_eq!(judge(300, 100, &[&small, &large], &[id(2)]), Kinship::Duplicate(id(2)));
+    }
+}
