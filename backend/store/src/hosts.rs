@@ -1,7 +1,7 @@
 //! Per-host politeness shared by every process: who may send the next request, and when; robots.txt as last fetched.
 //!
 //! The hard rule is the grant: at most one is out per host, and the next is given no earlier than the delay after the previous one
-//! ended. Everything else only decides when those who have to wait come back. Every moment is the database's clock, read while the
+//! ended: the delay of the one that ended and of the one that asks, whichever is longer. Everything else only decides when those who have to wait come back. Every moment is the database's clock, read while the
 //! host's row is locked.
 //!
 //! Waiting callers are spread, so that a thousand of them do not all come back at once. Each is told a moment one delay after the one
@@ -9,6 +9,7 @@
 //! the host a minute at most. As requests take time of their own, moments told that way drift ahead of the real turns; so the first
 //! caller that asks while the next turn is known exactly (nothing is out) is told that very turn (`promised_at`).
 use crate::{Store, StoreError};
+use std::time::Duration;
 use time::OffsetDateTime;
 
 /// The answer to "may I send a request to this host now?".
@@ -59,7 +60,7 @@ const TAKE_TURN: &str = "
             from (select clock_timestamp() as now) clock
             cross join lateral (
                 select h.grant_token is not null and h.granted_at > now - make_interval(secs => $3) as busy,
-                       greatest(h.next_at, h.not_before, now) as ready_at) state
+                       greatest(h.next_at, h.not_before, h.finished_at + make_interval(secs => $2), now) as ready_at) state
             cross join lateral (
                 select not busy and ready_at <= now as granted,
                        not busy and ready_at > now and ready_at is distinct from h.promised_at as promise,
@@ -76,9 +77,10 @@ const TAKE_TURN: &str = "
 /// $1 host, $2 token, $3 delay in seconds, $4 pause until. A late word from a holder whose grant expired still says when the host was last
 /// asked; it only cannot end somebody else's grant.
 const FINISH_REQUEST: &str = "
-    insert into hosts as h (host_key, next_at, not_before)
-    values ($1, clock_timestamp() + make_interval(secs => $3), $4)
+    insert into hosts as h (host_key, next_at, not_before, finished_at)
+    values ($1, clock_timestamp() + make_interval(secs => $3), $4, clock_timestamp())
     on conflict (host_key) do update set
+        finished_at = clock_timestamp(),
         grant_token = case when h.grant_token = $2 then null else h.grant_token end,
         granted_at = case when h.grant_token = $2 then null else h.granted_at end,
         next_at = greatest(h.next_at, clock_timestamp() + make_interval(secs => $3)),
@@ -147,11 +149,38 @@ impl Store {
         .await?)
     }
 
-    /// Stores robots.txt, unless a later fetch is stored already.
+    /// Makes the caller the one that fetches robots.txt, for `lease` or until [`Self::put_robots`] or [`Self::release_robots`]; `false`
+    /// when another one is at it. Two processes that find it missing at the same time thus ask once.
+    pub async fn claim_robots(&self, host_key: &str, lease: Duration) -> Result<bool, StoreError> {
+        let claimed = sqlx::query(
+            "insert into hosts as h (host_key, robots_asked_until) values ($1, clock_timestamp() + make_interval(secs => $2))
+             on conflict (host_key) do update set robots_asked_until = excluded.robots_asked_until
+             where h.robots_asked_until is null or h.robots_asked_until < clock_timestamp()",
+        )
+        .bind(host_key)
+        .bind(lease.as_secs_f64())
+        .execute(&self.pool)
+        .await?;
+        Ok(claimed.rows_affected() == 1)
+    }
+
+    /// Gives that up without a result.
+    pub async fn release_robots(&self, host_key: &str) -> Result<(), StoreError> {
+        sqlx::query("update hosts set robots_asked_until = null where host_key = $1")
+            .bind(host_key)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Stores robots.txt, unless a later fetch is stored already. It counts as the end of a request now, also where none of the host's turns
+    /// was taken for it.
     pub async fn put_robots(&self, host_key: &str, record: &RobotsRecord) -> Result<(), StoreError> {
         sqlx::query(
-            "insert into hosts as h (host_key, robots_status, robots_body, robots_fetched_at) values ($1, $2, $3, $4)
-             on conflict (host_key) do update set robots_status = $2, robots_body = $3, robots_fetched_at = $4
+            "insert into hosts as h (host_key, robots_status, robots_body, robots_fetched_at, finished_at)
+             values ($1, $2, $3, $4, clock_timestamp())
+             on conflict (host_key) do update set robots_status = $2, robots_body = $3, robots_fetched_at = $4,
+                 robots_asked_until = null, finished_at = clock_timestamp()
              where h.robots_fetched_at is null or h.robots_fetched_at <= $4",
         )
         .bind(host_key)

@@ -8,8 +8,8 @@ use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::Store;
 use store::hosts::RobotsRecord;
+use store::{Store, StoreError};
 use time::OffsetDateTime;
 use url::Url;
 
@@ -20,6 +20,10 @@ pub(crate) const UNAVAILABLE: &str = "robots_unavailable";
 const NETWORK_TTL: Duration = Duration::from_secs(5);
 /// What another process stored is believed for so long without looking again.
 const MEMORY_TTL: Duration = Duration::from_secs(600);
+/// How long one process may take to fetch it; longer than any fetch.
+const CLAIM: Duration = Duration::from_secs(40);
+/// When the others look whether it is there.
+const CLAIM_LOOK: Duration = Duration::from_millis(250);
 /// Hosts remembered at once.
 const HOSTS: usize = 10_000;
 
@@ -72,20 +76,12 @@ impl RobotsCache {
         if let Some(known) = entry.as_ref().filter(|known| known.until > now) {
             return known.answer.rules();
         }
-        let stored = self.store.robots(&host).await.map_err(|error| {
-            tracing::error!(%error, "robots.txt cannot be read from the database");
-            FetchError::Later(now + NETWORK_TTL)
-        })?;
-        let record = match stored.filter(|record| record.fetched_at + self.ttl(record.status) > now) {
+        let record = match self.stored(&host).await? {
             Some(record) => record,
-            None => match self.fetch(url, own_delay).await {
-                Ok(record) => {
-                    self.remember(&host, &record).await;
-                    record
-                }
+            None => match self.fetch_alone(&host, url, own_delay).await {
+                Ok(record) => record,
                 Err((error, record)) => {
                     if let Some(record) = record {
-                        self.remember(&host, &record).await;
                         *entry = Some(self.entry(&record));
                     }
                     return Err(error);
@@ -96,6 +92,43 @@ impl RobotsCache {
         let answer = fresh.answer.clone();
         *entry = Some(fresh);
         answer.rules()
+    }
+
+    /// What any process stored, unless it is too old.
+    async fn stored(&self, host: &str) -> Result<Option<RobotsRecord>, FetchError> {
+        let now = OffsetDateTime::now_utc();
+        let stored = self.store.robots(host).await.map_err(database_failed)?;
+        Ok(stored.filter(|record| record.fetched_at + self.ttl(record.status) > now))
+    }
+
+    /// Fetches it as the only process that does: until it is known, nobody knows the host's delay. Others come back for the result.
+    async fn fetch_alone(
+        &self,
+        host: &str,
+        url: &Url,
+        own_delay: Option<Duration>,
+    ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
+        let alone = self.store.claim_robots(host, CLAIM).await;
+        if !alone.map_err(|error| (database_failed(error), None))? {
+            return Err((FetchError::Later(OffsetDateTime::now_utc() + CLAIM_LOOK), None));
+        }
+        // Another may have brought it just before.
+        if let Some(record) = self.stored(host).await.map_err(|error| (error, None))? {
+            self.release(host).await;
+            return Ok(record);
+        }
+        let fetched = self.fetch(url, own_delay).await;
+        match &fetched {
+            Ok(record) | Err((_, Some(record))) => self.remember(host, record).await,
+            Err((_, None)) => self.release(host).await,
+        }
+        fetched
+    }
+
+    async fn release(&self, host: &str) {
+        if let Err(error) = self.store.release_robots(host).await {
+            tracing::warn!(host, %error, "robots.txt is not asked for until the claim on it has run out");
+        }
     }
 
     /// Fetches it through the guard and the host's turns. The record beside an error is what is to be remembered of it.
@@ -164,6 +197,11 @@ impl RobotsCache {
         }
         hosts.entry(host.to_owned()).or_default().clone()
     }
+}
+
+fn database_failed(error: StoreError) -> FetchError {
+    tracing::error!(%error, "robots.txt cannot be read from the database");
+    FetchError::Later(OffsetDateTime::now_utc() + NETWORK_TTL)
 }
 
 impl Answer {

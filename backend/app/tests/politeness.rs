@@ -1,0 +1,105 @@
+//! Two processes on one site that asks for a second between requests: the only place where time is measured, and that at the site.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::{Html, IntoResponse, Response};
+use common::process::Workplace;
+use common::service::{Service, get};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use testing::TestDatabase;
+use tokio::sync::watch;
+
+const DELAY: Duration = Duration::from_secs(1);
+const PAGES: usize = 9;
+
+/// A request as it arrived.
+#[derive(Clone)]
+struct Arrival {
+    at: Instant,
+    path: String,
+    agent: String,
+}
+
+/// Remembers every arrival before it answers.
+type Site = Arc<watch::Sender<Vec<Arrival>>>;
+
+async fn answer(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Response {
+    let at = Instant::now();
+    let agent = headers[header::USER_AGENT].to_str().unwrap().to_owned();
+    let path = uri.path().to_owned();
+    site.send_modify(|arrivals| arrivals.push(Arrival { at, path: path.clone(), agent }));
+    match path.as_str() {
+        "/robots.txt" => "user-agent: *\ncrawl-delay: 1".into_response(),
+        _ => Html((0..PAGES).map(|n| format!("<a href=/{n}>{n}</a>")).collect::<String>()).into_response(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_one_is_killed() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let site: Site = Arc::new(watch::Sender::new(Vec::new()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new().fallback(answer).with_state(site.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    place.run(&["models", "fetch"]).expect(0);
+    let start = |name: &str| {
+        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        command.env("DATABASE_URL", database.url());
+        // No delay of our own: all there is comes from robots.txt.
+        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
+        command.env("CRAWL_USER_AGENT", format!("facecrawl/{name}"));
+        Service::start(&mut command)
+    };
+    let (one, mut two) = (start("one"), start("two"));
+    // Two seeds, so that both processes find robots.txt missing at the same time.
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let body = json!({"seeds": [format!("{origin}/0"), format!("{origin}/1")]});
+    let created = client.post(format!("{}/crawls", one.base)).json(&body).send().await.unwrap();
+    let created: Value = created.json().await.unwrap();
+    let id = created["id"].as_str().unwrap().to_owned();
+
+    // Killed in mid-crawl, as soon as both have been at it.
+    let agents = |arrivals: &[Arrival]| -> HashSet<String> {
+        arrivals.iter().map(|arrival| arrival.agent.clone()).collect()
+    };
+    site.subscribe().wait_for(|arrivals| arrivals.len() >= 4 && agents(arrivals).len() == 2).await.unwrap();
+    two.signal(Signal::KILL);
+    let _ = two.ended();
+    // Nobody waits for a minute in a test: a turn that the killed process held counts as lost two seconds after it was granted. Its jobs
+    // return at once.
+    database.execute("update hosts set granted_at = granted_at - interval '58 seconds'").await;
+    database
+        .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
+        .await;
+    let two = start("three");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let crawl = loop {
+        let (_, answer) = get(&format!("{}/crawls/{id}", two.base)).await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        if answer["state"] != "running" {
+            break answer;
+        }
+        assert!(Instant::now() < deadline, "{answer:#}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!((&crawl["state"], &crawl["counts"]["pages"]["fetched"]), (&json!("completed"), &json!(PAGES)));
+    let arrivals = site.borrow().clone();
+    let told: Vec<String> =
+        (arrivals.iter()).map(|a| format!("{:?} {} {}", a.at - arrivals[0].at, a.agent, a.path)).collect();
+    assert!(arrivals.windows(2).all(|pair| pair[1].at - pair[0].at >= DELAY), "{told:#?}");
+    assert_eq!(arrivals.iter().filter(|arrival| arrival.path == "/robots.txt").count(), 1, "{told:#?}");
+}
