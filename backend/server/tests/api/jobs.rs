@@ -38,6 +38,20 @@ async fn discarded_jobs_are_listed_and_given_a_new_life() {
 }
 
 #[tokio::test]
+async fn a_job_of_an_ended_crawl_is_not_given_a_life_without_use() {
+    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let body = json!({"seeds": ["http://127.0.0.1:9/a"]});
+    let crawl = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    let id = crawl["id"].as_str().unwrap();
+    ok(app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await).await;
+    let listed = app.get_ok(&format!("/jobs?state=cancelled&crawl_id={id}")).await;
+    let path = format!("/jobs/{}/retry", listed["jobs"][0]["id"].as_str().unwrap());
+    let refused = problem(app.post_json(&path, &json!({})).await, 409, "conflict").await;
+    assert!(refused["detail"].as_str().unwrap().contains("cancelled"), "{refused}");
+    assert_eq!(app.get_ok("/jobs?state=available").await["jobs"], json!([]));
+}
+
+#[tokio::test]
 async fn jobs_of_a_crawl_are_found_by_it() {
     let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
     let body = json!({"seeds": ["http://127.0.0.1:9/a", "http://127.0.0.1:9/b"]});
