@@ -1,7 +1,8 @@
 //! Groups: hold, release, cancel, count.
 //!
 //! A held group has a row in `job_groups`, and all its live jobs carry `held`, so that the claim's index does not
-//! contain them: holding costs one update for each job of the group, once, and nothing at every claim.
+//! contain them: holding costs one update for each job of the group, once, and nothing at every claim. Parked jobs (see `lanes`) carry it
+//! already and cost nothing here.
 //!
 //! Each change of a whole group takes the group's exclusive lock, which waits for the transactions that are adding,
 //! completing or failing jobs of the group, and then walks the rows twice: first all that nobody has locked, then the few
@@ -46,11 +47,12 @@ impl Queue {
     }
 
     /// Cancels all live jobs of a group and drops its hold; the number cancelled. Those that run are cancelled too: their
-    /// row is gone and their fence bumped, so whatever their workers still say is stale.
+    /// row is gone and their fence bumped, so whatever their workers still say is stale. Parked jobs, which can be a million, leave no record.
     pub async fn cancel_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<u64, QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
-        let mut cancelled = 0;
+        let parked = sqlx::query("delete from jobs where group_id = $1 and parked").bind(group);
+        let mut cancelled = parked.execute(&mut *conn).await?.rows_affected();
         for walk in CANCEL {
             cancelled += sqlx::query(walk).bind(group).execute(&mut *conn).await?.rows_affected();
         }
@@ -88,7 +90,8 @@ async fn lock_group(conn: &mut PgConnection, group: Uuid) -> Result<(), QueueErr
     Ok(())
 }
 
-/// The rows of a walk: those of the group for which `$which` holds, locked in the way of `$lock`.
+/// The rows of a walk: those of the group for which `$which` holds, locked in the way of `$lock`. Parked ones are left aside, by the index
+/// `jobs_line`.
 macro_rules! picked {
     ($which:literal, $lock:expr) => {
         concat!("with picked as materialized (select id from jobs where group_id = $1", $which, $lock, ")")
@@ -109,7 +112,7 @@ macro_rules! rest {
 macro_rules! hold {
     ($lock:expr) => {
         concat!(
-            picked!(" and not held", $lock),
+            picked!(" and not parked and not held", $lock),
             " update jobs set held = true from picked where jobs.id = picked.id"
         )
     };
@@ -117,7 +120,7 @@ macro_rules! hold {
 macro_rules! release {
     ($lock:expr) => {
         concat!(
-            picked!(" and held", $lock),
+            picked!(" and not parked and held", $lock),
             " update jobs set held = false from picked where jobs.id = picked.id"
         )
     };
@@ -125,7 +128,7 @@ macro_rules! release {
 macro_rules! cancel {
     ($lock:expr) => {
         concat!(
-            picked!("", $lock),
+            picked!(" and not parked", $lock),
             ", gone as (
     delete from jobs using picked where jobs.id = picked.id
     returning jobs.id, group_id, jobs.fence + 1 as fence, scheduled_at, created_at, priority, attempt, max_attempts,

@@ -89,6 +89,8 @@ pub struct NewJob {
     pub unique_key: Option<String>,
     /// What it belongs to; groups are held, released and cancelled as one.
     pub group_id: Option<Uuid>,
+    /// What it would crowd out others for: of one kind, group and lane only `Config::lane_window` jobs stand in line at a time. Needs a group.
+    pub lane: Option<String>,
 }
 
 impl NewJob {
@@ -102,6 +104,7 @@ impl NewJob {
             scheduled_at: None,
             unique_key: None,
             group_id: None,
+            lane: None,
         }
     }
 }
@@ -161,7 +164,7 @@ pub struct JobRow {
     pub last_error: Option<String>,
     /// What it belongs to.
     pub group_id: Option<Uuid>,
-    /// Whether its group is held, so that it does not run although it is due.
+    /// Whether its group is held or its lane full, so that it does not run although it is due.
     pub held: bool,
     /// The worker that holds it, or that ran it last.
     pub locked_by: Option<String>,

@@ -7,6 +7,7 @@ mod groups;
 mod inspect;
 pub mod job;
 mod keys;
+mod lanes;
 pub mod queue;
 pub mod runner;
 mod settle;

@@ -30,6 +30,8 @@ pub struct Config {
     pub retry_max: Duration,
     /// How long completed and cancelled jobs are kept.
     pub keep_finished: Duration,
+    /// Jobs of one kind, group and lane that stand in line at a time; the others are parked.
+    pub lane_window: i64,
 }
 
 impl Default for Config {
@@ -39,6 +41,7 @@ impl Default for Config {
             retry_base: Duration::from_secs(2),
             retry_max: Duration::from_secs(600),
             keep_finished: Duration::from_secs(24 * 3600),
+            lane_window: 256,
         }
     }
 }
@@ -154,6 +157,8 @@ impl Queue {
             .bind(column(&order, |i| jobs[i].scheduled_at))
             .bind(column(&order, |i| keys[i].as_deref()))
             .bind(column(&order, |i| jobs[i].group_id))
+            .bind(column(&order, |i| jobs[i].lane.as_deref()))
+            .bind(self.config.lane_window)
             .fetch_all(&mut *conn)
             .await?;
         if added.iter().any(|&(_, due)| due) {
@@ -167,13 +172,32 @@ impl Queue {
     }
 }
 
+/// In the order of the input. A job is parked when its lane's line is full, those before it in the same call included.
 const ENQUEUE: &str = "
-insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, created_at, held)
-select n.id, n.kind, n.payload, n.priority, n.max_attempts, coalesce(n.scheduled_at, statement_timestamp()),
-       n.unique_key, n.group_id, statement_timestamp(), n.group_id is not null and n.group_id in (select id from job_groups)
-from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::smallint[], $5::smallint[], $6::timestamptz[], $7::text[],
-            $8::uuid[])
-     as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id)
+with n as materialized (
+    select *, row_number() over (partition by kind, group_id, lane order by priority, position) as place
+    from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::smallint[], $5::smallint[], $6::timestamptz[], $7::text[],
+                $8::uuid[], $9::text[])
+         with ordinality
+         as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, lane, position)
+), lines as materialized (
+    select l.kind, l.group_id, l.lane, line.length
+    from (select distinct kind, group_id, lane from n where lane is not null) l cross join lateral (
+        select count(*) as length from (
+            select 1 from jobs j
+            where j.group_id = l.group_id and j.kind = l.kind and j.lane = l.lane and not j.parked
+            limit $10
+        ) standing
+    ) line
+), placed as (
+    select n.*, coalesce(l.length + n.place > $10, false) as parked,
+           n.group_id is not null and n.group_id in (select id from job_groups) as group_held
+    from n left join lines l on l.kind = n.kind and l.group_id = n.group_id and l.lane = n.lane
+)
+insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, created_at, lane, parked, held)
+select id, kind, payload, priority, max_attempts, coalesce(scheduled_at, statement_timestamp()),
+       unique_key, group_id, statement_timestamp(), lane, parked, parked or group_held
+from placed order by position
 on conflict (kind, unique_key) where unique_key is not null do nothing
 returning id, not held and scheduled_at <= clock_timestamp()";
 
@@ -200,6 +224,13 @@ fn check(job: &NewJob) -> Result<(), String> {
     }
     if job.max_attempts < 1 {
         return Err(format!("max_attempts is {}, it must be at least 1", job.max_attempts));
+    }
+    if let Some(lane) = &job.lane
+        && (job.group_id.is_none() || lane.contains('\0') || lane.len() > LONGEST_PLAIN_KEY)
+    {
+        return Err(format!(
+            "a lane needs a group, and is a text of at most {LONGEST_PLAIN_KEY} bytes without NUL"
+        ));
     }
     if has_nul(&job.payload) {
         return Err(format!(

@@ -3,10 +3,11 @@
 //! The state lies in the database, so that all processes are polite together. What a host suffers from (429, 503) is counted here, per process,
 //! and written there as a pause that holds for everybody.
 
+use super::crowd::{Crowds, Inside};
 use crate::crawl::Config;
 use crawler::FetchError;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::Store;
 use store::hosts::Turn;
@@ -17,6 +18,8 @@ const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
 /// First pause after a 429 or 503 without `Retry-After`; doubles with each in a row.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// Waits so short are waited out by any number of jobs: going back to the queue would take as long.
+const SHORT_WAIT: Duration = Duration::from_millis(250);
 /// When the database cannot be asked, nobody is polite by guessing.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
@@ -25,6 +28,7 @@ pub(super) struct Turns {
     config: Config,
     /// Refusals in a row, by host.
     refusals: Mutex<HashMap<String, u32>>,
+    crowds: Arc<Crowds>,
 }
 
 /// Least times between two requests to a host.
@@ -41,11 +45,12 @@ pub(super) struct Grant {
     host: String,
     token: i64,
     delay: Delay,
+    inside: Option<Inside>,
 }
 
 impl Turns {
     pub(super) fn new(store: Store, config: Config) -> Self {
-        Self { store, config, refusals: Mutex::default() }
+        Self { store, config, refusals: Mutex::default(), crowds: Arc::default() }
     }
 
     /// The longer of the crawl's own (or the service's) delay and the one in robots.txt.
@@ -59,19 +64,33 @@ impl Turns {
     /// # Errors
     /// [`FetchError::Later`] with the time at which it is worth asking again.
     pub(super) async fn take(&self, host: &str, delay: Delay) -> Result<Grant, FetchError> {
+        // Without a delay nobody waits for a turn; what bounds the host's share of our jobs then is how it answers.
+        let crowded = |wait| FetchError::Later(OffsetDateTime::now_utc() + wait);
+        let inside =
+            if delay.least.is_zero() { Some(self.crowds.enter(host).map_err(crowded)?) } else { None };
+        let token = self.take_turn(host, delay).await?;
+        Ok(Grant { host: host.to_owned(), token, delay, inside })
+    }
+
+    async fn take_turn(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
         let deadline = OffsetDateTime::now_utc() + self.config.patience;
         loop {
             let turn = self.store.take_turn(host, millis(delay.least)).await;
-            match turn.map_err(|error| self.database_failed(&error))? {
-                Turn::Granted { token } => return Ok(Grant { host: host.to_owned(), token, delay }),
+            let until = match turn.map_err(|error| self.database_failed(&error))? {
+                Turn::Granted { token } => return Ok(token),
                 Turn::Wait { until } if until > deadline => return Err(FetchError::Later(until)),
-                Turn::Wait { until } => {
-                    let wait = until - OffsetDateTime::now_utc();
-                    // Clocks of two machines differ: never spin.
-                    let wait = Duration::try_from(wait).unwrap_or_default().max(Duration::from_millis(1));
-                    tokio::time::sleep(wait).await;
-                }
+                Turn::Wait { until } => until,
+            };
+            // Clocks of two machines differ: never spin.
+            let wait = Duration::try_from(until - OffsetDateTime::now_utc()).unwrap_or_default();
+            let wait = wait.max(Duration::from_millis(1));
+            if wait <= SHORT_WAIT {
+                tokio::time::sleep(wait).await;
+                continue;
             }
+            // One job waits here for the host, so that its turns are used; the others make room for other hosts' jobs.
+            let Some(_place) = self.crowds.wait(host) else { return Err(FetchError::Later(until)) };
+            tokio::time::sleep(wait).await;
         }
     }
 
@@ -83,6 +102,10 @@ impl Turns {
         retry_after: Option<Duration>,
         took: Duration,
     ) {
+        if let Some(inside) = grant.inside {
+            self.crowds.answered(&grant.host, status.map(|_| took));
+            drop(inside);
+        }
         let mut delay = grant.delay.least;
         if grant.delay.adaptive {
             delay = delay.max(took.min(LONGEST_ADAPTIVE));

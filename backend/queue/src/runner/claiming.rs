@@ -30,6 +30,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) 
     keepers.spawn(keeping::heartbeats(Arc::clone(&shared)));
     keepers.spawn(keeping::maintenance(Arc::clone(&shared)));
     keepers.spawn(keeping::listen(Arc::clone(&shared)));
+    keepers.spawn(keeping::lanes(Arc::clone(&shared)));
 
     let mut runs = JoinSet::new();
     claim_until(&shared, &shutdown, &mut runs, &done).await;

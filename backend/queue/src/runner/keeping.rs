@@ -15,6 +15,8 @@ const STATS_EVERY: Duration = Duration::from_secs(15);
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 /// Notifications that come within this time after one are answered together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
+/// Shortest pause between two looks at the lanes.
+const LANES_EVERY: Duration = Duration::from_millis(50);
 /// Shortest interval of anything here, whatever the lease.
 const SHORTEST: Duration = Duration::from_millis(20);
 
@@ -75,6 +77,29 @@ fn ticks(every: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
+}
+
+/// Lets parked jobs join their lines, after runs have ended and at each poll (for those that other processes ended).
+pub(super) async fn lanes(shared: Arc<Shared>) {
+    let poll = shared.config.poll.max(SHORTEST);
+    let mut backoff = Backoff::default();
+    loop {
+        let begun = Instant::now();
+        let pause = match within(shared.queue.config().lease, shared.queue.unpark()).await {
+            Ok(_) => {
+                backoff.reset();
+                // Many lanes take longer to look at, and are looked at less often.
+                LANES_EVERY.max(begun.elapsed() * 5)
+            }
+            Err(error) => {
+                telemetry::failed("unpark");
+                tracing::warn!(%error, "parked jobs cannot join their lines; trying again");
+                backoff.next()
+            }
+        };
+        tokio::time::sleep(pause).await;
+        let _ = tokio::time::timeout(poll, shared.ended.notified()).await;
+    }
 }
 
 /// Wakes the claim loop for each burst of notifications, and after each reconnection, because what was sent in between

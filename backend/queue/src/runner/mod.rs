@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Connections of the runner's own: one listens, the others take turns.
@@ -89,6 +90,7 @@ impl Runner {
             slots: Arc::clone(&slots),
             holdings: Holdings::default(),
             forced: CancellationToken::new(),
+            ended: Notify::new(),
         });
         Self { handle: tokio::spawn(claiming::supervise(shared, shutdown)), slots }
     }
@@ -117,4 +119,6 @@ struct Shared {
     holdings: Holdings,
     /// Fires when a shutdown stops waiting for the running jobs.
     forced: CancellationToken,
+    /// A run ended: its lane may have room.
+    ended: Notify,
 }

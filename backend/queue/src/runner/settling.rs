@@ -94,6 +94,7 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
         Err(error) => give_up(claim, &kind, &error),
     }
     shared.holdings.remove(claim);
+    shared.ended.notify_one();
 }
 
 async fn fail(
@@ -199,6 +200,7 @@ fn account(shared: &Shared, waiting: Vec<Done>, batch: &Batch) -> Vec<Done> {
         telemetry::ended(&done.kind, if stale.contains(&done.claim) { "stale" } else { "completed" });
         shared.holdings.remove(done.claim);
     }
+    shared.ended.notify_one();
     left
 }
 

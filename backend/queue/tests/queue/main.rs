@@ -5,6 +5,7 @@ mod contention;
 mod enqueue;
 mod groups;
 mod inspect;
+mod lanes;
 mod runner;
 mod settling;
 mod support;

@@ -1,0 +1,80 @@
+//! A crawl with more than enough to do leaves room for the others.
+
+use crate::support::{Answer, Site, World, counts, fast, photograph, wait_for};
+use pipeline::{CrawlOptions, jobs};
+use queue::NewJob;
+use serde_json::json;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+/// A site of which only the first page is ever answered.
+async fn swamp() -> Site {
+    let site = Site::start().await;
+    site.set("/", Answer::html("<a href=/first>x</a>"));
+    site.set_default(Answer::status(200).gated(&Arc::new(Semaphore::new(0))));
+    site
+}
+
+/// So many more pages of the site in line, as a crawl enqueues them.
+async fn flood(world: &World, crawl: Uuid, site: &Site, pages: usize) {
+    let host = site.url("").trim_start_matches("http://").to_owned();
+    let job = |n: usize| NewJob {
+        priority: 1,
+        group_id: Some(crawl),
+        lane: Some(host.clone()),
+        ..NewJob::new(
+            jobs::SCAN_PAGE,
+            json!({"page_id": Uuid::now_v7(), "crawl_id": crawl, "url": site.url(&format!("/{n}")), "depth": 1}),
+        )
+    };
+    let all: Vec<NewJob> = (0..pages).map(job).collect();
+    for chunk in all.chunks(10_000) {
+        let mut tx = world.store.begin().await.unwrap();
+        world.queue.enqueue(tx.conn(), chunk).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+}
+
+/// A page that leads to a page that leads to a page with a picture.
+async fn pond() -> Site {
+    let site = Site::start().await;
+    site.set("/", Answer::html("<a href=/deep>x</a>"));
+    site.set("/deep", Answer::html("<a href=/deeper>x</a>"));
+    site.set("/deeper", Answer::html("<img src=/rob.jpg>"));
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    site
+}
+
+/// The small crawl ends although the large one has pages of better priority in line for ever.
+async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
+    let Some(world) = World::new().await else { return 0 };
+    let (swamp, pond) = (swamp().await, pond().await);
+    let worker = world.worker("one");
+    let large = world.create(&[swamp.url("/")], options).await;
+    let stuck = async || (swamp.asked("/first") > 0).then_some(());
+    wait_for(stuck).await.expect("the large one is under way");
+    flood(&world, large.id, &swamp, pages).await;
+    assert_eq!(world.live(large.id).await, pages as i64 + 1);
+
+    let small = world.create(&[pond.url("/")], fast()).await;
+    assert_eq!(world.ended(small.id).await.state, "completed");
+    assert_eq!(counts(&world.progress(small.id).await.images), [("processed", 1)].into());
+    world.crawls.cancel(large.id).await.unwrap();
+    worker.stop().await;
+    assert_eq!(world.live(large.id).await, 0);
+    swamp.requests().len()
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
+    // robots.txt, the page, and the few that the host was let in with.
+    let asked = the_small_one_ends(100_000, fast()).await;
+    assert!(asked < 10, "{asked}");
+}
+
+#[tokio::test]
+async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
+    let options = CrawlOptions { delay_ms: Some(1_000), max_depth: 1, ..CrawlOptions::default() };
+    the_small_one_ends(2_000, options).await;
+}

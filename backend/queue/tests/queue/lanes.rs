@@ -1,0 +1,148 @@
+//! Lanes: how many stand in line, and who joins when.
+use crate::support::{Bench, page};
+use queue::{Config, JobState, NewJob, QueueError};
+use serde_json::json;
+use std::collections::HashSet;
+use uuid::Uuid;
+
+fn narrow() -> Config {
+    Config { lane_window: 4, ..Config::default() }
+}
+
+fn job(group: Uuid, lane: &str, number: i64) -> NewJob {
+    NewJob {
+        group_id: Some(group),
+        lane: Some(lane.into()),
+        payload: json!(number),
+        unique_key: Some(format!("{group} {lane} {number}")),
+        ..page()
+    }
+}
+
+fn jobs(group: Uuid, lane: &str, numbers: std::ops::Range<i64>) -> Vec<NewJob> {
+    numbers.map(|number| job(group, lane, number)).collect()
+}
+
+async fn parked(bench: &Bench) -> i64 {
+    sqlx::query_scalar("select count(*) from jobs where parked").fetch_one(bench.db.pool()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_full_lane_parks_the_rest_and_takes_it_in_when_half_has_ended() {
+    let bench = Bench::with(narrow()).await;
+    let group = Uuid::now_v7();
+    bench.add(&jobs(group, "slow", 0..10)).await;
+    assert_eq!(parked(&bench).await, 6);
+    // In the line already, and again: both count.
+    bench.add(&jobs(group, "slow", 10..12)).await;
+    assert_eq!(parked(&bench).await, 8);
+    let line = bench.claim(100).await;
+    assert_eq!(line.iter().map(|job| job.payload.as_i64().unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(bench.queue.unpark().await.unwrap(), 0, "what runs stands in line too");
+
+    bench.complete(line[0].claim).await.unwrap();
+    assert_eq!(bench.queue.unpark().await.unwrap(), 0, "more than half is left");
+    bench.complete(line[1].claim).await.unwrap();
+    assert_eq!(bench.queue.unpark().await.unwrap(), 2);
+    let next = bench.claim(100).await;
+    assert_eq!(next.iter().map(|job| job.payload.as_i64().unwrap()).collect::<Vec<_>>(), [4, 5]);
+
+    // A job that goes back keeps its place.
+    bench.queue.snooze(next[0].claim, time::OffsetDateTime::now_utc() + time::Duration::HOUR).await.unwrap();
+    assert_eq!((bench.queue.unpark().await.unwrap(), parked(&bench).await), (0, 6));
+}
+
+#[tokio::test]
+async fn lanes_kinds_and_groups_do_not_stand_in_each_others_way() {
+    let bench = Bench::with(narrow()).await;
+    let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
+    bench.add(&jobs(one, "slow", 0..1000)).await;
+    bench.add(&jobs(one, "fast", 0..4)).await;
+    bench.add(&jobs(two, "slow", 0..4)).await;
+    bench.add(&vec![NewJob { group_id: Some(two), ..page() }; 10]).await;
+    assert_eq!(parked(&bench).await, 996);
+    let claimed = bench.claim(100).await;
+    assert_eq!(claimed.len(), 4 + 4 + 4 + 10);
+    let best = NewJob { priority: -1, ..job(one, "slow", 5000) };
+    bench.add(&[best]).await;
+    for job in &claimed {
+        bench.complete(job.claim).await.unwrap();
+    }
+    // One enqueued meanwhile is before those that waited aside, and of those the best priority comes first.
+    let newcomer = bench.add_one(job(two, "slow", 77)).await;
+    assert_eq!(bench.queue.unpark().await.unwrap(), 4);
+    let next = bench.claim(100).await;
+    assert_eq!((next.len(), next[0].payload.as_i64()), (5, Some(5000)));
+    assert_eq!(next[1].claim.id, newcomer);
+}
+
+#[tokio::test]
+async fn a_held_group_takes_in_nobody_who_could_run() {
+    let bench = Bench::with(narrow()).await;
+    let group = Uuid::now_v7();
+    bench.add(&jobs(group, "slow", 0..10)).await;
+    let line = bench.claim(100).await;
+    let mut tx = bench.db.pool().begin().await.unwrap();
+    bench.queue.hold_group(&mut tx, group).await.unwrap();
+    // While the hold is under way the group's lanes are left alone; nobody waits.
+    for job in &line {
+        bench.queue.complete_many(&[job.claim]).await.unwrap();
+    }
+    assert_eq!(bench.queue.unpark().await.unwrap(), 0);
+    tx.commit().await.unwrap();
+    assert_eq!(bench.queue.unpark().await.unwrap(), 4);
+    assert!(bench.claim(100).await.is_empty());
+
+    let mut tx = bench.db.pool().begin().await.unwrap();
+    bench.queue.release_group(&mut tx, group).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(bench.claim(100).await.len(), 4, "those in line, and not the parked ones");
+
+    let mut tx = bench.db.pool().begin().await.unwrap();
+    assert_eq!(bench.queue.cancel_group(&mut tx, group).await.unwrap(), 6);
+    tx.commit().await.unwrap();
+    assert_eq!(parked(&bench).await, 0);
+    let told = bench.queue.list(Some(JobState::Cancelled), None, Some(group), None, 100).await.unwrap();
+    assert_eq!(told.len(), 4, "parked jobs leave no record");
+}
+
+#[tokio::test]
+async fn many_processes_take_in_each_job_once_and_miss_none() {
+    const JOBS: i64 = 300;
+    let bench = Bench::with(narrow()).await;
+    let group = Uuid::now_v7();
+    for lane in ["a", "b", "c"] {
+        bench.add(&jobs(group, lane, 0..JOBS / 3)).await;
+    }
+    let worker = async || {
+        let mut done = HashSet::new();
+        loop {
+            bench.queue.unpark().await.unwrap();
+            let claimed = bench.claim(3).await;
+            if claimed.is_empty() && bench.queue.next_due(&crate::support::kinds()).await.unwrap().is_none() {
+                // Nothing in line: either another worker holds the rest, or all is done.
+                let live: i64 =
+                    sqlx::query_scalar("select count(*) from jobs").fetch_one(bench.db.pool()).await.unwrap();
+                if live == 0 {
+                    return done;
+                }
+            }
+            for job in claimed {
+                bench.complete(job.claim).await.unwrap();
+                assert!(done.insert(job.claim.id));
+            }
+        }
+    };
+    let (a, b, c) = tokio::join!(worker(), worker(), worker());
+    assert_eq!((a.len() + b.len() + c.len()) as i64, JOBS);
+    assert!(a.is_disjoint(&b) && b.is_disjoint(&c) && a.is_disjoint(&c));
+}
+
+#[tokio::test]
+async fn a_lane_without_a_group_is_refused() {
+    let bench = Bench::new().await;
+    let mut tx = bench.db.pool().begin().await.unwrap();
+    let job = NewJob { lane: Some("slow".into()), ..page() };
+    let refused = bench.queue.enqueue(&mut tx, &[job]).await;
+    assert!(matches!(refused, Err(QueueError::Invalid(ref why)) if why.contains("group")), "{refused:?}");
+}
