@@ -1,8 +1,8 @@
 //! The job bodies: `scan_page`, `scan_image`, `start_crawl` and `deliver_webhook`.
 
 mod context;
-mod harvest;
 mod crowd;
+mod harvest;
 mod hops;
 mod image;
 pub(crate) mod ledger;
