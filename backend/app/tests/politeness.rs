@@ -66,6 +66,7 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     };
     let (one, mut two) = (start("one"), start("two"));
     // Two seeds, so that both processes find robots.txt missing at the same time.
+    let _already = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let body = json!({"seeds": [format!("{origin}/0"), format!("{origin}/1")]});
     let created = client.post(format!("{}/crawls", one.base)).json(&body).send().await.unwrap();

@@ -27,6 +27,15 @@ pub enum Turn {
     },
 }
 
+/// How a host bears up, as its last answers showed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
+pub struct HostPace {
+    /// The delay that its answers led to, in milliseconds.
+    pub pace_ms: i32,
+    /// Answers 429 and 503 in a row.
+    pub refusals: i32,
+}
+
 /// robots.txt as last fetched.
 #[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
 pub struct RobotsRecord {
@@ -74,13 +83,15 @@ const TAKE_TURN: &str = "
                             else earliest end as slot) spread)
     returning last_token, told_until";
 
-/// $1 host, $2 token, $3 delay in seconds, $4 pause until. A late word from a holder whose grant expired still says when the host was last
+/// $1 host, $2 token, $3 delay in seconds, $4 pause until, $5 and $6 the pace, null where it stays. A late word from a holder whose grant expired still says when the host was last
 /// asked; it only cannot end somebody else's grant.
 const FINISH_REQUEST: &str = "
-    insert into hosts as h (host_key, next_at, not_before, finished_at)
-    values ($1, clock_timestamp() + make_interval(secs => $3), $4, clock_timestamp())
+    insert into hosts as h (host_key, next_at, not_before, finished_at, pace_ms, refusals)
+    values ($1, clock_timestamp() + make_interval(secs => $3), $4, clock_timestamp(), coalesce($5, 0), coalesce($6, 0))
     on conflict (host_key) do update set
         finished_at = clock_timestamp(),
+        pace_ms = coalesce($5, h.pace_ms),
+        refusals = coalesce($6, h.refusals),
         grant_token = case when h.grant_token = $2 then null else h.grant_token end,
         granted_at = case when h.grant_token = $2 then null else h.granted_at end,
         next_at = greatest(h.next_at, clock_timestamp() + make_interval(secs => $3)),
@@ -117,15 +128,26 @@ impl Store {
         Ok(pause.map_or(Turn::Granted { token: FREE_TOKEN }, |until| Turn::Wait { until }))
     }
 
+    /// How the host bears up; a host never asked bears up well.
+    pub async fn host_pace(&self, host_key: &str) -> Result<HostPace, StoreError> {
+        let found = sqlx::query_as("select pace_ms, refusals from hosts where host_key = $1")
+            .bind(host_key)
+            .fetch_optional(&self.pool)
+            .await?;
+        Ok(found.unwrap_or_default())
+    }
+
     /// Ends a grant: the next turn is `delay_ms` from now (database clock), or at `not_before` if that is later (Retry-After).
+    /// `pace`: how the host bears up now; `None` leaves what is known.
     pub async fn finish_request(
         &self,
         host_key: &str,
         token: i64,
         delay_ms: i64,
         not_before: Option<OffsetDateTime>,
+        pace: Option<HostPace>,
     ) -> Result<(), StoreError> {
-        if token == FREE_TOKEN && delay_ms <= 0 && not_before.is_none() {
+        if token == FREE_TOKEN && delay_ms <= 0 && not_before.is_none() && pace.is_none() {
             return Ok(());
         }
         sqlx::query(FINISH_REQUEST)
@@ -133,6 +155,8 @@ impl Store {
             .bind(token)
             .bind(seconds(delay_ms))
             .bind(not_before)
+            .bind(pace.map(|pace| pace.pace_ms))
+            .bind(pace.map(|pace| pace.refusals))
             .execute(&self.pool)
             .await?;
         Ok(())

@@ -3,6 +3,7 @@
 use super::context::{Context, CrawlView};
 use super::payload::PageJob;
 use super::turns::{Delay, Grant, Turns};
+use crawler::pace::Outcome;
 use crawler::{FetchError, Fetched, HopPolicy, Request, Scope};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -70,27 +71,24 @@ impl Held {
 
     /// Ends the turn, and waits until that is recorded.
     pub(super) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        if let Some(task) = self.ending(status, retry_after, took) {
+        let outcome =
+            status.map_or(Outcome::Failed, |status| Outcome::Answered { status, retry_after, took });
+        if let Some(task) = self.ending(Some(outcome)) {
             let _ = task.await;
         }
     }
 
-    /// Ends it without waiting: the fetch was dropped.
+    /// Ends it without waiting: the fetch was dropped, which says nothing of the host.
     pub(super) fn abandon(&self) {
-        drop(self.ending(None, None, Duration::ZERO));
+        drop(self.ending(None));
     }
 
-    fn ending(
-        &self,
-        status: Option<u16>,
-        retry_after: Option<Duration>,
-        took: Duration,
-    ) -> Option<tokio::task::JoinHandle<()>> {
+    fn ending(&self, outcome: Option<Outcome>) -> Option<tokio::task::JoinHandle<()>> {
         let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         // Without a runtime the process is ending; the grant expires by itself.
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let turns = self.turns.clone();
-        Some(runtime.spawn(async move { turns.end(grant, status, retry_after, took).await }))
+        Some(runtime.spawn(async move { turns.end(grant, outcome).await }))
     }
 }
 

@@ -1,23 +1,21 @@
 //! A host's turns: one request after the other, with the delay that the crawl, robots.txt and the host's own behaviour ask for.
 //!
-//! The state lies in the database, so that all processes are polite together. What a host suffers from (429, 503) is counted here, per process,
-//! and written there as a pause that holds for everybody.
+//! The state lies in the database, so that all processes are polite together: turns, pauses, and the pace that a host's answers led to
+//! ([`crawler::pace`]).
 
 use super::crowd::{Crowds, Inside};
 use crate::crawl::Config;
 use crawler::FetchError;
-use std::collections::HashMap;
+use crawler::pace::{Bounds, Outcome, Pace};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::Store;
-use store::hosts::Turn;
+use store::hosts::{HostPace, Turn};
 use time::OffsetDateTime;
 
 /// The most that a slow host's own answering time adds to the delay.
 const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
-/// First pause after a 429 or 503 without `Retry-After`; doubles with each in a row.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Waits so short are waited out by any number of jobs: going back to the queue would take as long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
 /// When the database cannot be asked, nobody is polite by guessing.
@@ -26,8 +24,9 @@ const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Turns {
     store: Store,
     config: Config,
-    /// Refusals in a row, by host.
-    refusals: Mutex<HashMap<String, u32>>,
+    /// Hosts without a delay that refused a request of this process: only of them is the pace read, because the others are asked too
+    /// often for that.
+    refusing: Mutex<HashSet<String>>,
     crowds: Arc<Crowds>,
 }
 
@@ -50,7 +49,7 @@ pub(super) struct Grant {
 
 impl Turns {
     pub(super) fn new(store: Store, config: Config) -> Self {
-        Self { store, config, refusals: Mutex::default(), crowds: Arc::default() }
+        Self { store, config, refusing: Mutex::default(), crowds: Arc::default() }
     }
 
     /// The longer of the crawl's own (or the service's) delay and the one in robots.txt.
@@ -94,44 +93,59 @@ impl Turns {
         }
     }
 
-    /// Ends a turn. `status`: of the answer, `None` when there was none.
-    pub(super) async fn end(
-        &self,
-        grant: Grant,
-        status: Option<u16>,
-        retry_after: Option<Duration>,
-        took: Duration,
-    ) {
+    /// Ends a turn. `outcome`: how the host answered, `None` when nobody waited for it.
+    pub(super) async fn end(&self, grant: Grant, outcome: Option<Outcome>) {
+        let took = match outcome {
+            Some(Outcome::Answered { took, .. }) => Some(took),
+            _ => None,
+        };
         if let Some(inside) = grant.inside {
-            self.crowds.answered(&grant.host, status.map(|_| took));
+            self.crowds.answered(&grant.host, took);
             drop(inside);
         }
-        let mut delay = grant.delay.least;
-        if grant.delay.adaptive {
-            delay = delay.max(took.min(LONGEST_ADAPTIVE));
+        let Delay { least, adaptive } = grant.delay;
+        let mut delay = least;
+        let (mut pause, mut pace) = (None, None);
+        if let Some(outcome) = outcome
+            && (!least.is_zero() || adaptive || self.refuses(&grant.host, outcome))
+        {
+            // Without the host's history a refusal is the first, and the delay starts anew.
+            let known = self.store.host_pace(&grant.host).await.unwrap_or_default();
+            let before = Pace {
+                delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
+                refusals: known.refusals.max(0).unsigned_abs(),
+            };
+            let longest = if adaptive { LONGEST_ADAPTIVE } else { least };
+            let (after, asked) = before.after(outcome, Bounds { least, longest });
+            pause = asked;
+            // A crawl that names its delay learns nothing about how fast the host would like it.
+            let learnt = if adaptive { after.delay } else { before.delay };
+            delay = if adaptive { after.delay } else { least };
+            pace = Some(HostPace {
+                pace_ms: i32::try_from(learnt.as_millis()).unwrap_or(i32::MAX),
+                refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
+            });
         }
-        let pause = self.pause(&grant.host, status, retry_after);
         let not_before = pause.map(|wait| OffsetDateTime::now_utc() + wait.min(self.config.longest_delay));
-        let ended = self.store.finish_request(&grant.host, grant.token, millis(delay), not_before).await;
+        let ended =
+            self.store.finish_request(&grant.host, grant.token, millis(delay), not_before, pace).await;
         if let Err(error) = ended {
             // The grant expires by itself; until then the host is left alone, which harms nobody.
             tracing::warn!(host = grant.host, %error, "the end of a request could not be recorded");
         }
     }
 
-    /// The pause that an answer asks for.
-    fn pause(&self, host: &str, status: Option<u16>, retry_after: Option<Duration>) -> Option<Duration> {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(status, Some(429 | 503)) {
-            if status.is_some() {
-                refusals.remove(host);
+    /// Whether a host without delay refuses, or did so until now.
+    fn refuses(&self, host: &str, outcome: Outcome) -> bool {
+        let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Outcome::Answered { status: 429 | 503, .. } => {
+                refusing.insert(host.to_owned());
+                true
             }
-            return None;
+            Outcome::Answered { status: 200..=399, .. } => refusing.remove(host),
+            _ => false,
         }
-        let count = refusals.entry(host.to_owned()).or_default();
-        *count = count.saturating_add(1);
-        let grown = FIRST_PAUSE * 2_u32.saturating_pow(*count - 1).min(1024);
-        Some(retry_after.unwrap_or(grown.min(LONGEST_PAUSE)))
     }
 
     fn database_failed(&self, error: &store::StoreError) -> FetchError {

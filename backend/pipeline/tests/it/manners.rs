@@ -93,6 +93,29 @@ async fn a_busy_host_is_asked_again_when_it_said() {
     assert_eq!(site.asked("/"), 2);
 }
 
+/// What a host's answers led to is in the database, so that every process starts from it.
+#[tokio::test]
+async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
+    let Some(world) = World::with(quick_retries(), impatient()).await else { return };
+    let site = Site::start().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let busy = || Answer::status(503).header("retry-after", "1");
+    site.set_series("/", vec![busy(), busy(), Answer::html("well").gated(&gate)]);
+    let host = site.url("/").trim_end_matches('/').to_owned();
+    let crawl = world.create(&[site.url("/")], CrawlOptions::default()).await;
+    let worker = world.worker("one");
+    wait_for(async || (site.asked("/") == 3).then_some(())).await.expect("it is asked a third time");
+    let troubled = world.store.host_pace(&host).await.unwrap();
+    assert_eq!(troubled.refusals, 2);
+    assert!(troubled.pace_ms >= 500, "doubled twice: {troubled:?}");
+    gate.add_permits(1);
+    assert_eq!(world.ended(crawl.id).await.state, "completed");
+    worker.stop().await;
+    let healed = world.store.host_pace(&host).await.unwrap();
+    assert_eq!(healed.refusals, 0);
+    assert!(healed.pace_ms >= troubled.pace_ms / 2, "down by halves, not at once: {healed:?}");
+}
+
 #[tokio::test]
 async fn delays_are_kept_and_everything_is_fetched() {
     let Some(world) = World::new().await else { return };
@@ -139,7 +162,7 @@ async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     // Sooner than a turn that is never ended expires.
     let token = tokio::time::timeout(Duration::from_secs(40), wait_for(turn)).await;
     let token = token.ok().flatten().expect("the turn comes back");
-    world.store.finish_request(&host, token, 1, None).await.unwrap();
+    world.store.finish_request(&host, token, 1, None, None).await.unwrap();
     let (next, progress) = world.crawl(&[site.url("/rob.jpg")], options).await;
     worker.stop().await;
     assert_eq!(next.state, "completed");

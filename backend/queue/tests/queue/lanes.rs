@@ -81,13 +81,12 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
     let bench = Bench::with(narrow()).await;
     let group = Uuid::now_v7();
     bench.add(&jobs(group, "slow", 0..10)).await;
-    let line = bench.claim(100).await;
-    let mut tx = bench.db.pool().begin().await.unwrap();
-    bench.queue.hold_group(&mut tx, group).await.unwrap();
-    // While the hold is under way the group's lanes are left alone; nobody waits.
-    for job in &line {
+    for job in bench.claim(100).await {
         bench.queue.complete_many(&[job.claim]).await.unwrap();
     }
+    let mut tx = bench.db.pool().begin().await.unwrap();
+    bench.queue.hold_group(&mut tx, group).await.unwrap();
+    // There is room in line, but while the hold is under way the group's lanes are left alone; nobody waits.
     assert_eq!(bench.queue.unpark().await.unwrap(), 0);
     tx.commit().await.unwrap();
     assert_eq!(bench.queue.unpark().await.unwrap(), 4);

@@ -52,7 +52,7 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
                         // Inside the grant by construction: after it was given, before it is given back.
                         let begin = clock(&store).await;
                         let end = clock(&store).await;
-                        store.finish_request("busy.test", token, DELAY_MS, None).await.unwrap();
+                        store.finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();
                         log.lock().await.push((begin, end, token));
                     }
                     Turn::Wait { until: moment } => until(&store, moment).await,
@@ -80,7 +80,7 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     // Other hosts are not held up.
     granted(store.take_turn("b.test", 60_000).await.unwrap());
     let before = clock(&store).await;
-    store.finish_request("a.test", token, 60_000, None).await.unwrap();
+    store.finish_request("a.test", token, 60_000, None, None).await.unwrap();
     let after = clock(&store).await;
     // Whoever asks first now is told the very turn.
     let next = waits(store.take_turn("a.test", 60_000).await.unwrap());
@@ -131,7 +131,7 @@ async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses(
     age(61).await;
     let alive = granted(store.take_turn("a.test", 10_000).await.unwrap());
     assert_ne!(dead, alive);
-    store.finish_request("a.test", dead, 10_000, None).await.unwrap();
+    store.finish_request("a.test", dead, 10_000, None, None).await.unwrap();
     let holder: Option<i64> =
         sqlx::query_scalar("select grant_token from hosts").fetch_one(db.pool()).await.unwrap();
     assert_eq!(holder, Some(alive));
@@ -146,17 +146,17 @@ async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pau
     for _ in 0..3 {
         token = granted(store.take_turn("a.test", 0).await.unwrap());
     }
-    store.finish_request("a.test", token, 0, None).await.unwrap();
+    store.finish_request("a.test", token, 0, None, None).await.unwrap();
     granted(store.take_turn("a.test", 0).await.unwrap());
     let pause = clock(&store).await + time::Duration::hours(1);
-    store.finish_request("a.test", token, 0, Some(pause)).await.unwrap();
+    store.finish_request("a.test", token, 0, Some(pause), None).await.unwrap();
     for delay in [0, 500] {
         let told = waits(store.take_turn("a.test", delay).await.unwrap());
         assert!((told - pause).abs() < time::Duration::milliseconds(1), "{told} {pause}");
     }
     // A shorter pause asked for by a slower answer does not undo the longer one.
     let sooner = clock(&store).await + time::Duration::minutes(1);
-    store.finish_request("a.test", token, 0, Some(sooner)).await.unwrap();
+    store.finish_request("a.test", token, 0, Some(sooner), None).await.unwrap();
     assert!(waits(store.take_turn("a.test", 0).await.unwrap()) > sooner);
     granted(store.take_turn("b.test", 0).await.unwrap());
 }
