@@ -207,9 +207,9 @@ pub(crate) fn fast() -> CrawlOptions {
     CrawlOptions { delay_ms: Some(0), ..CrawlOptions::default() }
 }
 
-/// Polls until there is something, or a minute has passed.
+/// Polls until there is something, or four minutes have passed: the crowds of all photographs take one on a busy machine.
 pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(240);
     while Instant::now() < deadline {
         if let Some(found) = probe().await {
             return Some(found);
