@@ -87,14 +87,16 @@ const TAKE_TURN: &str = "
 /// asked; it only cannot end somebody else's grant.
 const FINISH_REQUEST: &str = "
     insert into hosts as h (host_key, next_at, not_before, finished_at, pace_ms, refusals)
-    values ($1, clock_timestamp() + make_interval(secs => $3), $4, clock_timestamp(), coalesce($5, 0), coalesce($6, 0))
+    select $1, now + make_interval(secs => $3), $4, now, coalesce($5, 0), coalesce($6, 0)
+    -- One look at the clock: two would differ, and the two ways to the next turn with them.
+    from (select clock_timestamp() as now) clock
     on conflict (host_key) do update set
-        finished_at = clock_timestamp(),
+        finished_at = greatest(h.finished_at, excluded.finished_at),
         pace_ms = coalesce($5, h.pace_ms),
         refusals = coalesce($6, h.refusals),
         grant_token = case when h.grant_token = $2 then null else h.grant_token end,
         granted_at = case when h.grant_token = $2 then null else h.granted_at end,
-        next_at = greatest(h.next_at, clock_timestamp() + make_interval(secs => $3)),
+        next_at = greatest(h.next_at, excluded.next_at),
         not_before = greatest(h.not_before, $4)";
 
 impl Store {

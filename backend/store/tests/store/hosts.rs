@@ -82,6 +82,13 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     let before = clock(&store).await;
     store.finish_request("a.test", token, 60_000, None, None).await.unwrap();
     let after = clock(&store).await;
+    let exact: bool = sqlx::query_scalar(
+        "select next_at = finished_at + interval '1 minute' from hosts where host_key = 'a.test'",
+    )
+    .fetch_one(db.pool())
+    .await
+    .unwrap();
+    assert!(exact, "the end of a request is one moment");
     // Whoever asks first now is told the very turn.
     let next = waits(store.take_turn("a.test", 60_000).await.unwrap());
     let delay = time::Duration::seconds(60);
