@@ -60,10 +60,12 @@ async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
     assert_eq!(controls.next(), [0.0]);
     for i in 1..=8_u8 {
         tasks.push(send(&batcher, f32::from(i), Lane::Background));
+        // One after the other: each waits, or has joined the batch that is being written, before the next comes.
         let of_crawl = usize::from(i);
         until(|| batcher.waiting() + written.load(Ordering::SeqCst) == 1 + of_crawl).await;
     }
-    assert_eq!((written.load(Ordering::SeqCst), batcher.waiting()), (5, 4), "one full batch, and no more");
+    // One full batch, and no more: what waits now goes behind the interactive request.
+    until(|| (written.load(Ordering::SeqCst), batcher.waiting()) == (5, 4)).await;
     tasks.push(send(&batcher, 100.0, Lane::Interactive));
     until(|| batcher.waiting() == 5).await;
     controls.release();
