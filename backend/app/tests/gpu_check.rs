@@ -14,7 +14,7 @@ fn script() -> PathBuf {
 }
 
 /// Runs the script and reads its report.
-fn check(folder: &Path, binary: &Path, args: &[&str]) -> (Finished, Value) {
+fn check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> (Finished, Value) {
     let out = folder.join("gpu-check.json");
     let mut command = Command::new("python3");
     command.arg(script()).args(["--binary".as_ref(), binary.as_os_str(), "--out".as_ref(), out.as_os_str()]);
@@ -22,6 +22,21 @@ fn check(folder: &Path, binary: &Path, args: &[&str]) -> (Finished, Value) {
     let finished = Finished::of(&mut command);
     let report = std::fs::read(&out).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
     (finished, serde_json::from_slice(&report).unwrap())
+}
+
+/// A folder with one picture, and the arguments that check it with the real models, `more` behind them; `None` without those.
+fn workplace(photograph: &str, more: &[&str]) -> Option<(tempfile::TempDir, Vec<String>)> {
+    let (models, photograph) = (testing::models_dir()?, testing::image(photograph)?);
+    let folder = tempfile::tempdir().unwrap();
+    let images = folder.path().join("images");
+    std::fs::create_dir(&images).unwrap();
+    std::fs::write(images.join("obama.jpg"), photograph).unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let named =
+        [("--models", text(&models)), ("--library", text(&testing::library())), ("--images", text(&images))];
+    let named = named.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    let more = ["--iterations", "1"].iter().chain(more).map(|one| (*one).to_owned());
+    Some((folder, named.chain(more).collect()))
 }
 
 fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
@@ -32,24 +47,7 @@ fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
 
 #[test]
 fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
-    let (Some(models), Some(photograph)) = (testing::models_dir(), testing::image("obama.jpg")) else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let images = folder.path().join("images");
-    std::fs::create_dir(&images).unwrap();
-    std::fs::write(images.join("obama.jpg"), photograph).unwrap();
-    let library = testing::library();
-    let args = [
-        "--models",
-        models.to_str().unwrap(),
-        "--library",
-        library.to_str().unwrap(),
-        "--images",
-        images.to_str().unwrap(),
-        "--iterations",
-        "1",
-    ];
+    let Some((folder, args)) = workplace("obama.jpg", &[]) else { return };
     let (finished, report) = check(folder.path(), Path::new(env!("CARGO_BIN_EXE_facecrawl")), &args);
     let device = &report["checks"][0]["facts"];
     if device["no_gpu"].is_null() {
@@ -180,27 +178,12 @@ print(json.dumps(answer))
 
 #[test]
 fn every_check_understands_what_the_program_says() {
-    let (Some(models), Some(photograph)) = (testing::models_dir(), testing::image("obama-480p.jpg")) else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let images = folder.path().join("images");
-    std::fs::create_dir(&images).unwrap();
-    std::fs::write(images.join("obama.jpg"), photograph).unwrap();
-    let library = testing::library();
-    let args = [
-        "--models",
-        models.to_str().unwrap(),
-        "--library",
-        library.to_str().unwrap(),
-        "--images",
-        images.to_str().unwrap(),
-        "--iterations",
-        "1",
+    let only = [
         "--only",
         "strict_refusal,provider,gpu_test,agreement,strict_start,pixel_operations,embedding_throughput,pipeline,small_memory,\
          batch_size,tensorrt",
     ];
+    let Some((folder, args)) = workplace("obama-480p.jpg", &only) else { return };
     let (_, report) = check(folder.path(), &dressed_up(folder.path()), &args);
     for one in [
         "device",

@@ -1,9 +1,8 @@
 //! A run on a backend that takes pictures.
 use super::Entry;
-use super::run::{Outcome, bucket};
+use super::run::{Outcome, bucket, collect};
 use crate::backend::{Backend, BackendError};
 use crate::models::Model;
-use crate::trace::RUN;
 
 /// Shows the backend every entry's picture and reads the results.
 pub(super) fn run<M: Model>(
@@ -15,17 +14,5 @@ pub(super) fn run<M: Model>(
     let items = bucket(buckets, part.len());
     let pictures: Option<Vec<_>> = part.iter().map(|entry| model.picture(&entry.input)).collect();
     let pictures = pictures.ok_or_else(|| BackendError::Failed("a request has no picture".to_owned()))?;
-    let running = tracing::trace_span!(target: RUN, "device").entered();
-    let mut results = Vec::with_capacity(part.len());
-    backend.run_pictures(&pictures, items, &mut |outputs| {
-        let _reading = tracing::trace_span!(target: RUN, "read").entered();
-        results.extend(
-            part.iter().enumerate().map(|(index, entry)| model.read(&entry.input, outputs, index, items)),
-        );
-    })?;
-    drop(running);
-    if results.len() != part.len() {
-        return Err(BackendError::Failed("the device gave no outputs".to_owned()));
-    }
-    Ok(results)
+    collect(model, part, items, |read| backend.run_pictures(&pictures, items, read))
 }

@@ -1,6 +1,6 @@
 //! One run: requests written into a tensor, the device, results read out of its outputs.
 use super::Entry;
-use crate::backend::{Backend, BackendError, BatchView};
+use crate::backend::{Backend, BackendError, BatchView, OutputView};
 use crate::models::Model;
 use crate::trace::RUN;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -121,11 +121,21 @@ fn run<M: Model>(
     let items = bucket(buckets, part.len());
     let length = channels * height * width;
     tensor.range(part.len() * length, items * length).fill(0.0);
-    let mut results = Vec::with_capacity(part.len());
     let data = tensor.range(0, items * length);
     let batch = BatchView { shape: [items, channels, height, width], data };
+    collect(model, part, items, |read| backend.run(batch, read))
+}
+
+/// Runs a batch of `items` on the device and reads the entries' results out of its outputs.
+pub(super) fn collect<M: Model>(
+    model: &M,
+    part: &[Entry<M>],
+    items: usize,
+    device: impl FnOnce(&mut dyn FnMut(&[OutputView<'_>])) -> Result<(), BackendError>,
+) -> Outcome<M> {
+    let mut results = Vec::with_capacity(part.len());
     let running = tracing::trace_span!(target: RUN, "device").entered();
-    backend.run(batch, &mut |outputs| {
+    device(&mut |outputs| {
         let _reading = tracing::trace_span!(target: RUN, "read").entered();
         results.extend(
             part.iter().enumerate().map(|(index, entry)| model.read(&entry.input, outputs, index, items)),

@@ -1,6 +1,7 @@
 //! An operation on whole pictures, and how its graphs do on a device: the counterpart of a model's subject.
 use super::candidates::memory_share;
 use super::loading::Loading;
+use super::subject::steady;
 use crate::backend::{Backend, PixelGraphs, Placement};
 use crate::drawing::portrait;
 use crate::ep::Provider;
@@ -21,8 +22,6 @@ const CANVAS_LEVELS: u8 = 1;
 const ENHANCED_LEVELS: u8 = 4;
 /// Largest relative distance between a device's statistics and the CPU's.
 const SHARE: f64 = 1e-4;
-/// Runs after the first whose median is the steady time.
-const STEADY_RUNS: usize = 5;
 
 /// What compares a result with the CPU's: the distance, as a share of the whole range, or why it is too far.
 type Same<M> = fn(&<M as Model>::Input, <M as Model>::Output) -> Result<f64, String>;
@@ -133,14 +132,7 @@ impl<M: Model> PictureSubject<M> {
         }
         let load = loading.finish(&placement);
         if measure {
-            let mut seconds = Vec::with_capacity(STEADY_RUNS);
-            for _ in 0..STEADY_RUNS {
-                let began = Instant::now();
-                self.run(&mut graphs, &self.samples[0])?;
-                seconds.push(began.elapsed().as_secs_f64());
-            }
-            seconds.sort_by(f64::total_cmp);
-            run.steady_seconds = Some(seconds[STEADY_RUNS / 2]);
+            run.steady_seconds = Some(steady(|| self.run(&mut graphs, &self.samples[0]).map(drop))?);
         }
         Ok(PictureTrial { graphs, placement, session_seconds, load, run })
     }

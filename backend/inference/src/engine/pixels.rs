@@ -1,11 +1,10 @@
 //! The operations on whole pictures on devices: placed like the models, called through the engine.
 use super::candidates::first_that_works;
 use super::picture_subject::PictureSubject;
-use super::placement::{refuse, requested};
+use super::placement::{on_the_cpu, refuse};
 use super::{Engine, Inner, Lane, Timed};
 use crate::backend::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
 use crate::batcher::{Batcher, Device, Limits};
-use crate::ep::Provider;
 use crate::models::Model;
 use crate::pixels::{CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel};
 use crate::runtime::Runtime;
@@ -63,13 +62,7 @@ fn place_one<M: Model>(
     subject: PictureSubject<M>,
 ) -> Result<PlacedPixels<M>, StartError> {
     let operation = subject.model.operation();
-    let mut report = OperationReport {
-        operation: operation.name(),
-        gpu_requested: config.gpu_operations.contains(&operation),
-        requested: requested(config, operation),
-        effective: Provider::Cpu.name().to_owned(),
-        reason: None,
-    };
+    let mut report = on_the_cpu(config, operation);
     if !report.gpu_requested {
         return Ok(PlacedPixels { batcher: None, placements: Vec::new(), report });
     }

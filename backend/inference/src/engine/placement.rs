@@ -20,7 +20,7 @@ pub(super) struct Placed<M> {
 }
 
 /// What the operation asks for, as the report shows it.
-pub(super) fn requested(config: &Config, operation: Operation) -> String {
+fn requested(config: &Config, operation: Operation) -> String {
     if !config.gpu_operations.contains(&operation) {
         return Provider::Cpu.name().to_owned();
     }
@@ -28,6 +28,17 @@ pub(super) fn requested(config: &Config, operation: Operation) -> String {
         [] => Provider::Cpu.name().to_owned(),
         [one] => one.name().to_owned(),
         _ => "auto".to_owned(),
+    }
+}
+
+/// What is reported of an operation before it gets a device.
+pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationReport {
+    OperationReport {
+        operation: operation.name(),
+        gpu_requested: config.gpu_operations.contains(&operation),
+        requested: requested(config, operation),
+        effective: Provider::Cpu.name().to_owned(),
+        reason: None,
     }
 }
 
@@ -62,13 +73,7 @@ pub(super) fn place<M: Model>(
     let failed = |reason: String| StartError::Model { model: subject.file.file.clone(), reason };
     let began = Instant::now();
     let operation = subject.model.operation();
-    let mut report = OperationReport {
-        operation: operation.name(),
-        gpu_requested: config.gpu_operations.contains(&operation),
-        requested: requested(config, operation),
-        effective: Provider::Cpu.name().to_owned(),
-        reason: None,
-    };
+    let mut report = on_the_cpu(config, operation);
 
     if report.gpu_requested {
         match providers(&mut subject, &mut reference) {

@@ -113,17 +113,9 @@ fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
 }
 
 fn test<M: Model>(subject: &Subject<'_, M>, provider: Provider, id: u32) -> DeviceTest {
-    let test = of(subject.model.operation(), provider, id);
-    match subject.try_on(provider, id, true) {
-        Ok(trial) => DeviceTest {
-            outcome: Outcome::Passed,
-            session_seconds: Some(trial.session_seconds),
-            load: Some(trial.load),
-            runs: trial.runs,
-            ..test
-        },
-        Err(reason) => DeviceTest { outcome: Outcome::Failed, reason: Some(reason), ..test },
-    }
+    let trial = subject.try_on(provider, id, true);
+    let told = trial.map(|trial| (trial.session_seconds, trial.load, trial.runs));
+    ended(of(subject.model.operation(), provider, id), told)
 }
 
 fn test_pictures<M: Model>(
@@ -137,12 +129,18 @@ fn test_pictures<M: Model>(
     if let Err(reason) = provider.for_pixels() {
         return DeviceTest { reason: Some(reason), ..test };
     }
-    match subject.try_on(config, runtime, provider, id, true) {
-        Ok(trial) => DeviceTest {
+    let trial = subject.try_on(config, runtime, provider, id, true);
+    ended(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
+}
+
+/// `test` with what the trial told: seconds of making the session, the load, and the runs; or why it failed.
+fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), String>) -> DeviceTest {
+    match told {
+        Ok((session_seconds, load, runs)) => DeviceTest {
             outcome: Outcome::Passed,
-            session_seconds: Some(trial.session_seconds),
-            load: Some(trial.load),
-            runs: vec![trial.run],
+            session_seconds: Some(session_seconds),
+            load: Some(load),
+            runs,
             ..test
         },
         Err(reason) => DeviceTest { outcome: Outcome::Failed, reason: Some(reason), ..test },

@@ -151,7 +151,8 @@ impl<'a, M: Model> Subject<'a, M> {
         }
         let load = loading.finish(&placement);
         for run in runs.iter_mut().filter(|_| measure) {
-            run.steady_seconds = Some(self.steady(&mut session, run.batch)?);
+            let sample = || self.sample.run(&self.model, &mut session, run.batch).map(drop);
+            run.steady_seconds = Some(steady(sample)?);
         }
         Ok(Trial { session, session_seconds, load, placement, runs })
     }
@@ -214,18 +215,18 @@ impl<'a, M: Model> Subject<'a, M> {
             })
             .collect()
     }
+}
 
-    /// The median of some runs.
-    fn steady(&self, backend: &mut dyn Backend, batch: usize) -> Result<f64, String> {
-        let mut seconds = Vec::with_capacity(STEADY_RUNS);
-        for _ in 0..STEADY_RUNS {
-            let began = Instant::now();
-            self.sample.run(&self.model, backend, batch)?;
-            seconds.push(began.elapsed().as_secs_f64());
-        }
-        seconds.sort_by(f64::total_cmp);
-        Ok(seconds[STEADY_RUNS / 2])
+/// The median duration of some runs, in seconds.
+pub(super) fn steady(mut run: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+    let mut seconds = Vec::with_capacity(STEADY_RUNS);
+    for _ in 0..STEADY_RUNS {
+        let began = Instant::now();
+        run()?;
+        seconds.push(began.elapsed().as_secs_f64());
     }
+    seconds.sort_by(f64::total_cmp);
+    Ok(seconds[STEADY_RUNS / 2])
 }
 
 /// A CPU session as configured.
