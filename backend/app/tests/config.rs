@@ -197,7 +197,7 @@ fn a_bad_value_names_key_value_source_and_what_is_allowed() {
         ("DETECTION_SIZE", "650", "a multiple of 32 from 64 to 2048"),
         ("DETECTION_PASSES", "twice", "single, auto, thorough"),
         ("QUALITY_PROFILE", "best", "off, standard, strict"),
-        ("AUTH", "keys", "none"),
+        ("AUTH", "password", "none"),
         ("DATABASE_URL", "mysql://db/faces", "postgres://"),
         ("CRAWL_ALLOW_PRIVATE", "everything", "address ranges"),
         ("CRAWL_USER_AGENT", "b\u{f6}t", "printable ASCII"),

@@ -1,9 +1,21 @@
 //! What the operator chose for the API.
 use std::time::Duration;
 
+/// Who may call the API.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Auth {
+    /// Everyone who can reach the port may use it.
+    #[default]
+    None,
+    /// Holders of a key, each as far as its scopes and its collection go.
+    Keys,
+}
+
 /// Limits and manners of the HTTP API.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Who may call.
+    pub auth: Auth,
     /// Longest accepted image, in bytes of the file.
     pub image_limit: usize,
     /// Longest accepted body of a batch, in bytes.
@@ -31,6 +43,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            auth: Auth::None,
             image_limit: 25 << 20,
             batch_limit: 100 << 20,
             json_limit: 4 << 20,

@@ -3,6 +3,7 @@
 //! `router` needs an `AppState`; `openapi` needs nothing. One file per operation under `routes/<resource>/`; images come in through
 //! `extract::image`, errors go out through `ApiError`.
 
+mod auth;
 pub mod config;
 pub mod error;
 mod extract;
@@ -14,7 +15,8 @@ mod serve;
 pub mod state;
 pub mod telemetry;
 
-pub use config::Config;
+pub use auth::CACHED as KEY_CACHED;
+pub use config::{Auth, Config};
 pub use error::{ApiError, Code, Problem};
 pub use router::{openapi, router};
 pub use serve::serve;

@@ -1,7 +1,7 @@
 //! Routes and what lies around them.
 use crate::middleware::{headers, observe, panic, request_id, timeout};
-use crate::openapi::{Frame, add_default_problem};
-use crate::{ApiError, AppState, Code, routes};
+use crate::openapi::{Frame, add_default_problem, add_security};
+use crate::{ApiError, AppState, Code, auth, routes};
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -24,6 +24,7 @@ fn operations() -> OpenApiRouter<AppState> {
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = operations().into_openapi();
     add_default_problem(&mut document);
+    add_security(&mut document);
     document
 }
 
@@ -31,6 +32,8 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 pub fn router(state: AppState) -> Router {
     let (router, _) = operations().split_for_parts();
     let mut router = router
+        // Before the pages are merged: they, and paths that do not exist, ask for no key.
+        .route_layer(from_fn_with_state(state.clone(), auth::layer))
         .merge(routes::system::docs_router())
         .merge(routes::system::page_router())
         .fallback(no_route)
@@ -51,8 +54,13 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     (!origins.is_empty()).then(|| {
         CorsLayer::new()
             .allow_origin(AllowOrigin::list(origins))
-            .allow_methods([Method::GET, Method::POST, Method::DELETE])
-            .allow_headers([header::CONTENT_TYPE, HeaderName::from_static("x-request-id")])
+            .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
+            .allow_headers([
+                header::CONTENT_TYPE,
+                header::AUTHORIZATION,
+                HeaderName::from_static("x-api-key"),
+                HeaderName::from_static("x-request-id"),
+            ])
             .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER, header::LOCATION])
     })
 }

@@ -1,4 +1,5 @@
 //! What the handlers share.
+use crate::auth::Keyring;
 use crate::{ApiError, Config};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -46,6 +47,7 @@ pub struct Shared {
     /// Fires when the process is asked to stop: not ready any more, event streams end.
     pub shutdown: CancellationToken,
     analyses: Arc<Semaphore>,
+    pub(crate) keyring: Keyring,
     /// Queue gauges that were shown once, so that one that vanishes from the counts is shown as 0.
     pub(crate) seen_gauges: Mutex<HashSet<(String, &'static str)>>,
 }
@@ -65,6 +67,7 @@ impl AppState {
             metrics,
             shutdown,
             analyses,
+            keyring: Keyring::default(),
             seen_gauges: Mutex::default(),
         }))
     }

@@ -36,6 +36,16 @@ impl Store {
         self.find_collection(name).await?.ok_or_else(|| StoreError::not_found("collection", name))
     }
 
+    /// By id.
+    pub async fn collection_by_id(&self, id: Uuid) -> Result<Collection, StoreError> {
+        sqlx::query_as(select_collections!("where id = $1 and ($2::uuid is null or id = $2)"))
+            .bind(id)
+            .bind(self.reach)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("collection", id))
+    }
+
     /// By name, made when it is not there.
     ///
     /// # Errors
@@ -55,7 +65,10 @@ impl Store {
 
     /// All, by name.
     pub async fn collections(&self) -> Result<Vec<Collection>, StoreError> {
-        Ok(sqlx::query_as(select_collections!("order by name")).fetch_all(&self.pool).await?)
+        Ok(sqlx::query_as(select_collections!("where $1::uuid is null or id = $1 order by name"))
+            .bind(self.reach)
+            .fetch_all(&self.pool)
+            .await?)
     }
 
     async fn find_collection(&self, name: &str) -> Result<Option<Collection>, StoreError> {
@@ -63,8 +76,9 @@ impl Store {
         if check_name(name).is_err() {
             return Ok(None);
         }
-        Ok(sqlx::query_as(select_collections!("where name = $1"))
+        Ok(sqlx::query_as(select_collections!("where name = $1 and ($2::uuid is null or id = $2)"))
             .bind(name)
+            .bind(self.reach)
             .fetch_optional(&self.pool)
             .await?)
     }

@@ -112,7 +112,17 @@ impl Store {
 
     /// By id.
     pub async fn crawl(&self, id: Uuid) -> Result<Crawl, StoreError> {
-        crawl_row(&mut *self.pool.acquire().await?, id).await
+        self.crawl_in(&mut *self.pool.acquire().await?, id).await
+    }
+
+    /// [`Self::crawl`] as a transaction sees it.
+    pub(crate) async fn crawl_in(&self, conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
+        sqlx::query_as(select_crawls!("where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
+            .bind(id)
+            .bind(self.reach)
+            .fetch_optional(conn)
+            .await?
+            .ok_or_else(|| StoreError::not_found("crawl", id))
     }
 
     /// Newest first.
@@ -123,6 +133,9 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Crawl>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new(select_crawls!("where true"));
+        if let Some(collection) = self.reach {
+            query.push(" and r.collection_id = ").push_bind(collection);
+        }
         if let Some(name) = filter.collection {
             query.push(" and r.collection_id = ").push_bind(self.collection(name).await?.id);
         }
@@ -177,7 +190,8 @@ impl Store {
     /// Counts, all from one snapshot.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<(String, Option<String>, Option<String>, i64)> = sqlx::query_as(
-            "select 'crawl', null, null, 1::bigint from crawls where id = $1
+            "select 'crawl', null, null, 1::bigint from crawls
+             where id = $1 and ($2::uuid is null or collection_id = $2)
              union all
              select 'page', state, reason, count(*) from pages where crawl_id = $1 group by state, reason
              union all
@@ -187,6 +201,7 @@ impl Store {
              where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null)",
         )
         .bind(id)
+        .bind(self.reach)
         .fetch_all(&self.pool)
         .await?;
         let mut progress = CrawlProgress {

@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Post
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
@@ -51,6 +52,8 @@ pub struct Store {
     pub(crate) pool: PgPool,
     pub(crate) exact_limit: i64,
     pub(crate) large_scopes: Arc<LargeScopes>,
+    /// The one collection whose rows it shows; see [`Store::within`].
+    pub(crate) reach: Option<Uuid>,
 }
 
 /// A transaction; rolls back when dropped.
@@ -90,13 +93,20 @@ impl Store {
 
     /// Wraps a pool (tests).
     pub fn from_pool(pool: PgPool) -> Self {
-        Self { pool, exact_limit: DEFAULT_EXACT_LIMIT, large_scopes: Arc::default() }
+        Self { pool, exact_limit: DEFAULT_EXACT_LIMIT, large_scopes: Arc::default(), reach: None }
     }
 
     /// The same store with another bound for exact search (see [`Config::exact_limit`]).
     pub fn with_exact_limit(mut self, faces: i64) -> Self {
         self.exact_limit = faces;
         self
+    }
+
+    /// The same store as a tenant sees it: collections, crawls, images and faces of other collections are as good as not there, whatever
+    /// call names them by id. The condition is part of every statement that reads or deletes by an id a caller may have guessed.
+    #[must_use]
+    pub fn within(&self, collection: Uuid) -> Self {
+        Self { reach: Some(collection), ..self.clone() }
     }
 
     /// Brings the schema up to date under an advisory lock; says how many migrations ran.

@@ -10,12 +10,15 @@ use uuid::Uuid;
 impl Store {
     /// Deletes a face and counts it out of its image; returns its blob keys.
     pub async fn delete_face(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
-        let (image, chip, crop): (Uuid, Option<String>, Option<String>) =
-            sqlx::query_as("delete from faces where id = $1 returning image_id, chip_key, crop_key")
-                .bind(id)
-                .fetch_optional(&mut *conn)
-                .await?
-                .ok_or_else(|| StoreError::not_found("face", id))?;
+        let (image, chip, crop): (Uuid, Option<String>, Option<String>) = sqlx::query_as(
+            "delete from faces where id = $1 and ($2::uuid is null or collection_id = $2)
+                 returning image_id, chip_key, crop_key",
+        )
+        .bind(id)
+        .bind(self.reach)
+        .fetch_optional(&mut *conn)
+        .await?
+        .ok_or_else(|| StoreError::not_found("face", id))?;
         sqlx::query("update images set face_count = greatest(face_count - 1, 0) where id = $1")
             .bind(image)
             .execute(&mut *conn)
@@ -26,7 +29,14 @@ impl Store {
     /// Deletes an image with its faces and sources; returns the blob keys to delete after the commit. Ledger rows that led to it stay, without
     /// the link.
     pub async fn delete_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
-        let (deleted, keys) = delete_images(conn, &[id]).await?;
+        let found: Vec<Uuid> = sqlx::query_scalar(
+            "select id from images where id = $1 and ($2::uuid is null or collection_id = $2) for update",
+        )
+        .bind(id)
+        .bind(self.reach)
+        .fetch_all(&mut *conn)
+        .await?;
+        let (deleted, keys) = delete_images(conn, &found).await?;
         if deleted == 0 {
             return Err(StoreError::not_found("image", id));
         }
@@ -41,6 +51,7 @@ impl Store {
         id: Uuid,
         with_images: bool,
     ) -> Result<Vec<String>, StoreError> {
+        self.crawl_in(conn, id).await?;
         lock_crawl(conn, id).await?;
         let mut keys = Vec::new();
         if with_images {

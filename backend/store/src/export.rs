@@ -31,11 +31,14 @@ impl Store {
     ) -> Result<Vec<ExportedImage>, StoreError> {
         let ids: Vec<Uuid> = sqlx::query_scalar(
             "select distinct image_id from image_urls
-             where crawl_id = $1 and image_id is not null and image_id > $2 order by image_id limit $3",
+             where crawl_id = $1 and image_id is not null and image_id > $2
+               and ($4::uuid is null or exists (select 1 from crawls where id = $1 and collection_id = $4))
+             order by image_id limit $3",
         )
         .bind(crawl)
         .bind(after.unwrap_or(Uuid::nil()))
         .bind(limit.max(0))
+        .bind(self.reach)
         .fetch_all(&self.pool)
         .await?;
         let mut sources: HashMap<Uuid, Vec<Source>> = HashMap::new();

@@ -150,8 +150,9 @@ impl Store {
 
     /// By id.
     pub async fn face(&self, id: Uuid) -> Result<Face, StoreError> {
-        sqlx::query_as(select_faces!("where f.id = $1"))
+        sqlx::query_as(select_faces!("where f.id = $1 and ($2::uuid is null or f.collection_id = $2)"))
             .bind(id)
+            .bind(self.reach)
             .fetch_optional(&self.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("face", id))
@@ -194,8 +195,9 @@ impl Store {
     /// A stored face's embedding with its model id.
     pub async fn embedding(&self, face: Uuid) -> Result<(i32, Vec<f32>), StoreError> {
         let (model, embedding): (i32, HalfVector) =
-            sqlx::query_as("select model_id, embedding from faces where id = $1")
+            sqlx::query_as("select model_id, embedding from faces where id = $1 and ($2::uuid is null or collection_id = $2)")
                 .bind(face)
+                .bind(self.reach)
                 .fetch_optional(&self.pool)
                 .await?
                 .ok_or_else(|| StoreError::not_found("face", face))?;

@@ -230,8 +230,9 @@ impl Store {
 
     /// By id.
     pub async fn image(&self, id: Uuid) -> Result<Image, StoreError> {
-        sqlx::query_as(select_images!("where i.id = $1"))
+        sqlx::query_as(select_images!("where i.id = $1 and ($2::uuid is null or i.collection_id = $2)"))
             .bind(id)
+            .bind(self.reach)
             .fetch_optional(&self.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("image", id))
@@ -271,7 +272,7 @@ impl Store {
             .await?)
     }
 
-    /// Sources of several images, by image and in the order they were found; at most [`MOST_SOURCES`] of each.
+    /// Sources of several images that the caller has read, by image and in the order they were found; at most [`MOST_SOURCES`] of each.
     pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
         self.sources_where(images, None).await
     }

@@ -14,6 +14,7 @@ pub mod export;
 pub mod faces;
 pub mod hosts;
 pub mod images;
+pub mod keys;
 pub mod ledger;
 pub mod models;
 pub mod pages;

@@ -54,8 +54,11 @@ impl Store {
     /// was (`true`: exact). An index search that finds fewer faces than asked for, although there are more, is done again exactly.
     ///
     /// # Errors
-    /// `NotFound` for an unknown model, `Invalid` for an embedding that does not fit it.
+    /// `NotFound` for an unknown model or a collection out of reach, `Invalid` for an embedding that does not fit it.
     pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
+        if self.reach.is_some_and(|collection| collection != query.collection_id) {
+            return Err(StoreError::not_found("collection", query.collection_id));
+        }
         let model = self.model(query.model_id).await?;
         check_embedding(&query.embedding, &model.name, model.dimensions)?;
         let limit = query.limit.max(0);

@@ -109,7 +109,7 @@ fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
 }
 
 impl Settings {
-    /// Refuses to open the API to a network without keys unless that was said explicitly. Checked by the commands that listen.
+    /// Refuses to open the API to a network unless it was said who may call. Checked by the commands that listen.
     pub fn check_listen(&self) -> Result<(), ConfigError> {
         let host = self.service.host;
         if host.to_canonical().is_loopback() || self.service.auth.is_some() {
@@ -117,7 +117,7 @@ impl Settings {
         }
         Err(ConfigError::Contradiction(format!(
             "HOST={host} can be reached from the network, and nothing would ask callers for a key; \
-             allowed: a loopback address (127.0.0.1, ::1), or AUTH=none when something else guards the port"
+             allowed: a loopback address (127.0.0.1, ::1), AUTH=keys, or AUTH=none when something else guards the port"
         )))
     }
 }

@@ -104,6 +104,7 @@ impl Settings {
     /// For the API.
     pub fn server(&self) -> server::Config {
         server::Config {
+            auth: self.service.auth.unwrap_or_default(),
             image_limit: (self.service.max_image_mb as usize) << 20,
             max_analyses: self.service.max_pending_images,
             request_timeout: Duration::from_secs(self.service.request_timeout_seconds),

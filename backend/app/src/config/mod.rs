@@ -20,7 +20,7 @@ pub use error::{ConfigError, ConfigErrors};
 pub use example::env_example;
 pub use layers::{Flag, Sources};
 pub use settings::{
-    Auth, Crawl, Detection, Gpu, Log, LogFormat, Models, Service, Settings, Storage, Tensorrt, variables,
+    Crawl, Detection, Gpu, Log, LogFormat, Models, Service, Settings, Storage, Tensorrt, variables,
 };
 pub use variable::{Resolved, Variable};
 

@@ -6,16 +6,10 @@ use crawler::urls::TrailingSlash;
 use inference::{GpuBackend, PerformanceMode};
 use ipnet::IpNet;
 use pipeline::Passes;
+use server::Auth;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use vision::Profile;
-
-/// `AUTH`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Auth {
-    /// Everyone who can reach the port may use it.
-    None,
-}
 
 /// `LOG_FORMAT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +20,7 @@ pub enum LogFormat {
     Json,
 }
 
-const AUTH: &[(&str, Auth)] = &[("none", Auth::None)];
+const AUTH: &[(&str, Auth)] = &[("keys", Auth::Keys), ("none", Auth::None)];
 const PASSES: &[(&str, Passes)] =
     &[("single", Passes::Single), ("auto", Passes::Auto), ("thorough", Passes::Thorough)];
 const PROFILES: &[(&str, Profile)] =
@@ -66,11 +60,11 @@ settings! {
     pub struct Settings {
         /// Where and how the API answers.
         service: Service("Service") {
-            /// `HOST`: Address to listen on. Other addresses than loopback need `AUTH=none`, said explicitly.
+            /// `HOST`: Address to listen on. Other addresses than loopback need `AUTH`, said explicitly.
             host: IpAddr = HOST, "127.0.0.1", typed("an IP address");
             /// `PORT`: Port to listen on; 0 takes any free one.
             port: u16 = PORT, "8080", number(0..=65535);
-            /// `AUTH`: Who may call the API. none: everyone who can reach it.
+            /// `AUTH`: Who may call the API. keys: holders of a key (`facecrawl keys create`), as far as its scopes and collection go. none: everyone who can reach it. Unset: as none, on loopback only.
             auth: Option<Auth> = AUTH, "", optional(choice(AUTH));
             /// `MAX_IMAGE_MB`: Longest image file that is accepted, uploaded or fetched, in MiB.
             max_image_mb: u32 = MAX_IMAGE_MB, "25", number(1..=1024);

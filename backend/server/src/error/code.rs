@@ -77,6 +77,10 @@ codes! {
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not supported";
     /// The path exists, with other methods.
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
+    /// No key, or one that does not work; `reason` says which: `missing`, `unknown`, `expired`, `revoked`, `scheme`, `twice`.
+    Unauthorized = "unauthorized", UNAUTHORIZED, "A key is needed";
+    /// The key does not allow this operation.
+    ScopeMissing = "scope_missing", FORBIDDEN, "The key does not allow this";
     /// No such path.
     RouteNotFound = "route_not_found", NOT_FOUND, "There is nothing at this path";
     /// No such thing.

@@ -48,6 +48,8 @@ pub struct Problem {
     pub errors: Vec<String>,
     #[serde(skip)]
     retry_after: Option<Duration>,
+    #[serde(skip)]
+    challenge: Option<String>,
 }
 
 /// Why a request was refused or failed.
@@ -71,6 +73,7 @@ impl ApiError {
             reason: None,
             errors: Vec::new(),
             retry_after: None,
+            challenge: None,
         }))
     }
 
@@ -126,6 +129,13 @@ impl ApiError {
         error
     }
 
+    /// Adds `WWW-Authenticate`.
+    #[must_use]
+    pub(crate) fn challenge(mut self, challenge: String) -> Self {
+        self.0.challenge = Some(challenge);
+        self
+    }
+
     /// 500. The cause goes to the log under the request id, never to the caller.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         tracing::error!(request_id = request_id::current(), error = %cause, "request failed");
@@ -157,6 +167,9 @@ impl IntoResponse for ApiError {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(wait) = self.0.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs_f64().ceil().max(1.0) as u64));
+        }
+        if let Some(challenge) = self.0.challenge.and_then(|text| HeaderValue::try_from(text).ok()) {
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         response
     }

@@ -30,7 +30,13 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
-    let span = tracing::info_span!("http", request_id = request_id::current(), method, route);
+    let span = tracing::info_span!(
+        "http",
+        request_id = request_id::current(),
+        method,
+        route,
+        key_id = tracing::field::Empty
+    );
     let in_flight = InFlight::enter();
     let start = Instant::now();
     let response = next.run(request).instrument(span.clone()).await;

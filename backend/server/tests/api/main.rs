@@ -3,6 +3,7 @@
 
 mod support;
 
+mod auth;
 mod collections;
 mod crawls;
 mod faces;

@@ -9,5 +9,6 @@ mod faces;
 mod fixture;
 mod hosts;
 mod images;
+mod keys;
 mod ledgers;
 mod search;

@@ -1,8 +1,8 @@
 //! `GET /collections`
+use crate::ApiError;
+use crate::auth::Caller;
 use crate::extract::Query;
-use crate::{ApiError, AppState};
 use axum::Json;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -39,16 +39,16 @@ pub(super) struct CollectionList {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NoParams {}
 
-/// List collections.
+/// List the collections that the caller can reach.
 #[utoipa::path(
     get, path = "/collections", operation_id = "list_collections", tag = "collections",
     responses((status = 200, description = "All collections, by name", body = CollectionList)),
 )]
 pub(super) async fn list_collections(
-    State(state): State<AppState>,
+    caller: Caller,
     Query(NoParams {}): Query<NoParams>,
 ) -> Result<Json<CollectionList>, ApiError> {
-    let rows = state.services.store.collections().await?;
+    let rows = caller.store().collections().await?;
     let collections = rows
         .into_iter()
         .map(|row| CollectionView {

@@ -1,5 +1,6 @@
 //! `POST /crawls/{id}/cancel`
 use super::view::CrawlView;
+use crate::auth::Caller;
 use crate::extract::Id;
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
@@ -19,8 +20,10 @@ use axum::extract::State;
 )]
 pub(super) async fn cancel_crawl(
     State(state): State<AppState>,
+    caller: Caller,
     Id(id): Id,
 ) -> Result<Json<CrawlView>, ApiError> {
+    caller.store().crawl(id).await?;
     let crawl = state.services.crawls.cancel(id).await?;
-    CrawlView::of(&state, crawl).await.map(Json)
+    CrawlView::of(&caller, crawl).await.map(Json)
 }

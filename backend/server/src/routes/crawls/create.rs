@@ -1,8 +1,8 @@
 //! `POST /crawls`
 use super::view::CrawlView;
+use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::extract::values::Bounded;
-use crate::routes::DEFAULT_COLLECTION;
 use crate::{ApiError, AppState, Code, Problem};
 use axum::Json;
 use axum::extract::State;
@@ -54,8 +54,8 @@ pub(super) struct CreateCrawl {
     /// Pages (or single images) to begin with, http or https.
     #[schema(min_items = 1, max_items = 10000)]
     seeds: Vec<String>,
-    /// Where the faces go; a collection that exists.
-    #[schema(default = "default", pattern = "^[a-z0-9_-]{1,64}$")]
+    /// Where the faces go; a collection that exists. The default is the key's own, else `default`.
+    #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     collection: Option<String>,
     /// `host`: the seeds' hosts; `domain`: their registrable domains; `prefix`: URLs that begin like a seed; `list`: the hosts in `allow`.
     #[schema(inline, value_type = Option<ScopeParam>, default = "host")]
@@ -141,15 +141,30 @@ fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
 )]
 pub(super) async fn create_crawl(
     State(state): State<AppState>,
+    caller: Caller,
     JsonBody(body): JsonBody<CreateCrawl>,
 ) -> Result<Response, ApiError> {
-    let collection = body.collection.as_deref().unwrap_or(DEFAULT_COLLECTION);
-    check_collection_name(collection)?;
+    if let Some(name) = &body.collection {
+        check_collection_name(name)?;
+    }
     let options = body.options(state.services.fetcher.guard())?;
-    let crawl = state.services.crawls.create(collection, &body.seeds, options).await?;
+    let collection = collection(&caller, body.collection.as_deref()).await?;
+    let crawl = state.services.crawls.create(&collection, &body.seeds, options).await?;
     let location = HeaderValue::from_str(&format!("/crawls/{}", crawl.id)).map_err(ApiError::internal)?;
-    let view = CrawlView::of(&state, crawl).await?;
+    let view = CrawlView::of(&caller, crawl).await?;
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
+}
+
+/// The name of a collection that the caller can reach; one that is out of reach is as unknown as one that is not there.
+async fn collection(caller: &Caller, named: Option<&str>) -> Result<String, ApiError> {
+    let found = caller.collection(named).await;
+    found.map(|collection| collection.name).map_err(|error| match (error.code(), named) {
+        (Code::NotFound, Some(name)) => {
+            let sentence = format!("collection: there is no collection {name:?}; make it first");
+            ApiError::new(Code::InvalidField, sentence).field("collection")
+        }
+        _ => error,
+    })
 }
 
 fn check_collection_name(name: &str) -> Result<(), ApiError> {

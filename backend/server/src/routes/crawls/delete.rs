@@ -1,4 +1,5 @@
 //! `DELETE /crawls/{id}`
+use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::images::drop_blobs;
 use crate::{ApiError, AppState, Code, Problem};
@@ -31,10 +32,11 @@ pub(super) struct DeleteParams {
 )]
 pub(super) async fn delete_crawl(
     State(state): State<AppState>,
+    caller: Caller,
     Id(id): Id,
     Query(params): Query<DeleteParams>,
 ) -> Result<StatusCode, ApiError> {
-    let store = &state.services.store;
+    let store = caller.store();
     let crawl = store.crawl(id).await?;
     if matches!(crawl.state.as_str(), "running" | "paused") {
         return Err(ApiError::new(Code::Conflict, format!("the crawl is {}; cancel it first", crawl.state)));

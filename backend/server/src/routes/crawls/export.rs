@@ -2,6 +2,7 @@
 mod csv;
 mod jsonl;
 
+use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::{ApiError, AppState, Problem};
 use axum::body::{Body, Bytes};
@@ -56,13 +57,14 @@ pub(super) struct ExportParams {
 )]
 pub(super) async fn export_crawl(
     State(state): State<AppState>,
+    caller: Caller,
     Id(id): Id,
     Query(params): Query<ExportParams>,
 ) -> Result<Response, ApiError> {
-    state.services.store.crawl(id).await?;
+    caller.store().crawl(id).await?;
     let (format, embeddings) = (params.format.unwrap_or(Format::Jsonl), params.embeddings.unwrap_or(false));
     // The first page is read before the answer begins: what is wrong at once is a proper error.
-    let first = read(&state, id, None, embeddings).await?;
+    let first = read(&caller, id, None, embeddings).await?;
     let (content_type, extension, head) = match format {
         Format::Jsonl => ("application/x-ndjson", "jsonl", String::new()),
         Format::Csv => ("text/csv; charset=utf-8; header=present", "csv", csv::head(embeddings)),
@@ -72,12 +74,15 @@ pub(super) async fn export_crawl(
         Format::Csv => csv::lines(image, embeddings),
     };
     let pages = stream::try_unfold(Some(Page::Read(first)), move |page| {
-        let state = state.clone();
+        let (state, caller) = (state.clone(), caller.clone());
         async move {
             let images = match page {
                 None => return Ok::<_, ApiError>(None),
                 Some(Page::Read(images)) => images,
-                Some(Page::After(last)) => read(&state, id, Some(last), embeddings).await?,
+                Some(Page::After(last)) => {
+                    caller.is_still_welcome(&state).await?;
+                    read(&caller, id, Some(last), embeddings).await?
+                }
             };
             let text: String = images.iter().map(line).collect();
             let next = images.last().filter(|_| images.len() as i64 == PAGE).map(|last| last.image.id);
@@ -101,10 +106,10 @@ enum Page {
 }
 
 async fn read(
-    state: &AppState,
+    caller: &Caller,
     crawl: Uuid,
     after: Option<Uuid>,
     embeddings: bool,
 ) -> Result<Vec<ExportedImage>, ApiError> {
-    Ok(state.services.store.export_images(crawl, after, PAGE, embeddings).await?)
+    Ok(caller.store().export_images(crawl, after, PAGE, embeddings).await?)
 }

@@ -1,9 +1,9 @@
 //! `GET /crawls/{id}`
 use super::view::CrawlView;
+use crate::auth::Caller;
 use crate::extract::Id;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, Problem};
 use axum::Json;
-use axum::extract::State;
 
 /// How a crawl stands.
 #[utoipa::path(
@@ -14,9 +14,6 @@ use axum::extract::State;
         (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn get_crawl(
-    State(state): State<AppState>,
-    Id(id): Id,
-) -> Result<Json<CrawlView>, ApiError> {
-    CrawlView::load(&state, id).await.map(Json)
+pub(super) async fn get_crawl(caller: Caller, Id(id): Id) -> Result<Json<CrawlView>, ApiError> {
+    CrawlView::load(&caller, id).await.map(Json)
 }

@@ -1,10 +1,10 @@
 //! `GET /crawls`
 use super::view::CrawlView;
+use crate::auth::Caller;
 use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, Problem};
 use axum::Json;
-use axum::extract::State;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use store::crawls::CrawlFilter;
@@ -75,10 +75,10 @@ pub(super) struct CrawlList {
     ),
 )]
 pub(super) async fn list_crawls(
-    State(state): State<AppState>,
+    caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<CrawlList>, ApiError> {
-    let store = &state.services.store;
+    let store = caller.store();
     let before = cursor::decode(params.cursor.as_deref())?;
     if let Some(name) = &params.collection {
         store.collection(name).await?;
@@ -92,7 +92,7 @@ pub(super) async fn list_crawls(
     let mut rows = store.crawls(&filter, before, limit + 1).await?;
     let next_cursor = cursor::cut(&mut rows, limit, |crawl| crawl.id);
     let crawls = stream::iter(rows)
-        .map(|crawl| CrawlView::of(&state, crawl))
+        .map(|crawl| CrawlView::of(&caller, crawl))
         .buffered(CONCURRENT_COUNTS)
         .try_collect()
         .await?;

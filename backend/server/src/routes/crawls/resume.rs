@@ -1,5 +1,6 @@
 //! `POST /crawls/{id}/resume`
 use super::view::CrawlView;
+use crate::auth::Caller;
 use crate::extract::Id;
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
@@ -17,8 +18,10 @@ use axum::extract::State;
 )]
 pub(super) async fn resume_crawl(
     State(state): State<AppState>,
+    caller: Caller,
     Id(id): Id,
 ) -> Result<Json<CrawlView>, ApiError> {
+    caller.store().crawl(id).await?;
     let crawl = state.services.crawls.resume(id).await?;
-    CrawlView::of(&state, crawl).await.map(Json)
+    CrawlView::of(&caller, crawl).await.map(Json)
 }

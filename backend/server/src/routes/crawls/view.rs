@@ -1,5 +1,6 @@
 //! A crawl as the API shows it.
-use crate::{ApiError, AppState};
+use crate::ApiError;
+use crate::auth::Caller;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use store::crawls::{Crawl, CrawlProgress};
@@ -112,15 +113,15 @@ impl CrawlView {
     }
 
     /// With its counts.
-    pub(super) async fn of(state: &AppState, crawl: Crawl) -> Result<Self, ApiError> {
-        let progress = state.services.store.crawl_progress(crawl.id).await?;
+    pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
+        let progress = caller.store().crawl_progress(crawl.id).await?;
         Ok(Self::new(crawl, progress))
     }
 
     /// By id, with its counts.
-    pub(super) async fn load(state: &AppState, id: Uuid) -> Result<Self, ApiError> {
-        let crawl = state.services.store.crawl(id).await?;
-        Self::of(state, crawl).await
+    pub(super) async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
+        let crawl = caller.store().crawl(id).await?;
+        Self::of(caller, crawl).await
     }
 
     /// Whether nothing more will happen.

@@ -1,4 +1,5 @@
 //! `GET /faces/{id}/crop`
+use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::dto::Binary;
 use crate::routes::images::blob_answer;
@@ -42,11 +43,12 @@ pub(super) struct CropParams {
 )]
 pub(super) async fn get_face_crop(
     State(state): State<AppState>,
+    caller: Caller,
     Id(id): Id,
     Query(params): Query<CropParams>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let face = state.services.store.face(id).await?;
+    let face = caller.store().face(id).await?;
     let (key, what) = match params.kind.unwrap_or_default() {
         CropKind::Crop => (face.crop_key, "crop of face"),
         CropKind::Chip => (face.chip_key, "chip of face"),

@@ -1,4 +1,5 @@
 //! `DELETE /faces/{id}`
+use crate::auth::Caller;
 use crate::extract::Id;
 use crate::routes::images::drop_blobs;
 use crate::{ApiError, AppState, Problem};
@@ -14,8 +15,12 @@ use axum::http::StatusCode;
         (status = 404, description = "No such face", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn delete_face(State(state): State<AppState>, Id(id): Id) -> Result<StatusCode, ApiError> {
-    let store = &state.services.store;
+pub(super) async fn delete_face(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<StatusCode, ApiError> {
+    let store = caller.store();
     let mut tx = store.begin().await?;
     let blobs = store.delete_face(tx.conn(), id).await?;
     tx.commit().await?;

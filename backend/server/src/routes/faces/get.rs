@@ -1,5 +1,6 @@
 //! `GET /faces/{id}`
 use super::{StoredFace, with_sources};
+use crate::auth::Caller;
 use crate::extract::Id;
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
@@ -16,9 +17,10 @@ use axum::extract::State;
 )]
 pub(super) async fn get_face(
     State(state): State<AppState>,
+    caller: Caller,
     Id(id): Id,
 ) -> Result<Json<StoredFace>, ApiError> {
-    let face = state.services.store.face(id).await?;
+    let face = caller.store().face(id).await?;
     let face = with_sources(&state, vec![face]).await?.pop();
     face.map(Json).ok_or_else(|| ApiError::not_found("face", id))
 }

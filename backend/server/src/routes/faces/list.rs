@@ -1,8 +1,8 @@
 //! `GET /faces`
 use super::{StoredFace, with_sources};
+use crate::auth::Caller;
 use crate::extract::values::{Bounded, Fraction, uuid};
 use crate::extract::{Query, cursor};
-use crate::routes::DEFAULT_COLLECTION;
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::State;
@@ -16,8 +16,7 @@ use uuid::Uuid;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// The collection.
-    #[param(default = "default")]
+    /// The collection; the default is the key's own, else `default`.
     collection: Option<String>,
     /// Only faces in images that this crawl found.
     #[serde(deserialize_with = "uuid")]
@@ -54,11 +53,12 @@ pub(super) struct FaceList {
 )]
 pub(super) async fn list_faces(
     State(state): State<AppState>,
+    caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<FaceList>, ApiError> {
-    let store = &state.services.store;
+    let store = caller.store();
     let before = cursor::decode(params.cursor.as_deref())?;
-    let collection = store.collection(params.collection.as_deref().unwrap_or(DEFAULT_COLLECTION)).await?;
+    let collection = caller.collection(params.collection.as_deref()).await?;
     let filter = FaceFilter {
         collection: collection.name,
         crawl_id: params.crawl_id,

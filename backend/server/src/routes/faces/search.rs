@@ -1,10 +1,10 @@
 //! `POST /faces/search`
 mod probe;
 
+use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
-use crate::routes::DEFAULT_COLLECTION;
 use crate::routes::dto::{Binary, BoundingBox, Quality, Source};
 use crate::routes::faces::{StoredFace, sources_by_image};
 use crate::{ApiError, AppState, Problem};
@@ -22,7 +22,7 @@ use uuid::Uuid;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SearchParams {
-    /// The collection; the default is `default`, or with `face_id` that face's own.
+    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's own.
     collection: Option<String>,
     /// Most matches.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
@@ -126,6 +126,7 @@ pub(super) struct SearchAnswer {
 )]
 pub(super) async fn search_faces(
     State(state): State<AppState>,
+    caller: Caller,
     Query(params): Query<SearchParams>,
     request: Request,
 ) -> Result<Json<SearchAnswer>, ApiError> {
@@ -134,9 +135,9 @@ pub(super) async fn search_faces(
         Carrier::Raw => (ProbeInput::Image(raw(request, &state).await?), params),
         Carrier::Json => read_json::<SearchBody>(request, &state).await?.split(params)?,
     };
-    let probe = Probe::prepare(&state, input, &params).await?;
-    let store = &state.services.store;
-    let collection = store.collection(&probe.collection).await?;
+    let probe = Probe::prepare(&state, &caller, input, &params).await?;
+    let store = caller.store();
+    let collection = probe.collection;
     let threshold = params
         .threshold
         .map(Cosine::get)
@@ -171,9 +172,4 @@ pub(super) async fn search_faces(
         exact,
         model: state.services.analyzer.engine().embedder().name.clone(),
     }))
-}
-
-/// The collection that is meant when the caller names none.
-fn collection_or_default(params: &SearchParams) -> String {
-    params.collection.clone().unwrap_or_else(|| DEFAULT_COLLECTION.to_owned())
 }

@@ -1,5 +1,6 @@
 //! `DELETE /images/{id}`
 use super::drop_blobs;
+use crate::auth::Caller;
 use crate::extract::Id;
 use crate::{ApiError, AppState, Problem};
 use axum::extract::State;
@@ -14,8 +15,12 @@ use axum::http::StatusCode;
         (status = 404, description = "No such image", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn delete_image(State(state): State<AppState>, Id(id): Id) -> Result<StatusCode, ApiError> {
-    let store = &state.services.store;
+pub(super) async fn delete_image(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<StatusCode, ApiError> {
+    let store = caller.store();
     let mut tx = store.begin().await?;
     let blobs = store.delete_image(tx.conn(), id).await?;
     tx.commit().await?;

@@ -1,5 +1,6 @@
 //! `GET /images/{id}`
 use super::stored::StoredImage;
+use crate::auth::Caller;
 use crate::extract::Id;
 use crate::routes::faces::{StoredFace, sources_by_image};
 use crate::{ApiError, AppState, Problem};
@@ -32,9 +33,10 @@ pub(super) struct ImageAnswer {
 )]
 pub(super) async fn get_image(
     State(state): State<AppState>,
+    caller: Caller,
     Id(id): Id,
 ) -> Result<Json<ImageAnswer>, ApiError> {
-    let store = &state.services.store;
+    let store = caller.store();
     let image = store.image(id).await?;
     let filter =
         FaceFilter { collection: image.collection.clone(), image_id: Some(id), ..FaceFilter::default() };

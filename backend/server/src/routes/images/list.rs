@@ -1,8 +1,8 @@
 //! `GET /images`
 use super::stored::StoredImage;
+use crate::auth::Caller;
 use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};
-use crate::routes::DEFAULT_COLLECTION;
 use crate::routes::faces::sources_by_image;
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
@@ -17,8 +17,7 @@ use uuid::Uuid;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// The collection.
-    #[param(default = "default")]
+    /// The collection; the default is the key's own, else `default`.
     collection: Option<String>,
     /// Only images that this crawl found.
     #[serde(deserialize_with = "uuid")]
@@ -51,11 +50,12 @@ pub(super) struct ImageList {
 )]
 pub(super) async fn list_images(
     State(state): State<AppState>,
+    caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<ImageList>, ApiError> {
-    let store = &state.services.store;
+    let store = caller.store();
     let before = cursor::decode(params.cursor.as_deref())?;
-    let collection = store.collection(params.collection.as_deref().unwrap_or(DEFAULT_COLLECTION)).await?;
+    let collection = caller.collection(params.collection.as_deref()).await?;
     let filter =
         ImageFilter { collection: collection.name, crawl_id: params.crawl_id, has_faces: params.has_faces };
     let limit = params.limit.map_or(50, Bounded::get);

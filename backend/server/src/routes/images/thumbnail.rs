@@ -1,5 +1,6 @@
 //! `GET /images/{id}/thumbnail`
 use super::blob_answer;
+use crate::auth::Caller;
 use crate::extract::Id;
 use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Problem};
@@ -19,10 +20,11 @@ use axum::response::Response;
 )]
 pub(super) async fn get_image_thumbnail(
     State(state): State<AppState>,
+    caller: Caller,
     Id(id): Id,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let gone = || ApiError::not_found("thumbnail of image", id);
-    let key = state.services.store.image(id).await?.thumbnail_key.ok_or_else(gone)?;
+    let key = caller.store().image(id).await?.thumbnail_key.ok_or_else(gone)?;
     blob_answer(&state, &key, &headers).await?.ok_or_else(gone)
 }

@@ -1,4 +1,5 @@
 //! A running service, and what the tests ask it with.
+pub(crate) mod keys;
 pub(crate) mod pictures;
 pub(crate) mod site;
 

@@ -1,5 +1,6 @@
 //! What is searched for: the best face of a picture, a stored face, or an embedding.
-use super::{SearchParams, collection_or_default};
+use super::SearchParams;
+use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
 use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
 use crate::routes::faces::{DetectedFace, ImageInfo, analyze, pick};
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use inference::Embedding;
 use pipeline::AnalyzeOptions;
 use serde::{Deserialize, Serialize};
+use store::collections::Collection;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -25,7 +27,7 @@ pub(in super::super) struct SearchBody {
     face_id: Option<Uuid>,
     /// A vector of the embedding model in use; brought to length 1.
     embedding: Option<Vec<f32>>,
-    /// The collection; the default is `default`, or with `face_id` that face's own.
+    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's own.
     collection: Option<String>,
     /// Most matches.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
@@ -124,7 +126,7 @@ pub(in super::super) enum ProbeInfo {
 /// Ready to search.
 pub(super) struct Probe {
     pub(super) embedding: Vec<f32>,
-    pub(super) collection: String,
+    pub(super) collection: Collection,
     /// Left out of the matches.
     pub(super) face: Option<Uuid>,
     pub(super) info: ProbeInfo,
@@ -133,18 +135,27 @@ pub(super) struct Probe {
 impl Probe {
     pub(super) async fn prepare(
         state: &AppState,
+        caller: &Caller,
         input: ProbeInput,
         params: &SearchParams,
     ) -> Result<Self, ApiError> {
         match input {
-            ProbeInput::Image(bytes) => Self::of_image(state, bytes, params).await,
-            ProbeInput::Source(source) => Self::of_image(state, resolve(state, &source).await?, params).await,
-            ProbeInput::Face(id) => Self::of_face(state, id, params).await,
-            ProbeInput::Embedding(values) => Self::of_embedding(state, values, params),
+            ProbeInput::Image(bytes) => Self::of_image(state, caller, bytes, params).await,
+            ProbeInput::Source(source) => {
+                Self::of_image(state, caller, resolve(state, &source).await?, params).await
+            }
+            ProbeInput::Face(id) => Self::of_face(state, caller, id, params).await,
+            ProbeInput::Embedding(values) => Self::of_embedding(state, caller, values, params).await,
         }
     }
 
-    async fn of_image(state: &AppState, bytes: Bytes, params: &SearchParams) -> Result<Self, ApiError> {
+    async fn of_image(
+        state: &AppState,
+        caller: &Caller,
+        bytes: Bytes,
+        params: &SearchParams,
+    ) -> Result<Self, ApiError> {
+        let collection = caller.collection(params.collection.as_deref()).await?;
         let index = params.face_index.map_or(0, Bounded::index);
         let options = AnalyzeOptions {
             min_score: params.min_score.map(Fraction::get),
@@ -157,7 +168,7 @@ impl Probe {
             face.embedding.as_ref().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
         Ok(Self {
             embedding: embedding.as_slice().to_vec(),
-            collection: collection_or_default(params),
+            collection,
             face: None,
             info: ProbeInfo::Image {
                 image: ImageInfo::of(&analysis),
@@ -167,8 +178,13 @@ impl Probe {
     }
 
     /// A face of another collection than the one named is as good as none: search stays inside a collection.
-    async fn of_face(state: &AppState, id: Uuid, params: &SearchParams) -> Result<Self, ApiError> {
-        let store = &state.services.store;
+    async fn of_face(
+        state: &AppState,
+        caller: &Caller,
+        id: Uuid,
+        params: &SearchParams,
+    ) -> Result<Self, ApiError> {
+        let store = caller.store();
         let face = store.face(id).await?;
         if params.collection.as_ref().is_some_and(|name| *name != face.collection) {
             return Err(ApiError::not_found("face", id).field("face_id"));
@@ -184,13 +200,18 @@ impl Probe {
         }
         Ok(Self {
             embedding,
-            collection: face.collection,
+            collection: store.collection_by_id(face.collection_id).await?,
             face: Some(id),
             info: ProbeInfo::Face { face_id: id, image_id: face.image_id },
         })
     }
 
-    fn of_embedding(state: &AppState, values: Vec<f32>, params: &SearchParams) -> Result<Self, ApiError> {
+    async fn of_embedding(
+        state: &AppState,
+        caller: &Caller,
+        values: Vec<f32>,
+        params: &SearchParams,
+    ) -> Result<Self, ApiError> {
         let dimensions = state.services.analyzer.engine().embedder().dimensions;
         let allowed = format!("{dimensions} numbers, not all zero");
         let refuse = |detail: String| {
@@ -204,7 +225,7 @@ impl Probe {
         let embedding = Embedding::from_raw(values).ok_or_else(|| refuse("it has no direction".into()))?;
         Ok(Self {
             embedding: embedding.as_slice().to_vec(),
-            collection: collection_or_default(params),
+            collection: caller.collection(params.collection.as_deref()).await?,
             face: None,
             info: ProbeInfo::Embedding { dimensions },
         })

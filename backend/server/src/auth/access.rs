@@ -1,0 +1,114 @@
+//! Which scope each operation needs: the one place that says so.
+use axum::http::Method;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use store::keys::Scope;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::{Operation, PathItem};
+
+/// What an operation asks of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing: health, and the description of the API.
+    Open,
+    /// A key with this scope.
+    Needs(Scope),
+}
+
+/// By operation id; `None` for one that nobody decided on, which is not served where keys are asked for.
+pub(crate) fn access(operation_id: &str) -> Option<Access> {
+    let scope = match operation_id {
+        "health_live" | "health_ready" | "get_openapi" => return Some(Access::Open),
+        "detect_faces" | "detect_faces_batch" | "compare_faces" | "report_quality" | "enhance_image" => {
+            Scope::Analyze
+        }
+        "list_collections"
+        | "list_crawls"
+        | "get_crawl"
+        | "follow_crawl"
+        | "export_crawl"
+        | "list_images"
+        | "get_image"
+        | "get_image_thumbnail"
+        | "list_faces"
+        | "get_face"
+        | "get_face_crop" => Scope::Read,
+        "search_faces" => Scope::Search,
+        "create_crawl" | "pause_crawl" | "resume_crawl" | "cancel_crawl" => Scope::Crawl,
+        "delete_crawl" | "delete_image" | "delete_face" => Scope::Erase,
+        "get_gpu" | "get_metrics" | "list_jobs" | "retry_job" => Scope::System,
+        _ => return None,
+    };
+    Some(Access::Needs(scope))
+}
+
+/// The operations of a path with their methods.
+pub(crate) fn methods(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    [
+        (Method::GET, item.get.as_mut()),
+        (Method::POST, item.post.as_mut()),
+        (Method::PUT, item.put.as_mut()),
+        (Method::PATCH, item.patch.as_mut()),
+        (Method::DELETE, item.delete.as_mut()),
+    ]
+    .into_iter()
+    .filter_map(|(method, operation)| operation.map(|operation| (method, operation)))
+}
+
+/// What every operation that is served asks, by method and path.
+pub(crate) struct Operations(HashMap<(Method, String), Access>);
+
+impl Operations {
+    /// Those of this API.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: LazyLock<Operations> = LazyLock::new(|| Operations::of(crate::openapi()));
+        &SHARED
+    }
+
+    fn of(mut document: OpenApi) -> Self {
+        let mut known = HashMap::new();
+        for (path, item) in &mut document.paths.paths {
+            for (method, operation) in methods(item) {
+                if let Some(access) = operation.operation_id.as_deref().and_then(access) {
+                    known.insert((method, path.clone()), access);
+                }
+            }
+        }
+        Self(known)
+    }
+
+    /// Of the operation behind a route's template; axum answers `HEAD` as it does `GET`.
+    pub(crate) fn access(&self, method: &Method, path: &str) -> Option<Access> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        self.0.get(&(method.clone(), path.to_owned())).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_operation_has_been_decided_on() {
+        let mut document = crate::openapi();
+        for (path, item) in &mut document.paths.paths {
+            for (method, operation) in methods(item) {
+                let id = operation.operation_id.as_deref().unwrap();
+                assert!(access(id).is_some(), "{method} {path}: say in access() which scope `{id}` needs");
+            }
+        }
+    }
+
+    #[test]
+    fn a_route_is_found_by_method_and_template() {
+        let operations = Operations::shared();
+        let needs = |method, path| operations.access(&method, path);
+        assert_eq!(needs(Method::GET, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
+        assert_eq!(needs(Method::HEAD, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
+        assert_eq!(needs(Method::DELETE, "/faces/{id}"), Some(Access::Needs(Scope::Erase)));
+        assert_eq!(needs(Method::GET, "/health/live"), Some(Access::Open));
+        assert_eq!(needs(Method::PUT, "/faces/{id}"), None);
+        assert_eq!(needs(Method::GET, "/elsewhere"), None);
+    }
+}

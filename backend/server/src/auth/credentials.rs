@@ -1,0 +1,83 @@
+//! The key of a request: `Authorization: Bearer fc_…` or `X-API-Key: fc_…`.
+use crate::{ApiError, Code};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use store::keys::KeyHash;
+
+/// The other header that carries a key, for clients that cannot set `Authorization`.
+pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Takes the key out of the headers, so that nothing behind this can show it, and answers its hash.
+pub(super) fn take(headers: &mut HeaderMap) -> Result<KeyHash, ApiError> {
+    let bearer = headers.remove(header::AUTHORIZATION);
+    let plain = headers.remove(API_KEY);
+    let text = match (&bearer, &plain) {
+        (Some(_), Some(_)) => {
+            return Err(refuse("twice", "a key in `Authorization` and one in `X-API-Key`; send one of them"));
+        }
+        (Some(value), None) => of_bearer(value)
+            .ok_or_else(|| refuse("scheme", "`Authorization` is not of the form `Bearer fc_…`"))?,
+        (None, Some(value)) => value.to_str().unwrap_or_default(),
+        (None, None) => return Err(refuse("missing", "this service asks for a key")),
+    };
+    KeyHash::of(text.trim()).ok_or_else(|| refuse("unknown", "the key is not one of this service's"))
+}
+
+/// The token, whatever the case of the scheme's name.
+fn of_bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+}
+
+/// 401. `reason` is a finer code; RFC 6750 wants no error in the challenge where no key was sent.
+pub(super) fn refuse(reason: &str, detail: &str) -> ApiError {
+    let challenge = match reason {
+        "missing" => "Bearer realm=\"facecrawl\"",
+        _ => "Bearer realm=\"facecrawl\", error=\"invalid_token\"",
+    };
+    ApiError::new(Code::Unauthorized, detail)
+        .reason(reason)
+        .allowed(["Authorization: Bearer fc_…", "X-API-Key: fc_…"])
+        .challenge(challenge.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const KEY: &str = "fc_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap())).collect()
+    }
+
+    #[test]
+    fn either_header_carries_a_key_and_neither_keeps_it() {
+        for (name, value) in [
+            (header::AUTHORIZATION, format!("Bearer {KEY}")),
+            (header::AUTHORIZATION, format!("bearer  {KEY} ")),
+            (API_KEY, KEY.to_owned()),
+        ] {
+            let mut headers = headers(&[(name, &value)]);
+            assert!(take(&mut headers).unwrap() == KeyHash::of(KEY).unwrap(), "{value}");
+            assert!(headers.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_key_has_a_reason() {
+        let bearer = format!("Bearer {KEY}");
+        for (pairs, reason) in [
+            (vec![], "missing"),
+            (vec![(header::AUTHORIZATION, KEY)], "scheme"),
+            (vec![(header::AUTHORIZATION, "Basic dTpw")], "scheme"),
+            (vec![(header::AUTHORIZATION, bearer.as_str()), (API_KEY, KEY)], "twice"),
+            (vec![(API_KEY, "fc_")], "unknown"),
+            (vec![(API_KEY, "letmein")], "unknown"),
+        ] {
+            let problem = take(&mut headers(&pairs)).unwrap_err().into_problem();
+            assert_eq!((problem.code, problem.reason.as_deref()), (Code::Unauthorized, Some(reason)));
+            assert!(!problem.detail.contains("letmein"));
+        }
+    }
+}

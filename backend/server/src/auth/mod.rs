@@ -1,0 +1,65 @@
+//! Who calls, what the key allows, and whose rows the call can reach.
+//!
+//! `layer` stands before every operation of the API: it finds the key, looks up the scope that the operation needs (`access`), and leaves a
+//! `Caller` for the handler. An operation that the table does not know is not served to anyone.
+mod access;
+mod caller;
+mod credentials;
+mod keyring;
+
+pub(crate) use access::{Access, Operations, access, methods};
+pub(crate) use caller::Caller;
+pub use keyring::CACHED;
+pub(crate) use keyring::Keyring;
+
+use crate::config::Auth;
+use crate::{ApiError, AppState, Code};
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+use store::keys::{ApiKey, Scope};
+
+/// Lets a request through to its operation, or says why not.
+pub(crate) async fn layer(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+    let caller = match state.config.auth {
+        Auth::None => Caller::anyone(&state),
+        Auth::Keys => match admit(&state, &mut request).await {
+            Ok(caller) => caller,
+            Err(error) => return error.into_response(),
+        },
+    };
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+async fn admit(state: &AppState, request: &mut Request) -> Result<Caller, ApiError> {
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
+    let access = Operations::shared().access(request.method(), path).ok_or_else(|| {
+        let (method, path) = (request.method(), request.uri().path());
+        ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
+    })?;
+    // Whatever happens next, the key goes no further than this.
+    let presented = credentials::take(request.headers_mut());
+    let Access::Needs(scope) = access else { return Ok(Caller::nobody(state)) };
+    let hash = presented?;
+    let key = state.keyring.find(&state.services.store, &hash).await?;
+    tracing::Span::current().record("key_id", tracing::field::display(key.id));
+    check_scope(&key, scope)?;
+    Ok(Caller::of(state, key, hash))
+}
+
+fn check_scope(key: &Arc<ApiKey>, scope: Scope) -> Result<(), ApiError> {
+    if key.allows(scope) {
+        return Ok(());
+    }
+    let detail = if scope.is_service_wide() && key.collection_id.is_some() {
+        format!("this needs a key to all collections with the scope {scope}")
+    } else {
+        format!("this needs the scope {scope}, which the key does not have")
+    };
+    Err(ApiError::new(Code::ScopeMissing, detail)
+        .field("scope")
+        .allowed([format!("a key with the scope {scope}")])
+        .challenge(format!("Bearer realm=\"facecrawl\", error=\"insufficient_scope\", scope=\"{scope}\"")))
+}

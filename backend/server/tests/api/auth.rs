@@ -1,0 +1,127 @@
+//! Keys: who is let in, and as far as what.
+use crate::support::keys::{guarded, tenant_scopes};
+use crate::support::{App, ok, problem};
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use store::keys::Scope;
+
+/// Every operation that asks for a key, with the scope that its description names.
+fn guarded_operations() -> Vec<(Method, String, Scope)> {
+    let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
+    let mut found = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let Some(scope) = operation["security"][0]["bearer"][0].as_str() else { continue };
+            let path = path.replace("{id}", "00000000-0000-7000-8000-000000000000");
+            found.push((method.to_uppercase().parse().unwrap(), path, Scope::parse(scope).unwrap()));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn without_a_key_only_health_and_the_pages_answer() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    for path in ["/", "/assets/page.js", "/health/live", "/health/ready", "/openapi.json", "/docs/"] {
+        assert_eq!(app.get(path).await.status(), StatusCode::OK, "{path}");
+    }
+    problem(app.get("/nowhere").await, 404, "route_not_found").await;
+    let operations = guarded_operations();
+    assert!(operations.len() > 20, "{operations:?}");
+    for (method, path, _) in operations {
+        let response = app.client.request(method.clone(), format!("{}{path}", app.url)).send().await.unwrap();
+        assert_eq!(response.headers()["www-authenticate"], "Bearer realm=\"facecrawl\"", "{method} {path}");
+        let refused = problem(response, 401, "unauthorized").await;
+        assert_eq!(refused["reason"], "missing");
+    }
+}
+
+#[tokio::test]
+async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (_, all) = app.key(None, Scope::ALL).await;
+    for (method, path, scope) in guarded_operations() {
+        let status = app.ask(&all, method.clone(), &path, None).await.status().as_u16();
+        assert!(status != 401 && status != 403, "{method} {path}: {status}");
+
+        let others: Vec<Scope> = Scope::ALL.iter().copied().filter(|other| *other != scope).collect();
+        let (_, lacking) = app.key(None, &others).await;
+        let response = app.ask(&lacking, method.clone(), &path, None).await;
+        let challenge = response.headers()["www-authenticate"].to_str().unwrap().to_owned();
+        let refused = problem(response, 403, "scope_missing").await;
+        assert!(refused["detail"].as_str().unwrap().contains(scope.as_str()), "{method} {path}: {refused}");
+        assert!(challenge.contains(&format!("scope=\"{scope}\"")), "{challenge}");
+    }
+}
+
+#[tokio::test]
+async fn keys_that_do_not_work_are_told_apart() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let refused = async |key: &str, reason: &str| {
+        let response = app.ask(key, Method::GET, "/crawls", None).await;
+        assert!(response.headers()["www-authenticate"].to_str().unwrap().contains("invalid_token"));
+        let refused = problem(response, 401, "unauthorized").await;
+        assert_eq!(refused["reason"], reason, "{refused}");
+        assert!(!refused.to_string().contains(key), "{refused}");
+    };
+    refused("fc_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "unknown").await;
+    refused("secret", "unknown").await;
+
+    let (_, key) = app.key(None, &[Scope::Read]).await;
+    app.database.execute("update api_keys set expires_at = now()").await;
+    refused(&key, "expired").await;
+
+    let (revoked, key) = app.key(None, &[Scope::Read]).await;
+    ok(app.ask(&key, Method::GET, "/crawls", None).await).await;
+    let store = &app.state.services.store;
+    let mut tx = store.begin().await.unwrap();
+    store.revoke_key(tx.conn(), revoked.id).await.unwrap();
+    tx.commit().await.unwrap();
+    // A service that has just seen it may believe it for some seconds more.
+    while app.ask(&key, Method::GET, "/crawls", None).await.status() == StatusCode::OK {
+        tokio::task::yield_now().await;
+    }
+    refused(&key, "revoked").await;
+}
+
+#[tokio::test]
+async fn a_key_is_sent_in_either_header_and_its_use_is_noted() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (made, key) = app.key(None, &[Scope::Read]).await;
+    assert_eq!(made.last_used_at, None);
+    assert!(key.starts_with(&made.prefix) && made.prefix.len() < 12, "{}", made.prefix);
+    let url = format!("{}/collections", app.url);
+    let response = app.client.get(&url).header("x-api-key", &key).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let response = app.client.get(&url).bearer_auth(&key).header("x-api-key", &key).send().await.unwrap();
+    assert_eq!(problem(response, 401, "unauthorized").await["reason"], "twice");
+    let store = &app.state.services.store;
+    while store.keys().await.unwrap()[0].last_used_at.is_none() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_bound_key_means_its_own_collection() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
+    app.key(Some("theirs"), &tenant_scopes()).await;
+    let listed = ok(app.ask(&ours, Method::GET, "/collections", None).await).await;
+    assert_eq!(listed["collections"].as_array().unwrap().len(), 1);
+    assert_eq!(listed["collections"][0]["name"], "ours");
+    for path in ["/faces", "/images"] {
+        ok(app.ask(&ours, Method::GET, path, None).await).await;
+        ok(app.ask(&ours, Method::GET, &format!("{path}?collection=ours"), None).await).await;
+        for other in ["theirs", "default", "nobodys"] {
+            let response = app.ask(&ours, Method::GET, &format!("{path}?collection={other}"), None).await;
+            problem(response, 404, "not_found").await;
+        }
+    }
+    // The whole service is not a tenant's to see, not even with a scope that was written into the table by hand.
+    app.database.execute("update api_keys set scopes = scopes || 'system'::text").await;
+    let (_, late) = app.key(Some("ours"), &tenant_scopes()).await;
+    app.database.execute("update api_keys set scopes = scopes || 'system'::text").await;
+    for path in ["/jobs", "/gpu", "/metrics"] {
+        problem(app.ask(&late, Method::GET, path, None).await, 403, "scope_missing").await;
+    }
+}

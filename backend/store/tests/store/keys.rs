@@ -1,0 +1,83 @@
+//! API keys.
+use store::StoreError;
+use store::keys::{KeyHash, NewKey, Scope};
+use testing::TestDatabase;
+use time::{Duration, OffsetDateTime};
+use uuid::Uuid;
+
+fn new() -> NewKey {
+    NewKey {
+        collection_id: None,
+        name: "a newsroom".into(),
+        scopes: vec![Scope::Read, Scope::Search],
+        requests_per_minute: Some(60),
+        expires_at: Some(OffsetDateTime::now_utc() + Duration::days(90)),
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_shown_once_found_by_its_hash_and_nowhere_stored() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let mut tx = store.begin().await.unwrap();
+    let (made, key) = store.create_key(tx.conn(), &new()).await.unwrap();
+    let (_, other) = store.create_key(tx.conn(), &new()).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(
+        (made.name.as_str(), made.scopes.as_slice()),
+        ("a newsroom", [Scope::Read, Scope::Search].as_slice())
+    );
+    assert_eq!((key.len(), made.requests_per_minute), (46, Some(60)));
+    assert_ne!(key, other);
+
+    let found = store.find_key(&KeyHash::of(&key).unwrap()).await.unwrap();
+    assert_eq!(found.as_ref(), Some(&made));
+    let unknown = KeyHash::of("fc_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA").unwrap();
+    assert_eq!(store.find_key(&unknown).await.unwrap(), None);
+    let everything: String = sqlx::query_scalar("select string_agg(k::text, ' ') from api_keys k")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert!(!everything.contains(&key[12..]) && !everything.contains(&other[12..]), "{everything}");
+}
+
+#[tokio::test]
+async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let mut tx = store.begin().await.unwrap();
+    let (made, _) = store.create_key(tx.conn(), &new()).await.unwrap();
+    let revoked = store.revoke_key(tx.conn(), made.id).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(revoked.revoked_at.is_some());
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(store.revoke_key(tx.conn(), made.id).await.unwrap(), revoked);
+    let missing = store.revoke_key(tx.conn(), Uuid::now_v7()).await;
+    assert!(matches!(missing, Err(StoreError::NotFound { .. })));
+    tx.commit().await.unwrap();
+    assert_eq!(store.keys().await.unwrap(), [revoked]);
+}
+
+#[tokio::test]
+async fn what_a_key_cannot_be_is_said() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let default = store.collection("default").await.unwrap().id;
+    let past = OffsetDateTime::now_utc() - Duration::SECOND;
+    for (wrong, word) in [
+        (NewKey { scopes: Vec::new(), ..new() }, "analyze, read"),
+        (NewKey { name: String::new(), ..new() }, "1 to 200"),
+        (NewKey { name: "two\nlines".into(), ..new() }, "1 to 200"),
+        (NewKey { requests_per_minute: Some(0), ..new() }, "1 or more"),
+        (NewKey { expires_at: Some(past), ..new() }, "a time to come"),
+        (NewKey { scopes: vec![Scope::System], collection_id: Some(default), ..new() }, "all collections"),
+    ] {
+        let mut tx = store.begin().await.unwrap();
+        let refused = store.create_key(tx.conn(), &wrong).await;
+        let Err(StoreError::Invalid(sentence)) = refused else { panic!("{wrong:?}: {refused:?}") };
+        assert!(sentence.contains(word), "{sentence}");
+    }
+    let mut tx = store.begin().await.unwrap();
+    let nowhere = NewKey { collection_id: Some(Uuid::now_v7()), ..new() };
+    assert!(matches!(store.create_key(tx.conn(), &nowhere).await, Err(StoreError::NotFound { .. })));
+}
