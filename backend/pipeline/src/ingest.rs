@@ -8,7 +8,7 @@ mod blobs;
 mod kinship;
 mod known;
 mod record;
-mod scan;
+pub(crate) mod scan;
 
 pub use scan::Scan;
 

@@ -46,15 +46,22 @@ impl Queue {
         Ok(())
     }
 
-    /// Cancels all live jobs of a group and drops its hold; the number cancelled. Those that run are cancelled too: their
-    /// row is gone and their fence bumped, so whatever their workers still say is stale. Parked jobs, which can be a million, leave no record.
-    pub async fn cancel_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<u64, QueueError> {
+    /// Cancels at most `most` live jobs of a group, those in line first, and drops its hold; the number cancelled. Fewer than `most` means that
+    /// none is left. Those that run are cancelled too: their row is gone and their fence bumped, so whatever their workers still say is
+    /// stale. Parked jobs, which can be a million, leave no record.
+    pub async fn cancel_group(
+        &self,
+        conn: &mut PgConnection,
+        group: Uuid,
+        most: i64,
+    ) -> Result<u64, QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
-        let parked = sqlx::query("delete from jobs where group_id = $1 and parked").bind(group);
-        let mut cancelled = parked.execute(&mut *conn).await?.rows_affected();
+        let mut cancelled = 0;
         for walk in CANCEL {
-            cancelled += sqlx::query(walk).bind(group).execute(&mut *conn).await?.rows_affected();
+            let room = most.saturating_sub_unsigned(cancelled).max(0);
+            let done = sqlx::query(walk).bind(group).bind(room).execute(&mut *conn).await?;
+            cancelled += done.rows_affected();
         }
         Ok(cancelled)
     }
@@ -128,7 +135,7 @@ macro_rules! release {
 macro_rules! cancel {
     ($lock:expr) => {
         concat!(
-            picked!(" and not parked", $lock),
+            picked!(" and not parked", concat!($lock, " limit $2")),
             ", gone as (
     delete from jobs using picked where jobs.id = picked.id
     returning jobs.id, group_id, jobs.fence + 1 as fence, scheduled_at, created_at, priority, attempt, max_attempts,
@@ -141,4 +148,9 @@ macro_rules! cancel {
 
 const HOLD: [&str; 2] = [hold!(free!()), hold!(rest!())];
 const RELEASE: [&str; 2] = [release!(free!()), release!(rest!())];
-const CANCEL: [&str; 2] = [cancel!(free!()), cancel!(rest!())];
+/// The third deletes parked jobs.
+const CANCEL: [&str; 3] = [
+    cancel!(free!()),
+    cancel!(rest!()),
+    "delete from jobs where id = any(array(select id from jobs where group_id = $1 and parked limit $2))",
+];

@@ -2,7 +2,7 @@
 use crate::claim::{bands, interval};
 use crate::queue::{lock_groups_shared, wake};
 use crate::{JobRow, JobState, Queue, QueueError};
-use sqlx::{Postgres, QueryBuilder};
+use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -70,25 +70,23 @@ impl Queue {
         query.build_query_as().fetch_optional(&self.pool).await?.ok_or(QueueError::NotFound(id))
     }
 
-    /// Gives a discarded or cancelled job a new life with fresh attempts, due now (held, if its group is).
+    /// Gives a discarded or cancelled job a new life with fresh attempts, due now (held, if its group is), inside the caller's transaction.
     ///
     /// # Errors
     /// `NotFound` when it is neither discarded nor cancelled; `Duplicate` when a live job has its kind and unique key.
-    pub async fn retry(&self, id: Uuid) -> Result<JobRow, QueueError> {
-        let mut tx = self.pool.begin().await?;
+    pub async fn retry(&self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
         let group: Option<Option<Uuid>> = sqlx::query_scalar(
             "select group_id from finished_jobs where id = $1 and state in ('discarded', 'cancelled') for update",
         )
         .bind(id)
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut *conn)
         .await?;
         if let Some(group) = group.ok_or(QueueError::NotFound(id))? {
-            lock_groups_shared(&mut tx, &[group]).await?;
+            lock_groups_shared(conn, &[group]).await?;
         }
-        let row: Option<JobRow> = sqlx::query_as(RETRY).bind(id).fetch_optional(&mut *tx).await?;
+        let row: Option<JobRow> = sqlx::query_as(RETRY).bind(id).fetch_optional(&mut *conn).await?;
         let row = row.ok_or(QueueError::Duplicate(id))?;
-        wake(&mut tx).await?;
-        tx.commit().await?;
+        wake(conn).await?;
         Ok(row)
     }
 

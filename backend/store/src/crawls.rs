@@ -187,10 +187,11 @@ impl Store {
         Ok(crawl)
     }
 
-    /// Counts, all from one snapshot.
+    /// Counts, all from one snapshot. What is still queued in a cancelled crawl is counted as skipped with the reason `cancelled`: no worker
+    /// takes it any more, and its rows will say the same when they have been closed.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<(String, Option<String>, Option<String>, i64)> = sqlx::query_as(
-            "select 'crawl', null, null, 1::bigint from crawls
+            "select 'crawl', state, null, 1::bigint from crawls
              where id = $1 and ($2::uuid is null or collection_id = $2)
              union all
              select 'page', state, reason, count(*) from pages where crawl_id = $1 group by state, reason
@@ -209,10 +210,15 @@ impl Store {
             images: IMAGE_STATES.map(|state| (state.to_owned(), 0)).into(),
             ..CrawlProgress::default()
         };
-        let mut exists = false;
+        let crawl = rows.iter().find(|row| row.0 == "crawl").and_then(|row| row.1.clone());
+        let crawl = crawl.ok_or_else(|| StoreError::not_found("crawl", id))?;
         for (what, state, reason, count) in rows {
+            let (state, reason) = match state.as_deref() {
+                Some("queued") if crawl == "cancelled" => (Some("skipped".into()), Some("cancelled".into())),
+                _ => (state, reason),
+            };
             match (what.as_str(), state) {
-                ("crawl", _) => exists = true,
+                ("crawl", _) => {}
                 ("page", Some(state)) => *progress.pages.entry(state).or_default() += count,
                 ("image", Some(state)) => *progress.images.entry(state).or_default() += count,
                 _ => progress.faces = count,
@@ -221,7 +227,7 @@ impl Store {
                 *progress.reasons.entry(reason).or_default() += count;
             }
         }
-        if exists { Ok(progress) } else { Err(StoreError::not_found("crawl", id)) }
+        Ok(progress)
     }
 }
 

@@ -30,6 +30,16 @@ impl Store {
         crate::pages::lock_crawl(conn, crawl).await.map(|_| ())
     }
 
+    /// The crawl's state as this transaction sees it now; `None` when it is gone.
+    pub async fn crawl_state(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+    ) -> Result<Option<String>, StoreError> {
+        let state = "select state from crawls where id = $1";
+        Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
+    }
+
     /// Rows of either ledger that are still `queued`, counted up to `limit`: cheap however many there are.
     pub async fn queued_up_to(
         &self,

@@ -8,6 +8,7 @@ pub mod collections;
 pub mod crawls;
 pub mod database;
 mod directories;
+mod ends;
 mod erasure;
 pub mod error;
 pub mod export;

@@ -238,24 +238,6 @@ impl Store {
         .fetch_one(conn)
         .await?)
     }
-
-    /// Closes all rows still `queued` with `reason` (cancel); returns how many.
-    pub async fn skip_queued(
-        &self,
-        conn: &mut PgConnection,
-        crawl: Uuid,
-        reason: &str,
-    ) -> Result<i64, StoreError> {
-        lock_crawl(conn, crawl).await?;
-        let mut skipped = 0;
-        for close in [
-            "update pages set state = 'skipped', reason = $2, finished_at = now() where crawl_id = $1 and state = 'queued'",
-            "update image_urls set state = 'skipped', reason = $2, finished_at = now() where crawl_id = $1 and state = 'queued'",
-        ] {
-            skipped += sqlx::query(close).bind(crawl).bind(reason).execute(&mut *conn).await?.rows_affected();
-        }
-        Ok(skipped as i64)
-    }
 }
 
 /// Holds the crawl's row until the transaction ends, without standing in the way of foreign keys; answers how many pages and image URLs

@@ -6,7 +6,7 @@
 //! ends) is found by `Crawls::reconcile`.
 
 use super::news::{self, NewsError};
-use queue::Queue;
+use queue::{Claim, Queue, QueueError};
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
@@ -22,7 +22,20 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Said right after the word to the queue and before anything else, so that the crawl's row is locked before any ledger row is.
-    pub(crate) async fn begin(store: &Store, tx: &mut Tx, crawl: Uuid) -> Result<Self, StoreError> {
+    ///
+    /// # Errors
+    /// The claim is stale when the crawl has ended: a cancellation waits for the word to the queue or comes before it, so nothing is stored
+    /// after one.
+    pub(crate) async fn begin(
+        store: &Store,
+        tx: &mut Tx,
+        crawl: Uuid,
+        claim: Claim,
+    ) -> Result<Self, NewsError> {
+        let state = store.crawl_state(tx.conn(), crawl).await?;
+        if !matches!(state.as_deref(), Some("running" | "paused")) {
+            return Err(QueueError::Stale(claim.id).into());
+        }
         let near_the_end = store.queued_up_to(tx.conn(), crawl, NEAR_THE_END).await? < NEAR_THE_END;
         if near_the_end {
             store.lock_crawl(tx.conn(), crawl).await?;

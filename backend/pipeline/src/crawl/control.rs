@@ -1,12 +1,16 @@
 //! Pause, resume, cancel.
 
 use super::{CrawlError, Crawls, news};
-use store::StoreError;
+use crate::jobs::payload;
+use queue::JobRow;
 use store::crawls::Crawl;
+use store::{StoreError, Tx};
 use uuid::Uuid;
 
 /// States of a crawl that has not ended.
 const LIVE: [&str; 2] = ["running", "paused"];
+/// Jobs, and rows of each ledger, that are closed in one transaction: a tenth of a second's work.
+const PIECE: i64 = 5_000;
 /// Times that a series is looked at again because it went on between two looks.
 const LOOKS: usize = 5;
 
@@ -70,13 +74,78 @@ impl Crawls {
         Err(StoreError::Conflict(reason).into())
     }
 
+    /// The state is what counts: no job of the crawl begins or stores anything after it. The first piece of its rows and jobs is closed with
+    /// it, which for most crawls is all; the rest follows piece by piece.
     async fn cancel_run(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let mut tx = self.store().begin().await?;
-        self.queue().cancel_group(tx.conn(), id).await?;
+        let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
         let crawl = self.store().set_crawl_state(tx.conn(), id, &LIVE, "cancelled", None).await?;
-        self.store().skip_queued(tx.conn(), id, "cancelled").await?;
+        let rows = self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await?;
+        let closing = jobs.cast_signed() >= PIECE || rows >= PIECE;
+        self.store().set_closing(tx.conn(), id, closing).await?;
         news::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
         tx.commit().await?;
+        if closing {
+            let crawls = self.clone();
+            // Should this process end first, `reconcile` goes on with it.
+            tokio::spawn(async move {
+                if let Err(error) = crawls.close(id).await {
+                    tracing::warn!(crawl = %id, %error, "the rest of a cancelled crawl is closed later");
+                }
+            });
+        }
         Ok(crawl)
+    }
+
+    /// Closes what is left of a cancelled crawl. Any number of processes may be at it.
+    pub(super) async fn close(&self, id: Uuid) -> Result<(), CrawlError> {
+        loop {
+            let mut tx = self.store().begin().await?;
+            let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
+            let rows = match self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await {
+                // Deleted meanwhile, and its rows with it; the jobs still have to go.
+                Err(StoreError::NotFound { .. }) => 0,
+                rows => rows?,
+            };
+            let done = jobs.cast_signed() < PIECE && rows < PIECE;
+            if done {
+                self.store().set_closing(tx.conn(), id, false).await?;
+            }
+            tx.commit().await?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives a discarded or cancelled job a new life with fresh attempts, and opens the ledger row that its failure closed.
+    ///
+    /// # Errors
+    /// `QueueError::NotFound` and `QueueError::Duplicate` as [`queue::Queue::retry`] says; `StoreError::Conflict` when the job's crawl has ended
+    /// or is gone.
+    pub async fn retry(&self, job: Uuid) -> Result<JobRow, CrawlError> {
+        let mut tx = self.store().begin().await?;
+        let row = self.queue().retry(tx.conn(), job).await?;
+        if let Some(crawl) = row.group_id {
+            self.reopen(&mut tx, crawl, &row).await?;
+        }
+        tx.commit().await?;
+        Ok(row)
+    }
+
+    async fn reopen(&self, tx: &mut Tx, crawl: Uuid, job: &JobRow) -> Result<(), CrawlError> {
+        let refuse = |why: String| Err(StoreError::Conflict(why).into());
+        match self.store().lock_crawl(tx.conn(), crawl).await {
+            Err(StoreError::NotFound { .. }) => return refuse("the job's crawl has been deleted".into()),
+            locked => locked?,
+        }
+        let state = self.store().crawl_state(tx.conn(), crawl).await?.unwrap_or_default();
+        if !LIVE.contains(&state.as_str()) {
+            return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
+        }
+        if let Some((ledger, row)) = payload::row_of(&job.kind, &job.payload) {
+            self.store().reopen_row(tx.conn(), crawl, ledger, row).await?;
+        }
+        Ok(())
     }
 }

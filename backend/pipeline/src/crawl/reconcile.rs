@@ -1,9 +1,10 @@
-//! Rows whose job is gone.
+//! What is looked after from time to time: rows whose job is gone, cancelled crawls that are not closed yet, scans whose command died.
 //!
 //! A job normally ends in the transaction that settles its row. The exception is a job that the queue itself discards: its worker died (or
 //! its handler panicked) as often as attempts are allowed. Then nobody is left to settle the row, and the crawl would never end.
 
 use super::{CrawlError, Crawls, completion};
+use crate::ingest::scan;
 use crate::jobs::{SCAN_IMAGE, SCAN_PAGE, ledger::Row};
 use std::collections::HashSet;
 use store::crawls::{Crawl, CrawlFilter};
@@ -20,16 +21,25 @@ pub struct Reconciled {
     pub rows: u64,
     /// Crawls that ended by it.
     pub crawls: u64,
+    /// Cancelled crawls whose last rows and jobs were closed.
+    pub closed: u64,
+    /// Scans that ended because their command had.
+    pub scans: u64,
 }
 
 impl Crawls {
     /// Settles, in all live crawls of the web, the queued rows that have no live job any more (`failed`, `job_discarded`), and ends the crawls that have
-    /// nothing queued. To be called from time to time by one process or by several; a scan of local files is its command's own affair.
+    /// nothing queued. Closes what is left of cancelled crawls, and ends scans of local files whose command has died. To be called from time to
+    /// time by one process or by several.
     ///
     /// # Errors
     /// Those of the store and the queue; what was put right until then stays so.
     pub async fn reconcile(&self) -> Result<Reconciled, CrawlError> {
-        let mut done = Reconciled::default();
+        let mut done = Reconciled { scans: scan::end_lapsed(self.store()).await?, ..Reconciled::default() };
+        for crawl in self.store().closing_crawls().await? {
+            self.close(crawl).await?;
+            done.closed += 1;
+        }
         for state in ["running", "paused"] {
             let mut before = None;
             loop {
@@ -48,7 +58,9 @@ impl Crawls {
             tracing::warn!(
                 rows = done.rows,
                 crawls = done.crawls,
-                "settled rows whose jobs had been discarded"
+                closed = done.closed,
+                scans = done.scans,
+                "put crawls right that had been left alone"
             );
         }
         Ok(done)

@@ -29,7 +29,7 @@ impl Ingest {
         let mut watch = None;
         if let Some(claim) = claim {
             self.inner.queue.complete(tx.conn(), claim).await?;
-            watch = Some(Watch::begin(&self.inner.store, &mut tx, incoming.crawl).await?);
+            watch = Some(Watch::begin(&self.inner.store, &mut tx, incoming.crawl, claim).await?);
         }
         Ok(Ending { tx, watch, image_url: incoming.image_url })
     }

@@ -138,7 +138,7 @@ impl Context {
             } else {
                 self.queue.complete(tx.conn(), job.claim).await?;
             }
-            let watch = Watch::begin(&self.store, &mut tx, crawl).await?;
+            let watch = Watch::begin(&self.store, &mut tx, crawl, job.claim).await?;
             row.settle(&self.store, &mut tx, state, code, Some(detail), status).await?;
             watch.end(&self.store, &self.queue, &mut tx).await?;
             tx.commit().await?;

@@ -152,7 +152,7 @@ async fn store(
     let (crawl, options) = (job.crawl_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
-    let watch = Watch::begin(store, &mut tx, crawl).await?;
+    let watch = Watch::begin(store, &mut tx, crawl, claim).await?;
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
         let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, &sitemaps).await?;

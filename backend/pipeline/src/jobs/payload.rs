@@ -5,6 +5,7 @@ use queue::NewJob;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use store::crawls::Crawl;
+use store::ledger::Ledger;
 use store::pages::Admitted;
 use time::OffsetDateTime;
 use url::Url;
@@ -119,6 +120,15 @@ fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, crawl: Uuid, 
         group_id: Some(crawl),
         lane: Some(crawler::urls::host_key(url)),
         ..NewJob::new(kind, plain(payload))
+    }
+}
+
+/// The ledger row that a job is about; `None` for jobs that are about none.
+pub(crate) fn row_of(kind: &str, payload: &Value) -> Option<(Ledger, Uuid)> {
+    match kind {
+        SCAN_PAGE => read::<PageJob>(payload).ok().map(|job| (Ledger::Pages, job.page_id)),
+        SCAN_IMAGE => read::<ImageJob>(payload).ok().map(|job| (Ledger::ImageUrls, job.image_url_id)),
+        _ => None,
     }
 }
 

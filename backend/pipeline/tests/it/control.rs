@@ -2,12 +2,15 @@
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, photograph, wait_for};
 use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled, jobs};
-use queue::{JobState, Outcome};
+use queue::{JobState, NewJob, Outcome, QueueError};
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
+use store::pages::{Admitted, NewPage};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// A site whose images wait for the gate.
 async fn gated_site(gate: &Arc<Semaphore>) -> Site {
@@ -122,6 +125,120 @@ async fn a_cancelled_crawl_stores_nothing_more_and_accounts_for_the_rest() {
     }
 }
 
+/// A crawl of a site that asks for an hour between requests, with so many more rows and jobs than anybody would ever fetch.
+async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
+    let options = CrawlOptions { max_pages: 1_000_000, delay_ms: Some(300_000), ..CrawlOptions::default() };
+    let crawl = world.create(&[site.url("/")], options).await.id;
+    let urls: Vec<_> = (0..pages).map(|n| NewPage { url: site.url(&format!("/{n}")), depth: 1 }).collect();
+    for chunk in urls.chunks(10_000) {
+        let mut tx = world.store.begin().await.unwrap();
+        let rows = world.store.admit_pages(tx.conn(), crawl, 1_000_000, chunk).await.unwrap();
+        let job = |row: &Admitted| NewJob {
+            priority: 1,
+            group_id: Some(crawl),
+            lane: Some("one host".into()),
+            unique_key: Some(row.id.to_string()),
+            ..NewJob::new(
+                jobs::SCAN_PAGE,
+                json!({"page_id": row.id, "crawl_id": crawl, "url": row.url, "depth": 1}),
+            )
+        };
+        let jobs: Vec<_> = rows.iter().map(job).collect();
+        world.queue.enqueue(tx.conn(), &jobs).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    crawl
+}
+
+/// Rows of a crawl that are queued whatever its state, jobs that live, and crawls that are being closed.
+async fn left(world: &World, crawl: Uuid) -> (i64, i64, usize) {
+    let mut tx = world.store.begin().await.unwrap();
+    let rows = world.store.queued_in_crawl(tx.conn(), crawl).await.unwrap();
+    (rows, world.live(crawl).await, world.store.closing_crawls().await.unwrap().len())
+}
+
+#[tokio::test]
+async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let crawl = large_crawl(&world, &site, 12_000).await;
+    assert_eq!(world.crawls.cancel(crawl).await.unwrap().state, "cancelled");
+    // Whatever has been closed by now, the counts are those of the end.
+    let progress = world.progress(crawl).await;
+    assert_eq!(counts(&progress.pages), [("skipped", 12_001)].into());
+    assert_eq!(progress.reasons, [("cancelled".to_owned(), 12_001)].into());
+    let closed = async || (left(&world, crawl).await == (0, 0, 0)).then_some(());
+    wait_for(closed).await.expect("all is closed");
+    assert_eq!(world.progress(crawl).await, progress);
+    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
+}
+
+#[tokio::test]
+async fn what_a_killed_process_left_of_a_cancelled_crawl_is_closed_by_another() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let crawl = large_crawl(&world, &site, 7_000).await;
+    world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
+    assert_eq!(left(&world, crawl).await, (7_001, 7_001, 1));
+    let progress = world.progress(crawl).await;
+    assert_eq!(counts(&progress.pages), [("skipped", 7_001)].into());
+    let closed = Reconciled { closed: 1, ..Reconciled::default() };
+    assert_eq!(world.crawls.reconcile().await.unwrap(), closed);
+    assert_eq!(left(&world, crawl).await, (0, 0, 0));
+    assert_eq!(world.progress(crawl).await, progress);
+}
+
+#[tokio::test]
+async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_closed_yet() {
+    let Some(world) = World::new().await else { return };
+    let gate = Arc::new(Semaphore::new(0));
+    let site = Site::start().await;
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&gate));
+    world.create(&[site.url("/rob.jpg")], fast()).await;
+    let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
+    let handlers = world.handlers();
+    let running = handlers[jobs::SCAN_IMAGE].run(job, CancellationToken::new());
+    let cancel = async {
+        images_asked(&site, 1).await;
+        world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
+        gate.add_permits(1);
+    };
+    let (outcome, ()) = tokio::join!(running, cancel);
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(world.images().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_retried_job_of_a_live_crawl_records_its_result() {
+    let times = queue::Config { retry_base: Duration::from_millis(1), ..queue::Config::default() };
+    let Some(world) = World::with(times, impatient()).await else { return };
+    let site = Site::start().await;
+    let gate = Arc::new(Semaphore::new(0));
+    site.set("/", Answer::html("<img src=down.jpg><img src=slow.jpg>"));
+    site.set("/down.jpg", Answer::status(500));
+    site.set("/slow.jpg", Answer::jpeg(photograph("Rob_Lowe_0002.jpg")).gated(&gate));
+    let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
+    let worker = world.worker("one");
+    let discarded = async || {
+        let jobs = world.queue.list(Some(JobState::Discarded), None, Some(crawl.id), None, 10).await.unwrap();
+        jobs.first().map(|job| job.id)
+    };
+    let job = wait_for(discarded).await.expect("the job is given up");
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("failed", 1), ("queued", 1)].into());
+
+    site.set("/down.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    assert_eq!(world.crawls.retry(job).await.unwrap().id, job);
+    gate.add_permits(1);
+    assert_eq!(world.ended(crawl.id).await.state, "completed");
+    worker.stop().await;
+    let progress = world.progress(crawl.id).await;
+    assert_eq!(counts(&progress.images), [("processed", 2)].into());
+    assert_eq!(progress.reasons, [].into());
+
+    let again = world.crawls.retry(job).await;
+    assert!(matches!(again, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{again:?}");
+}
+
 #[tokio::test]
 async fn steering_a_crawl_that_is_not_there_says_so() {
     let Some(world) = World::new().await else { return };
@@ -149,7 +266,10 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
     wait_for(given_up).await.expect("the queue gives the job up");
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "running");
 
-    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled { rows: 1, crawls: 1 });
+    assert_eq!(
+        world.crawls.reconcile().await.unwrap(),
+        Reconciled { rows: 1, crawls: 1, ..Reconciled::default() }
+    );
     let ended = world.store.crawl(crawl.id).await.unwrap();
     assert_eq!(ended.state, "failed");
     assert_eq!(world.progress(crawl.id).await.reasons.get("job_discarded"), Some(&1));

@@ -1,7 +1,9 @@
 //! Local files, driven by the caller.
 
 use crate::support::{World, counts, photograph};
+use pipeline::crawl::Reconciled;
 use pipeline::{AnalyzeOptions, Dedupe, IngestError, Ingested, Scan};
+use store::StoreError;
 
 #[tokio::test]
 async fn a_scan_keeps_a_ledger_of_files() {
@@ -36,7 +38,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
     scan.fail(rows[4].id, "unreadable", "permission denied").await.unwrap();
 
     // Whatever is settled, the scan is not over before its driver says so.
-    assert_eq!(world.crawls.reconcile().await.unwrap(), pipeline::crawl::Reconciled::default());
+    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
     assert_eq!(world.store.crawl(scan.crawl().id).await.unwrap().state, "running");
     assert_eq!(scan.finish(false).await.unwrap().state, "completed");
     let progress = world.progress(scan.crawl().id).await;
@@ -48,6 +50,36 @@ async fn a_scan_keeps_a_ledger_of_files() {
         assert_eq!(progress.reasons.get(code), Some(&1), "{code}");
     }
     assert_eq!(progress.faces, 1);
+}
+
+#[tokio::test]
+async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
+    let Some(world) = World::new().await else { return };
+    let seeds = ["/nowhere".to_owned()];
+    let begin = async || {
+        let options = AnalyzeOptions::default();
+        Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Exact, options).await.unwrap()
+    };
+    let dead = begin().await;
+    dead.add(&["/nowhere/a.jpg"]).await.unwrap();
+    let id = dead.crawl().id;
+    // Killed: it is not finished, and says nothing any more.
+    drop(dead);
+    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "it may yet live");
+    world.execute("update crawls set lease_until = now() - interval '1 second'").await;
+    let live = begin().await;
+    let ended = world.store.crawl(id).await.unwrap();
+    assert_eq!(ended.state, "failed", "the next scan ends it");
+    assert!(ended.error.unwrap().contains("scan again"));
+    assert_eq!(world.progress(id).await.reasons.get("not_scanned"), Some(&1));
+
+    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
+    assert_eq!(world.store.crawl(live.crawl().id).await.unwrap().state, "running");
+    world.execute("update crawls set lease_until = now() - interval '1 second'").await;
+    // As a service does.
+    let ended = Reconciled { scans: 1, ..Reconciled::default() };
+    assert_eq!(world.crawls.reconcile().await.unwrap(), ended);
+    assert!(matches!(live.finish(false).await, Err(StoreError::Conflict(_))));
 }
 
 #[tokio::test]

@@ -147,7 +147,7 @@ async fn whole_group_changes_and_working_transactions_do_not_deadlock() {
         }
         over.store(true, Ordering::Relaxed);
         let mut tx = bench.db.pool().begin().await.unwrap();
-        let cancelled = bench.queue.cancel_group(&mut tx, group).await.unwrap();
+        let cancelled = bench.queue.cancel_group(&mut tx, group, i64::MAX).await.unwrap();
         let left = bench.queue.live_in_group(&mut tx, group).await.unwrap();
         tx.commit().await.unwrap();
         assert_eq!(left, 0, "{cancelled} were cancelled");

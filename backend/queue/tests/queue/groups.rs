@@ -22,7 +22,7 @@ impl Bench {
 
     async fn cancel(&self, group: Uuid) -> u64 {
         let mut tx = self.db.pool().begin().await.unwrap();
-        let count = self.queue.cancel_group(&mut tx, group).await.unwrap();
+        let count = self.queue.cancel_group(&mut tx, group, i64::MAX).await.unwrap();
         tx.commit().await.unwrap();
         count
     }
@@ -105,9 +105,28 @@ async fn a_cancelled_group_is_over_also_for_those_who_run() {
     bench.add_one(keyed).await;
     let again = bench.claim_one().await;
     assert_eq!(again.group_id, Some(group));
-    let retried = bench.queue.retry(running.claim.id).await.unwrap();
+    let retried = bench.retry(running.claim.id).await.unwrap();
     assert!(!retried.held);
     assert!(bench.claim_one().await.claim.fence > running.claim.fence);
+}
+
+#[tokio::test]
+async fn a_large_group_is_cancelled_piece_by_piece_those_in_line_first() {
+    let bench = Bench::with(queue::Config { lane_window: 3, ..queue::Config::default() }).await;
+    let group = Uuid::now_v7();
+    bench.add(&vec![NewJob { lane: Some("host".into()), ..of(group) }; 10]).await;
+    let running = bench.claim(1).await.remove(0);
+    let piece = async |most| {
+        let mut tx = bench.db.pool().begin().await.unwrap();
+        let count = bench.queue.cancel_group(&mut tx, group, most).await.unwrap();
+        tx.commit().await.unwrap();
+        count
+    };
+    assert_eq!((piece(3).await, bench.live(group).await), (3, 7));
+    assert!(bench.claim(10).await.is_empty(), "only parked ones are left");
+    assert!(matches!(bench.complete(running.claim).await, Err(QueueError::Stale(_))));
+    assert_eq!((piece(4).await, piece(4).await, bench.live(group).await), (4, 3, 0));
+    assert_eq!(piece(4).await, 0);
 }
 
 #[tokio::test]

@@ -55,20 +55,20 @@ async fn lists_page_through_both_tables_newest_first() {
 async fn a_retried_job_starts_anew() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
-    assert!(matches!(bench.queue.retry(id).await, Err(QueueError::NotFound(_))), "it lives");
+    assert!(matches!(bench.retry(id).await, Err(QueueError::NotFound(_))), "it lives");
     let first = bench.claim_one().await.claim;
     assert_eq!(bench.fail(first, false).await.unwrap(), JobState::Discarded);
 
-    let row = bench.queue.retry(id).await.unwrap();
+    let row = bench.retry(id).await.unwrap();
     assert_eq!((row.id, row.state, row.attempt, row.finished_at), (id, JobState::Available, 0, None));
-    assert!(matches!(bench.queue.retry(id).await, Err(QueueError::NotFound(_))), "only once");
+    assert!(matches!(bench.retry(id).await, Err(QueueError::NotFound(_))), "only once");
     let second = bench.claim_one().await;
     assert_eq!((second.claim.id, second.attempt), (id, 1));
     assert!(second.claim.fence > first.fence);
     assert!(matches!(bench.complete(first).await, Err(QueueError::Stale(_))));
     bench.complete(second.claim).await.unwrap();
-    assert!(matches!(bench.queue.retry(id).await, Err(QueueError::NotFound(_))), "completed");
-    assert!(matches!(bench.queue.retry(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
+    assert!(matches!(bench.retry(id).await, Err(QueueError::NotFound(_))), "completed");
+    assert!(matches!(bench.retry(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
     assert!(matches!(bench.queue.get(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
 }
 
@@ -79,12 +79,12 @@ async fn a_retry_gives_way_to_a_live_job_of_its_key() {
     let id = bench.add_one(keyed()).await;
     bench.fail(bench.claim_one().await.claim, true).await.unwrap();
     let other = bench.add_one(keyed()).await;
-    assert!(matches!(bench.queue.retry(id).await, Err(QueueError::Duplicate(_))));
+    assert!(matches!(bench.retry(id).await, Err(QueueError::Duplicate(_))));
     assert_eq!(bench.state(id).await, JobState::Discarded, "kept");
     let claim = bench.claim_one().await.claim;
     assert_eq!(claim.id, other);
     bench.complete(claim).await.unwrap();
-    bench.queue.retry(id).await.unwrap();
+    bench.retry(id).await.unwrap();
     assert_eq!(bench.add(&[keyed()]).await, [Enqueued::Duplicate], "its key is taken again");
 }
 
@@ -96,7 +96,7 @@ async fn a_job_retried_into_a_held_group_is_held() {
     bench.fail(bench.claim_one().await.claim, true).await.unwrap();
     let mut conn = bench.db.pool().acquire().await.unwrap();
     bench.queue.hold_group(&mut conn, group).await.unwrap();
-    assert!(bench.queue.retry(id).await.unwrap().held);
+    assert!(bench.retry(id).await.unwrap().held);
     assert!(bench.claim(10).await.is_empty());
     bench.queue.release_group(&mut conn, group).await.unwrap();
     assert_eq!(bench.claim_one().await.claim.id, id);
@@ -151,7 +151,7 @@ async fn a_purge_takes_old_ended_jobs_but_never_discarded_ones() {
         bench.fail(job.claim, true).await.unwrap();
     }
     let mut conn = bench.db.pool().acquire().await.unwrap();
-    bench.queue.cancel_group(&mut conn, group).await.unwrap();
+    bench.queue.cancel_group(&mut conn, group, i64::MAX).await.unwrap();
     assert_eq!(bench.queue.purge().await.unwrap(), 0, "nothing is old");
 
     // Everything but one completed job is older than it may get.

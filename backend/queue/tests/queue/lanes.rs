@@ -98,7 +98,7 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
     assert_eq!(bench.claim(100).await.len(), 4, "those in line, and not the parked ones");
 
     let mut tx = bench.db.pool().begin().await.unwrap();
-    assert_eq!(bench.queue.cancel_group(&mut tx, group).await.unwrap(), 6);
+    assert_eq!(bench.queue.cancel_group(&mut tx, group, i64::MAX).await.unwrap(), 6);
     tx.commit().await.unwrap();
     assert_eq!(parked(&bench).await, 0);
     let told = bench.queue.list(Some(JobState::Cancelled), None, Some(group), None, 100).await.unwrap();

@@ -86,6 +86,13 @@ impl Bench {
         self.queue.fail(&mut conn, claim, "it broke", permanent, None).await
     }
 
+    pub(crate) async fn retry(&self, id: Uuid) -> Result<JobRow, queue::QueueError> {
+        let mut tx = self.db.pool().begin().await.unwrap();
+        let row = self.queue.retry(&mut tx, id).await?;
+        tx.commit().await.unwrap();
+        Ok(row)
+    }
+
     pub(crate) async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(self.db.pool()).await.unwrap()
     }

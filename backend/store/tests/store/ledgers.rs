@@ -198,7 +198,7 @@ async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being
         async move {
             let mut tx = store.begin().await.unwrap();
             store.set_crawl_state(tx.conn(), crawl.id, &["running"], "cancelled", None).await.unwrap();
-            let skipped = store.skip_queued(tx.conn(), crawl.id, "cancelled").await.unwrap();
+            let skipped = store.skip_queued(tx.conn(), crawl.id, "cancelled", i64::MAX).await.unwrap();
             tx.commit().await.unwrap();
             skipped
         }

@@ -1,0 +1,122 @@
+//! Ends of crawls that nobody is there to see: large ones that were cancelled, and scans whose command died.
+//!
+//! A cancellation is the crawl's state and nothing else. Rows that are still queued then are closed afterwards, in pieces, and until that is done
+//! the crawl is `closing`: a mark that outlives whoever was at it. Nobody sees the difference, because queued rows of a cancelled
+//! crawl are counted as what they will be (`Store::crawl_progress`).
+use crate::ledger::Ledger;
+use crate::pages::lock_crawl;
+use crate::{Store, StoreError};
+use sqlx::PgConnection;
+use std::time::Duration;
+use uuid::Uuid;
+
+impl Store {
+    /// Closes at most `most` rows still `queued` as skipped with `reason`; returns how many. Fewer than `most` means that none is left.
+    pub async fn skip_queued(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        reason: &str,
+        most: i64,
+    ) -> Result<i64, StoreError> {
+        lock_crawl(conn, crawl).await?;
+        let mut skipped = 0;
+        for close in [SKIP_PAGES, SKIP_IMAGE_URLS] {
+            let done = sqlx::query(close).bind(crawl).bind(reason).bind(most - skipped).execute(&mut *conn);
+            skipped += done.await?.rows_affected().cast_signed();
+        }
+        Ok(skipped)
+    }
+
+    /// Marks a cancelled crawl as closing, or as closed. Its row must be locked, or have been changed in this transaction.
+    pub async fn set_closing(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        closing: bool,
+    ) -> Result<(), StoreError> {
+        let set = "update crawls set closing = $2 where id = $1 and closing <> $2";
+        sqlx::query(set).bind(crawl).bind(closing).execute(conn).await?;
+        Ok(())
+    }
+
+    /// Cancelled crawls that are not closed yet, oldest first; at most 1,000.
+    pub async fn closing_crawls(&self) -> Result<Vec<Uuid>, StoreError> {
+        let closing = "select id from crawls where closing order by id limit 1000";
+        Ok(sqlx::query_scalar(closing).fetch_all(&self.pool).await?)
+    }
+
+    /// Says that a scan's command lives, and will for `lease`; `false` when the scan is over, whoever ended it.
+    pub async fn renew_scan(
+        &self,
+        conn: &mut PgConnection,
+        scan: Uuid,
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let renewed = sqlx::query(
+            "update crawls set lease_until = clock_timestamp() + make_interval(secs => $2)
+             where id = $1 and kind = 'scan' and state = 'running'",
+        )
+        .bind(scan)
+        .bind(lease.as_secs_f64())
+        .execute(conn)
+        .await?;
+        Ok(renewed.rows_affected() == 1)
+    }
+
+    /// Running scans whose lease has run out.
+    pub async fn lapsed_scans(&self) -> Result<Vec<Uuid>, StoreError> {
+        let lapsed = "select id from crawls where state = 'running' and kind = 'scan' and lease_until < clock_timestamp()";
+        Ok(sqlx::query_scalar(lapsed).fetch_all(&self.pool).await?)
+    }
+
+    /// Ends a scan whose lease has run out as `failed`, with `error`; `false` when its command came back, or another was faster.
+    pub async fn end_lapsed_scan(
+        &self,
+        conn: &mut PgConnection,
+        scan: Uuid,
+        error: &str,
+    ) -> Result<bool, StoreError> {
+        let ended = sqlx::query(
+            "update crawls set state = 'failed', error = $2, finished_at = now()
+             where id = $1 and state = 'running' and kind = 'scan' and lease_until < clock_timestamp()",
+        )
+        .bind(scan)
+        .bind(error)
+        .execute(conn)
+        .await?;
+        Ok(ended.rows_affected() == 1)
+    }
+
+    /// Opens a row that ended without a result (`failed` or `skipped`) again, so that one more visit can settle it. A row with a result stays as
+    /// it is. The crawl's row must be locked.
+    pub async fn reopen_row(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        ledger: Ledger,
+        row: Uuid,
+    ) -> Result<bool, StoreError> {
+        let reopen = match ledger {
+            Ledger::Pages => {
+                "update pages set state = 'queued', reason = null, detail = null, status = null, finished_at = null
+                 where id = $2 and crawl_id = $1 and state in ('failed', 'skipped')"
+            }
+            Ledger::ImageUrls => {
+                "update image_urls set state = 'queued', reason = null, detail = null, finished_at = null
+                 where id = $2 and crawl_id = $1 and state in ('failed', 'skipped')"
+            }
+        };
+        Ok(sqlx::query(reopen).bind(crawl).bind(row).execute(conn).await?.rows_affected() == 1)
+    }
+}
+
+const SKIP_PAGES: &str = "
+update pages set state = 'skipped', reason = $2, finished_at = now()
+where id = any(array(select id from pages where crawl_id = $1 and state = 'queued' order by id limit $3))
+  and state = 'queued'";
+
+const SKIP_IMAGE_URLS: &str = "
+update image_urls set state = 'skipped', reason = $2, finished_at = now()
+where id = any(array(select id from image_urls where crawl_id = $1 and state = 'queued' order by id limit $3))
+  and state = 'queued'";
