@@ -19,8 +19,7 @@ use std::time::Duration;
 use store::{Store, StoreError, crawls::Crawl};
 use uuid::Uuid;
 
-/// The collection that is there without being made.
-pub const DEFAULT_COLLECTION: &str = "default";
+pub use store::collections::DEFAULT_COLLECTION;
 
 /// Manners that hold for every crawl of the service.
 #[derive(Clone, Debug)]

@@ -159,6 +159,11 @@ impl Ingest {
         self.inner.model_id
     }
 
+    /// Where crops, chips and thumbnails are.
+    pub(crate) fn blobs(&self) -> &Blobs {
+        &self.inner.blobs
+    }
+
     /// The path from bytes to faces.
     pub fn analyzer(&self) -> &Analyzer {
         &self.inner.analyzer

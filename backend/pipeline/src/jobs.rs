@@ -1,7 +1,8 @@
-//! The job bodies: `scan_page`, `scan_image`, `start_crawl` and `deliver_webhook`.
+//! The job bodies: `scan_page`, `scan_image`, `start_crawl`, `deliver_webhook` and `erase_collection`.
 
 mod context;
 mod crowd;
+mod erase_collection;
 mod harvest;
 mod hops;
 mod image;
@@ -31,6 +32,10 @@ pub const SCAN_IMAGE: &str = "scan_image";
 pub const START_CRAWL: &str = "start_crawl";
 /// Kind of the job that tells a crawl's webhook that it has ended.
 pub const DELIVER_WEBHOOK: &str = "deliver_webhook";
+/// Kind of the job that erases what is in a deleted collection.
+pub const ERASE_COLLECTION: &str = "erase_collection";
+
+pub use erase_collection::erase_collection;
 
 /// The handlers of a worker, by kind.
 pub fn handlers(
@@ -41,12 +46,14 @@ pub fn handlers(
     fetcher: Fetcher,
 ) -> HashMap<String, Arc<dyn Handler>> {
     let webhook = webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone());
+    let erase = erase_collection::EraseCollection::new(store.clone(), crawls.clone(), ingest.blobs().clone());
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
     HashMap::from([
         (SCAN_PAGE.to_owned(), Arc::new(page::ScanPage(context.clone())) as Arc<dyn Handler>),
         (SCAN_IMAGE.to_owned(), Arc::new(image::ScanImage(context))),
         (START_CRAWL.to_owned(), Arc::new(next_run::StartCrawl(crawls))),
         (DELIVER_WEBHOOK.to_owned(), Arc::new(webhook)),
+        (ERASE_COLLECTION.to_owned(), Arc::new(erase)),
     ])
 }
 

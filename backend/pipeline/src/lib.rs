@@ -7,7 +7,7 @@ pub mod jobs;
 
 pub use analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Passes, Pixels, Rotate,
-    Timings,
+    Timings, profile_of,
 };
 pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe, Sitemaps};
 pub use ingest::{Ingest, IngestError, Ingested, Scan};

@@ -22,6 +22,7 @@ use utoipa::openapi::{ContentBuilder, Ref, Response, ResponseBuilder};
         (name = "images", description = "Stored images and where they were found; quality reports and enhancement"),
         (name = "crawls", description = "Crawls of the web"),
         (name = "collections", description = "The unit of isolation"),
+        (name = "audit", description = "Who did what"),
         (name = "jobs", description = "Work in the queue"),
         (name = "system", description = "Devices, health, metrics")
     ),

@@ -16,6 +16,7 @@ fn operations() -> OpenApiRouter<AppState> {
         .merge(routes::images::router())
         .merge(routes::crawls::router())
         .merge(routes::collections::router())
+        .merge(routes::audit::router())
         .merge(routes::jobs::router())
         .merge(routes::system::router())
 }
@@ -61,7 +62,14 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
                 HeaderName::from_static("x-api-key"),
                 HeaderName::from_static("x-request-id"),
             ])
-            .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER, header::LOCATION])
+            .expose_headers([
+                HeaderName::from_static("x-request-id"),
+                HeaderName::from_static("ratelimit"),
+                HeaderName::from_static("ratelimit-policy"),
+                header::RETRY_AFTER,
+                header::LOCATION,
+                header::WWW_AUTHENTICATE,
+            ])
     })
 }
 

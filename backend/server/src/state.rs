@@ -1,5 +1,5 @@
 //! What the handlers share.
-use crate::auth::Keyring;
+use crate::auth::{Keyring, Rates};
 use crate::{ApiError, Config};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -48,6 +48,7 @@ pub struct Shared {
     pub shutdown: CancellationToken,
     analyses: Arc<Semaphore>,
     pub(crate) keyring: Keyring,
+    pub(crate) rates: Rates,
     /// Queue gauges that were shown once, so that one that vanishes from the counts is shown as 0.
     pub(crate) seen_gauges: Mutex<HashSet<(String, &'static str)>>,
 }
@@ -68,6 +69,7 @@ impl AppState {
             shutdown,
             analyses,
             keyring: Keyring::default(),
+            rates: Rates::default(),
             seen_gauges: Mutex::default(),
         }))
     }

@@ -1,7 +1,11 @@
 //! Collections: the unit of isolation.
 use crate::{Store, StoreError};
+use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
+
+/// The collection that is there without being made.
+pub const DEFAULT_COLLECTION: &str = "default";
 
 /// A collection. `default` always exists.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
@@ -38,12 +42,14 @@ impl Store {
 
     /// By id.
     pub async fn collection_by_id(&self, id: Uuid) -> Result<Collection, StoreError> {
-        sqlx::query_as(select_collections!("where id = $1 and ($2::uuid is null or id = $2)"))
-            .bind(id)
-            .bind(self.reach)
-            .fetch_optional(&self.pool)
-            .await?
-            .ok_or_else(|| StoreError::not_found("collection", id))
+        sqlx::query_as(select_collections!(
+            "where id = $1 and deleting_at is null and ($2::uuid is null or id = $2)"
+        ))
+        .bind(id)
+        .bind(self.reach)
+        .fetch_optional(&self.pool)
+        .await?
+        .ok_or_else(|| StoreError::not_found("collection", id))
     }
 
     /// By name, made when it is not there.
@@ -65,10 +71,86 @@ impl Store {
 
     /// All, by name.
     pub async fn collections(&self) -> Result<Vec<Collection>, StoreError> {
-        Ok(sqlx::query_as(select_collections!("where $1::uuid is null or id = $1 order by name"))
-            .bind(self.reach)
-            .fetch_all(&self.pool)
-            .await?)
+        Ok(sqlx::query_as(select_collections!(
+            "where deleting_at is null and ($1::uuid is null or id = $1) order by name"
+        ))
+        .bind(self.reach)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Makes a collection.
+    ///
+    /// # Errors
+    /// `Invalid` for a name or a setting that is not allowed, `Conflict` for a name that is taken.
+    pub async fn create_collection(
+        &self,
+        conn: &mut PgConnection,
+        name: &str,
+        settings: &CollectionSettings,
+    ) -> Result<Collection, StoreError> {
+        check_name(name)?;
+        settings.check()?;
+        sqlx::query_as(
+            "insert into collections (id, name, quality_profile, match_threshold, retention_days) values ($1, $2, $3, $4, $5)
+             on conflict (name) do nothing
+             returning id, name, quality_profile, match_threshold, retention_days, created_at",
+        )
+        .bind(Uuid::now_v7())
+        .bind(name)
+        .bind(&settings.quality_profile)
+        .bind(settings.match_threshold)
+        .bind(settings.retention_days)
+        .fetch_optional(conn)
+        .await?
+        .ok_or_else(|| taken(name))
+    }
+
+    /// Gives a collection its name (`default` keeps its own) and settings.
+    ///
+    /// # Errors
+    /// Those of [`Self::create_collection`]; `NotFound` for a collection that is not there.
+    pub async fn update_collection(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        name: &str,
+        settings: &CollectionSettings,
+    ) -> Result<Collection, StoreError> {
+        check_name(name)?;
+        settings.check()?;
+        let row: Option<(String, bool)> = sqlx::query_as(
+            "select name, exists (select 1 from collections o where o.name = $2 and o.id <> $1) from collections
+             where id = $1 and deleting_at is null and ($3::uuid is null or id = $3) for update",
+        )
+        .bind(id)
+        .bind(name)
+        .bind(self.reach)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let (old, other_has_it) = row.ok_or_else(|| StoreError::not_found("collection", id))?;
+        if old == DEFAULT_COLLECTION && name != DEFAULT_COLLECTION {
+            return Err(StoreError::Conflict("the collection default keeps its name".into()));
+        }
+        if other_has_it {
+            return Err(taken(name));
+        }
+        let updated = sqlx::query_as(
+            "update collections set name = $2, quality_profile = $3, match_threshold = $4, retention_days = $5 where id = $1
+             returning id, name, quality_profile, match_threshold, retention_days, created_at",
+        )
+        .bind(id)
+        .bind(name)
+        .bind(&settings.quality_profile)
+        .bind(settings.match_threshold)
+        .bind(settings.retention_days)
+        .fetch_one(conn)
+        .await;
+        match updated {
+            // Somebody took the name between the look and the change.
+            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(taken(name)),
+            updated => Ok(updated?),
+        }
     }
 
     async fn find_collection(&self, name: &str) -> Result<Option<Collection>, StoreError> {
@@ -76,21 +158,58 @@ impl Store {
         if check_name(name).is_err() {
             return Ok(None);
         }
-        Ok(sqlx::query_as(select_collections!("where name = $1 and ($2::uuid is null or id = $2)"))
-            .bind(name)
-            .bind(self.reach)
-            .fetch_optional(&self.pool)
-            .await?)
+        Ok(sqlx::query_as(select_collections!(
+            "where name = $1 and deleting_at is null and ($2::uuid is null or id = $2)"
+        ))
+        .bind(name)
+        .bind(self.reach)
+        .fetch_optional(&self.pool)
+        .await?)
     }
+}
+
+/// What can be chosen for a collection; `None` is the service's own (for retention: keep for ever).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CollectionSettings {
+    /// `off`, `standard`, `strict`.
+    pub quality_profile: Option<String>,
+    /// -1 to 1.
+    pub match_threshold: Option<f32>,
+    /// At least 1.
+    pub retention_days: Option<i32>,
+}
+
+impl CollectionSettings {
+    fn check(&self) -> Result<(), StoreError> {
+        if let Some(profile) = &self.quality_profile {
+            crate::crawls::one_of("quality profile", profile, &["off", "standard", "strict"])?;
+        }
+        if let Some(threshold) = self.match_threshold.filter(|value| !(-1.0..=1.0).contains(value)) {
+            return Err(StoreError::Invalid(format!(
+                "{threshold} is not a match threshold: -1 to 1 is allowed"
+            )));
+        }
+        if let Some(days) = self.retention_days.filter(|days| *days < 1) {
+            return Err(StoreError::Invalid(format!(
+                "{days} is not a retention in days: 1 or more are allowed"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn taken(name: &str) -> StoreError {
+    StoreError::Conflict(format!("there is a collection {name} already"))
 }
 
 fn check_name(name: &str) -> Result<(), StoreError> {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
-    if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
+    // Paths take a name or an id; a name that reads as an id could be taken for another collection.
+    if (1..=64).contains(&name.len()) && name.bytes().all(allowed) && Uuid::parse_str(name).is_err() {
         return Ok(());
     }
     Err(StoreError::Invalid(format!(
-        "{name:?} is not a collection name: 1 to 64 of the characters a-z, 0-9, - and _ are allowed"
+        "{name:?} is not a collection name: 1 to 64 of the characters a-z, 0-9, - and _ are allowed, and not the form of a UUID"
     )))
 }

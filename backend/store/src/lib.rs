@@ -3,7 +3,9 @@
 //! Rows are plain structs with public fields; every call that can be part of a larger transaction takes a
 //! `&mut PgConnection`, the others use the pool. The crates above name no `sqlx` type: they pass `tx.conn()`.
 
+pub mod audit;
 pub mod blobs;
+mod burial;
 pub mod collections;
 pub mod crawls;
 pub mod database;
@@ -25,5 +27,6 @@ mod supersede;
 mod text;
 
 pub use blobs::Blobs;
+pub use burial::Erased;
 pub use database::{Config, DEFAULT_EXACT_LIMIT, Store, Tx};
 pub use error::StoreError;

@@ -25,6 +25,9 @@ pub async fn serve(
     metrics: PrometheusHandle,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
+    if settings.server().auth == server::Auth::Keys && foundation.store().keys().await?.is_empty() {
+        tracing::warn!("AUTH=keys, and there is no key yet: `facecrawl keys create` makes one");
+    }
     let services = Services {
         analyzer: foundation.analyzer.clone(),
         store: foundation.store().clone(),

@@ -1,6 +1,7 @@
 //! What the operator and the callers choose, and the ranges that hold.
 
 use super::{AnalyzeError, Analyzer};
+use store::collections::Collection;
 use vision::{Limits, Profile};
 
 /// Whether to look for turned faces.
@@ -102,6 +103,12 @@ impl Default for AnalyzeOptions {
             quality_profile: None,
         }
     }
+}
+
+/// The quality profile that a collection chose; `None` is the service's.
+pub fn profile_of(collection: &Collection) -> Option<Profile> {
+    let name = collection.quality_profile.as_deref()?;
+    serde_json::from_value(name.into()).ok()
 }
 
 /// Options with every default filled in.

@@ -9,7 +9,7 @@
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::crawl::{CrawlError, collection_id};
 use crate::jobs::setback::Setback;
-use crate::{AnalyzeOptions, Dedupe};
+use crate::{AnalyzeOptions, Dedupe, profile_of};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
@@ -93,7 +93,8 @@ pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
 }
 
 impl Scan {
-    /// Inserts the crawl record (kind `scan`); `seeds` are the paths as they were given.
+    /// Inserts the crawl record (kind `scan`); `seeds` are the paths as they were given. Faces are judged by the
+    /// collection's quality profile, unless the options name one.
     ///
     /// # Errors
     /// [`CrawlError::Invalid`] when the collection does not exist.
@@ -107,6 +108,8 @@ impl Scan {
         let store = ingest.inner.store.clone();
         let collection = collection_id(&store, collection).await?;
         end_lapsed(&store).await?;
+        let own = profile_of(&store.collection_by_id(collection).await?);
+        let options = AnalyzeOptions { quality_profile: options.quality_profile.or(own), ..options };
         let mut tx = store.begin().await?;
         let stored = serde_json::json!({ "dedupe": dedupe });
         let crawl = store.insert_crawl(tx.conn(), collection, "scan", seeds, &stored).await?;

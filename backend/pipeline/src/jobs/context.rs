@@ -6,7 +6,7 @@ use super::setback::Setback;
 use super::turns::Turns;
 use crate::crawl::completion::Watch;
 use crate::crawl::news::NewsError;
-use crate::{CrawlOptions, Crawls, Ingest, crawl};
+use crate::{CrawlOptions, Crawls, Ingest, crawl, profile_of};
 use crawler::Fetcher;
 use queue::{ClaimedJob, Outcome, Queue, QueueError};
 use std::collections::HashMap;
@@ -188,12 +188,16 @@ impl Context {
             Err(StoreError::NotFound { .. }) => return Err(Setback::Gone),
             crawl => crawl?,
         };
-        let collection = self.store.collection(&crawl.collection).await?;
+        let collection = match self.store.collection_by_id(crawl.collection_id).await {
+            // Deleted, and with it everything that the crawl could bring.
+            Err(StoreError::NotFound { .. }) => return Err(Setback::Gone),
+            collection => collection?,
+        };
         let view = Arc::new(CrawlView {
             options: serde_json::from_value(crawl.options.clone())
                 .map_err(|error| Setback::failed("bad_options", error))?,
             seeds: crawl.seeds.iter().filter_map(|seed| Url::parse(seed).ok()).collect(),
-            quality_profile: collection.quality_profile.as_deref().and_then(profile),
+            quality_profile: profile_of(&collection),
             crawl,
         });
         let mut cached = self.cached();
@@ -205,8 +209,4 @@ impl Context {
     fn cached(&self) -> std::sync::MutexGuard<'_, HashMap<Uuid, (Instant, Arc<CrawlView>)>> {
         self.crawls.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn profile(name: &str) -> Option<Profile> {
-    serde_json::from_value(name.into()).ok()
 }

@@ -1,6 +1,6 @@
 //! What a job carries.
 
-use super::{DELIVER_WEBHOOK, SCAN_IMAGE, SCAN_PAGE, START_CRAWL};
+use super::{DELIVER_WEBHOOK, ERASE_COLLECTION, SCAN_IMAGE, SCAN_PAGE, START_CRAWL};
 use queue::NewJob;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -104,6 +104,23 @@ impl Notice {
 
     pub(crate) fn job(&self) -> NewJob {
         NewJob { max_attempts: DELIVERIES, ..NewJob::new(DELIVER_WEBHOOK, plain(self)) }
+    }
+}
+
+/// A deleted collection to erase.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Burial {
+    pub(crate) collection_id: Uuid,
+}
+
+impl Burial {
+    /// Never given up: what was to be erased is erased, whatever trouble there is.
+    pub(crate) fn job(&self) -> NewJob {
+        NewJob {
+            max_attempts: i16::MAX,
+            unique_key: Some(self.collection_id.to_string()),
+            ..NewJob::new(ERASE_COLLECTION, plain(self))
+        }
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) fn access(operation_id: &str) -> Option<Access> {
             Scope::Analyze
         }
         "list_collections"
+        | "get_collection"
         | "list_crawls"
         | "get_crawl"
         | "follow_crawl"
@@ -36,6 +37,7 @@ pub(crate) fn access(operation_id: &str) -> Option<Access> {
         "search_faces" => Scope::Search,
         "create_crawl" | "pause_crawl" | "resume_crawl" | "cancel_crawl" => Scope::Crawl,
         "delete_crawl" | "delete_image" | "delete_face" => Scope::Erase,
+        "create_collection" | "update_collection" | "delete_collection" | "list_audit" => Scope::Admin,
         "get_gpu" | "get_metrics" | "list_jobs" | "retry_job" => Scope::System,
         _ => return None,
     };

@@ -1,12 +1,14 @@
 //! The caller of an operation, as its handler sees it.
-use crate::routes::DEFAULT_COLLECTION;
+use crate::middleware::request_id;
 use crate::{ApiError, AppState};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use serde_json::Value;
 use std::sync::Arc;
-use store::Store;
-use store::collections::Collection;
+use store::audit::{Action, AuditEntry};
+use store::collections::{Collection, DEFAULT_COLLECTION};
 use store::keys::{ApiKey, KeyHash};
+use store::{Store, Tx};
 use uuid::Uuid;
 
 /// Who calls. Handlers take rows from `store()` alone: what it does not show is not there for this caller.
@@ -38,9 +40,33 @@ impl Caller {
         &self.store
     }
 
+    /// The key; `None` where no keys are asked for.
+    pub(super) fn key(&self) -> Option<&ApiKey> {
+        self.key.as_ref().map(|(key, _)| &**key)
+    }
+
+    /// A record of what this caller does.
+    pub(crate) async fn audit(
+        &self,
+        tx: &mut Tx,
+        action: Action,
+        collection: Uuid,
+        detail: Value,
+    ) -> Result<(), ApiError> {
+        let request_id = request_id::current();
+        let entry = AuditEntry {
+            action,
+            collection_id: Some(collection),
+            key_id: self.key().map(|key| key.id),
+            request_id: Some(&request_id),
+            detail,
+        };
+        Ok(self.store.audit(tx.conn(), &entry).await?)
+    }
+
     /// The collection that the key is bound to; `None` is every collection.
     pub(crate) fn bound_to(&self) -> Option<Uuid> {
-        self.key.as_ref().and_then(|(key, _)| key.collection_id)
+        self.key().and_then(|key| key.collection_id)
     }
 
     /// The collection that is meant: the one named, else the key's own, else `default`.
@@ -54,6 +80,17 @@ impl Caller {
             (None, Some(id)) => store.collection_by_id(id).await?,
             (None, None) => store.collection(DEFAULT_COLLECTION).await?,
         })
+    }
+
+    /// The collection by whose settings faces are judged: the one named, else the key's own; `None` is the service's settings.
+    ///
+    /// # Errors
+    /// Those of [`Self::collection`].
+    pub(crate) async fn judging(&self, named: Option<&str>) -> Result<Option<Collection>, ApiError> {
+        match (named, self.bound_to()) {
+            (None, None) => Ok(None),
+            _ => self.collection(named).await.map(Some),
+        }
     }
 
     /// Whether the key still works, for answers that stream on and on.

@@ -6,11 +6,13 @@ mod access;
 mod caller;
 mod credentials;
 mod keyring;
+mod rate;
 
 pub(crate) use access::{Access, Operations, access, methods};
 pub(crate) use caller::Caller;
 pub use keyring::CACHED;
 pub(crate) use keyring::Keyring;
+pub(crate) use rate::Rates;
 
 use crate::config::Auth;
 use crate::{ApiError, AppState, Code};
@@ -29,8 +31,20 @@ pub(crate) async fn layer(State(state): State<AppState>, mut request: Request, n
             Err(error) => return error.into_response(),
         },
     };
+    let standing = match caller.key().map(|key| state.rates.take(key)).transpose() {
+        Ok(standing) => standing.flatten(),
+        Err((error, standing)) => {
+            let mut response = error.into_response();
+            standing.write(response.headers_mut());
+            return response;
+        }
+    };
     request.extensions_mut().insert(caller);
-    next.run(request).await
+    let mut response = next.run(request).await;
+    if let Some(standing) = standing {
+        standing.write(response.headers_mut());
+    }
+    response
 }
 
 async fn admit(state: &AppState, request: &mut Request) -> Result<Caller, ApiError> {

@@ -87,6 +87,8 @@ codes! {
     NotFound = "not_found", NOT_FOUND, "There is no such thing";
     /// The state of the thing does not allow the change.
     Conflict = "conflict", CONFLICT, "The state does not allow this";
+    /// The key has used up its requests of this minute; come back after `Retry-After`.
+    RateLimited = "rate_limited", TOO_MANY_REQUESTS, "The key's rate is used up";
     /// Come back after `Retry-After`.
     Overloaded = "overloaded", TOO_MANY_REQUESTS, "The service is overloaded";
     /// The answer took too long.

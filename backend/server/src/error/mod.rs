@@ -124,9 +124,14 @@ impl ApiError {
 
     /// 429 with `Retry-After`.
     pub fn overloaded(detail: impl Into<String>, retry_after: Duration) -> Self {
-        let mut error = Self::new(Code::Overloaded, detail);
-        error.0.retry_after = Some(retry_after);
-        error
+        Self::new(Code::Overloaded, detail).retry_after(retry_after)
+    }
+
+    /// Adds `Retry-After`.
+    #[must_use]
+    pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
+        self.0.retry_after = Some(wait);
+        self
     }
 
     /// Adds `WWW-Authenticate`.

@@ -4,27 +4,51 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use uuid::Uuid;
 
+/// What rows are told apart and put in order by.
+pub(crate) trait Mark: Sized {
+    fn to_bytes(&self) -> Vec<u8>;
+    fn from_bytes(bytes: &[u8]) -> Option<Self>;
+}
+
+impl Mark for Uuid {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.as_bytes().to_vec()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Self::from_slice(bytes).ok()
+    }
+}
+
+impl Mark for i64 {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.to_be_bytes().to_vec()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self::from_be_bytes)
+    }
+}
+
 /// The id before which the next page begins.
-pub(crate) fn decode(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
+pub(crate) fn decode<M: Mark>(cursor: Option<&str>) -> Result<Option<M>, ApiError> {
     let Some(text) = cursor else { return Ok(None) };
-    URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| Uuid::from_slice(&bytes).ok()).map(Some).ok_or_else(
-        || {
-            ApiError::new(Code::BadQuery, "cursor: not one that this service handed out")
-                .field("cursor")
-                .value(text)
-                .allowed(["the next_cursor of an earlier answer"])
-        },
-    )
+    URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| M::from_bytes(&bytes)).map(Some).ok_or_else(|| {
+        ApiError::new(Code::BadQuery, "cursor: not one that this service handed out")
+            .field("cursor")
+            .value(text)
+            .allowed(["the next_cursor of an earlier answer"])
+    })
 }
 
 /// Cuts a list that was asked for with one row too many to `limit`, and answers the cursor of the next page if there is one.
-pub(crate) fn cut<T>(rows: &mut Vec<T>, limit: i64, id: impl Fn(&T) -> Uuid) -> Option<String> {
+pub(crate) fn cut<T, M: Mark>(rows: &mut Vec<T>, limit: i64, id: impl Fn(&T) -> M) -> Option<String> {
     let limit = usize::try_from(limit).unwrap_or(0);
     if rows.len() <= limit {
         return None;
     }
     rows.truncate(limit);
-    rows.last().map(|row| URL_SAFE_NO_PAD.encode(id(row)))
+    rows.last().map(|row| URL_SAFE_NO_PAD.encode(id(row).to_bytes()))
 }
 
 #[cfg(test)]
@@ -45,7 +69,7 @@ mod tests {
     #[test]
     fn strange_cursors_are_refused() {
         for text in ["", "x", "????", "AAAA", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"] {
-            assert_eq!(decode(Some(text)).unwrap_err().code(), Code::BadQuery, "{text}");
+            assert_eq!(decode::<Uuid>(Some(text)).unwrap_err().code(), Code::BadQuery, "{text}");
         }
     }
 }

@@ -9,5 +9,5 @@ mod query;
 pub(crate) mod values;
 
 pub(crate) use json::Json;
-pub(crate) use path::Id;
+pub(crate) use path::{Id, NameOrId};
 pub(crate) use query::Query;

@@ -4,6 +4,26 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use uuid::Uuid;
 
+/// The `{id}` of a path where a name does too.
+#[derive(Clone, Debug)]
+pub(crate) enum NameOrId {
+    Id(Uuid),
+    Name(String),
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for NameOrId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let text = match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(text)) => text,
+            // Percent-encoding that is no UTF-8 names nothing.
+            Err(_) => String::new(),
+        };
+        Ok(Uuid::parse_str(&text).map_or_else(|_| Self::Name(text), Self::Id))
+    }
+}
+
 /// The `{id}` of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Id(pub(crate) Uuid);

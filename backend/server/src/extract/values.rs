@@ -1,6 +1,8 @@
 //! Numbers with a range, for query strings and JSON alike.
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use std::fmt;
+use time::OffsetDateTime;
+use time::format_description::well_known;
 use uuid::Uuid;
 
 /// A whole number from `MIN` to `MAX`.
@@ -123,6 +125,37 @@ impl<'de> Deserialize<'de> for DetSize {
         }
         deserializer.deserialize_i64(Side).map(Self)
     }
+}
+
+/// A field that is there, null included: told from one that is left out (`#[serde(default)]`).
+pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// An optional RFC 3339 time whose error says so.
+pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OffsetDateTime>, D::Error> {
+    struct Rfc3339(OffsetDateTime);
+    impl<'de> Deserialize<'de> for Rfc3339 {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Text;
+            impl Visitor<'_> for Text {
+                type Value = OffsetDateTime;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("a time like 2026-01-31T12:00:00Z")
+                }
+
+                fn visit_str<E: Error>(self, text: &str) -> Result<OffsetDateTime, E> {
+                    OffsetDateTime::parse(text, &well_known::Rfc3339)
+                        .map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+                }
+            }
+            deserializer.deserialize_str(Text).map(Self)
+        }
+    }
+    Option::<Rfc3339>::deserialize(deserializer).map(|time| time.map(|Rfc3339(time)| time))
 }
 
 /// An optional UUID whose error says so.

@@ -1,4 +1,5 @@
 //! One folder per resource, one file per operation, the shapes beside them.
+pub(crate) mod audit;
 pub(crate) mod collections;
 pub(crate) mod crawls;
 pub(crate) mod dto;
@@ -6,6 +7,3 @@ pub(crate) mod faces;
 pub(crate) mod images;
 pub(crate) mod jobs;
 pub(crate) mod system;
-
-/// The collection that is meant when none is named.
-pub(crate) const DEFAULT_COLLECTION: &str = "default";

@@ -125,3 +125,28 @@ async fn a_bound_key_means_its_own_collection() {
         problem(app.ask(&late, Method::GET, path, None).await, 403, "scope_missing").await;
     }
 }
+
+#[tokio::test]
+async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (made, key) = app.key(None, &[Scope::Read]).await;
+    app.database.execute("update api_keys set requests_per_minute = 2").await;
+    let (_, free) = app.key(None, &[Scope::Read]).await;
+    for left in [1, 0] {
+        let response = app.ask(&key, Method::GET, "/collections", None).await;
+        assert_eq!(response.headers()["ratelimit-policy"], "\"key\";q=2;w=60");
+        assert!(
+            response.headers()["ratelimit"].to_str().unwrap().starts_with(&format!("\"key\";r={left};t="))
+        );
+        ok(response).await;
+    }
+    let response = app.ask(&key, Method::GET, "/collections", None).await;
+    let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=30).contains(&wait), "{wait}");
+    assert!(response.headers()["ratelimit"].to_str().unwrap().starts_with("\"key\";r=0;t="));
+    problem(response, 429, "rate_limited").await;
+    // Others go on, and have no headers of a limit that they do not have.
+    let response = app.ask(&free, Method::GET, "/collections", None).await;
+    assert!(!response.headers().contains_key("ratelimit"), "{}", made.id);
+    ok(response).await;
+}

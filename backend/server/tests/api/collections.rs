@@ -1,9 +1,23 @@
-//! `GET /collections`
-use crate::support::{App, field, problem};
+//! `/collections`
+use crate::support::keys::{guarded, tenant_scopes};
+use crate::support::site::Site;
+use crate::support::{App, Models, Options, field, json_of, ok, problem};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use store::keys::Scope;
+
+async fn patch(app: &App, path: &str, body: &Value) -> reqwest::Response {
+    app.client.patch(format!("{}{path}", app.url)).json(body).send().await.unwrap()
+}
+
+/// Runs no models: collections need none.
+async fn app() -> App {
+    App::spawn_with(Options { models: Models::Fixture, ..Options::default() }).await.unwrap()
+}
 
 #[tokio::test]
 async fn the_default_collection_is_always_there() {
-    let Some(app) = App::spawn().await else { return };
+    let app = app().await;
     app.state.services.store.ensure_collection("archive").await.unwrap();
     let answer = app.get_ok("/collections").await;
     let names: Vec<&str> =
@@ -11,4 +25,124 @@ async fn the_default_collection_is_always_there() {
     assert_eq!(names, ["archive", "default"]);
     assert!(answer["collections"][0]["created_at"].as_str().unwrap().ends_with('Z'));
     assert_eq!(field(&problem(app.get("/collections?limit=3").await, 400, "bad_query").await), "limit");
+}
+
+#[tokio::test]
+async fn a_collection_is_made_found_by_name_and_id_and_changed() {
+    let app = app().await;
+    let body =
+        json!({"name": "press", "quality_profile": "strict", "match_threshold": 0.5, "retention_days": 30});
+    let response = app.post_json("/collections", &body).await;
+    assert_eq!(response.headers()["location"], "/collections/press");
+    let made = json_of(response, StatusCode::CREATED).await;
+    for (name, value) in body.as_object().unwrap() {
+        assert_eq!(&made[name], value);
+    }
+    let id = made["id"].as_str().unwrap();
+    assert_eq!(app.get_ok("/collections/press").await, made);
+    assert_eq!(app.get_ok(&format!("/collections/{id}")).await, made);
+
+    // What is left out stays, null takes the choice back.
+    let changed =
+        ok(patch(&app, "/collections/press", &json!({"retention_days": null, "name": "news"})).await).await;
+    assert_eq!((&changed["retention_days"], &changed["quality_profile"]), (&Value::Null, &json!("strict")));
+    assert_eq!((&changed["name"], &changed["id"]), (&json!("news"), &made["id"]));
+    problem(app.get("/collections/press").await, 404, "not_found").await;
+    assert_eq!(ok(patch(&app, &format!("/collections/{id}"), &json!({})).await).await, changed);
+}
+
+#[tokio::test]
+async fn what_a_collection_cannot_be_is_named() {
+    let app = app().await;
+    for (body, name) in [
+        (json!({"name": "Press"}), "name"),
+        (json!({"name": ""}), "name"),
+        (json!({"name": "00000000-0000-7000-8000-000000000001"}), "name"),
+        (json!({"name": "a", "quality_profile": "harsh"}), "quality_profile"),
+        (json!({"name": "a", "match_threshold": 2}), "match_threshold"),
+        (json!({"name": "a", "retention_days": 0}), "retention_days"),
+        (json!({"name": "a", "colour": "red"}), "colour"),
+        (json!({}), "name"),
+    ] {
+        let refused = problem(app.post_json("/collections", &body).await, 422, "invalid_field").await;
+        assert_eq!(field(&refused), name, "{body}: {refused}");
+        assert!(refused["allowed"].as_array().is_none_or(|allowed| !allowed.is_empty()), "{refused}");
+    }
+    json_of(app.post_json("/collections", &json!({"name": "a"})).await, StatusCode::CREATED).await;
+    problem(app.post_json("/collections", &json!({"name": "a"})).await, 409, "conflict").await;
+    problem(patch(&app, "/collections/a", &json!({"name": "default"})).await, 409, "conflict").await;
+    problem(patch(&app, "/collections/default", &json!({"name": "other"})).await, 409, "conflict").await;
+    problem(patch(&app, "/collections/b", &json!({})).await, 404, "not_found").await;
+    problem(app.delete("/collections/b").await, 404, "not_found").await;
+    problem(app.get("/collections/%ff").await, 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_picture() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["obama_small.jpg", "two_people.jpg"]).await;
+    json_of(app.post_json("/collections", &json!({"name": "press"})).await, StatusCode::CREATED).await;
+    app.crawl_as("", Some("press"), &site.page()).await;
+    let kept = app.crawl_as("", None, &site.page()).await;
+    let faces = app.get_ok("/faces?collection=press").await;
+    assert!(!faces["faces"].as_array().unwrap().is_empty(), "{faces}");
+    let pictures = app.blobs();
+
+    // A crawl that runs when it happens is cancelled.
+    let body = json!({"seeds": [site.page()], "collection": "press", "delay_ms": 300_000, "every": "24h"});
+    let running = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    assert_eq!(app.delete("/collections/press").await.status(), StatusCode::ACCEPTED);
+    for path in ["/collections/press", "/faces?collection=press", "/crawls?collection=press"] {
+        problem(app.get(path).await, 404, "not_found").await;
+    }
+    problem(app.delete("/collections/press").await, 404, "not_found").await;
+    // The name is free.
+    json_of(app.post_json("/collections", &json!({"name": "press"})).await, StatusCode::CREATED).await;
+
+    app.until("/audit?action=collection.erased", |log| !log["records"].as_array().unwrap().is_empty()).await;
+    let crawl = running["id"].as_str().unwrap();
+    problem(app.get(&format!("/crawls/{crawl}")).await, 404, "not_found").await;
+    let face = faces["faces"][0]["id"].as_str().unwrap();
+    problem(app.get(&format!("/faces/{face}")).await, 404, "not_found").await;
+    assert_eq!(app.get_ok("/faces?collection=press").await["faces"], json!([]));
+    // The other collection has the same pictures, by the same content: not one of them is lost.
+    assert_eq!(app.blobs(), pictures);
+    assert_eq!(app.get_ok(&format!("/crawls/{}", kept["id"].as_str().unwrap())).await, kept);
+
+    // `default` is emptied, and stays.
+    assert_eq!(app.delete("/collections/default").await.status(), StatusCode::ACCEPTED);
+    assert_eq!(app.get_ok("/faces").await["faces"], json!([]));
+    app.until("/audit?action=collection.erased", |log| log["records"].as_array().unwrap().len() == 2).await;
+    assert_eq!(app.blobs(), 0);
+    let jobs = app.get_ok("/jobs?state=discarded").await;
+    assert_eq!(jobs["jobs"], json!([]));
+}
+
+#[tokio::test]
+async fn a_tenant_rules_its_own_collection_and_makes_none() {
+    let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await.unwrap();
+    let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
+    let (_, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
+    let body = json!({"match_threshold": 0.4});
+    ok(app.ask(&ours, Method::PATCH, "/collections/ours", Some(&body)).await).await;
+    for name in ["theirs", "default", "nobodys"] {
+        let path = format!("/collections/{name}");
+        for method in [Method::GET, Method::PATCH, Method::DELETE] {
+            problem(app.ask(&ours, method, &path, Some(&body)).await, 404, "not_found").await;
+        }
+    }
+    // Whether the name is taken or free.
+    for name in ["theirs", "free"] {
+        let response = app.ask(&ours, Method::POST, "/collections", Some(&json!({"name": name}))).await;
+        problem(response, 403, "scope_missing").await;
+    }
+    let gone = app.ask(&ours, Method::DELETE, "/collections/ours", None).await;
+    assert_eq!(gone.status(), StatusCode::ACCEPTED);
+    ok(app.ask(&theirs, Method::GET, "/collections/theirs", None).await).await;
+    // Its keys went with it; a service that has just seen one finds nothing behind it.
+    let after = app.ask(&ours, Method::GET, "/faces", None).await.status();
+    assert!(after == StatusCode::NOT_FOUND || after == StatusCode::UNAUTHORIZED, "{after}");
+    let (_, all) = app.key(None, &[Scope::Admin]).await;
+    let log = ok(app.ask(&all, Method::GET, "/audit?action=collection.delete", None).await).await;
+    assert_eq!(log["records"][0]["detail"]["name"], "ours");
 }

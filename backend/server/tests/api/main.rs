@@ -3,6 +3,7 @@
 
 mod support;
 
+mod audit;
 mod auth;
 mod collections;
 mod crawls;

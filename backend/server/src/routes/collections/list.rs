@@ -1,32 +1,11 @@
 //! `GET /collections`
+use super::view::CollectionView;
 use crate::ApiError;
 use crate::auth::Caller;
 use crate::extract::Query;
 use axum::Json;
 use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
 use utoipa::ToSchema;
-use uuid::Uuid;
-
-/// A collection.
-#[derive(Serialize, ToSchema)]
-struct CollectionView {
-    /// Its id.
-    id: Uuid,
-    /// Its unique name.
-    #[schema(example = "default")]
-    name: String,
-    /// Demands on faces; null is the service's own.
-    #[schema(example = "standard")]
-    quality_profile: Option<String>,
-    /// Similarity from which a search result counts; null is the embedding model's own.
-    match_threshold: Option<f32>,
-    /// Days after which images and faces are erased; null is never.
-    retention_days: Option<i32>,
-    /// When it was made.
-    #[serde(with = "time::serde::rfc3339")]
-    created_at: OffsetDateTime,
-}
 
 /// All collections, by name.
 #[derive(Serialize, ToSchema)]
@@ -49,16 +28,5 @@ pub(super) async fn list_collections(
     Query(NoParams {}): Query<NoParams>,
 ) -> Result<Json<CollectionList>, ApiError> {
     let rows = caller.store().collections().await?;
-    let collections = rows
-        .into_iter()
-        .map(|row| CollectionView {
-            id: row.id,
-            name: row.name,
-            quality_profile: row.quality_profile,
-            match_threshold: row.match_threshold,
-            retention_days: row.retention_days,
-            created_at: row.created_at,
-        })
-        .collect();
-    Ok(Json(CollectionList { collections }))
+    Ok(Json(CollectionList { collections: rows.into_iter().map(Into::into).collect() }))
 }

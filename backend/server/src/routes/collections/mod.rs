@@ -1,5 +1,12 @@
 //! Collections: the unit of isolation.
+mod create;
+mod delete;
+mod get;
 mod list;
+mod update;
+mod view;
+
+pub(crate) use view::check_name;
 
 use crate::AppState;
 use utoipa_axum::router::OpenApiRouter;
@@ -7,5 +14,9 @@ use utoipa_axum::routes;
 
 /// The routes of this resource.
 pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(list::list_collections))
+    OpenApiRouter::new().routes(routes!(create::create_collection, list::list_collections)).routes(routes!(
+        get::get_collection,
+        update::update_collection,
+        delete::delete_collection
+    ))
 }

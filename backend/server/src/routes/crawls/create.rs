@@ -3,6 +3,7 @@ use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::extract::values::Bounded;
+use crate::routes::collections::check_name;
 use crate::{ApiError, AppState, Code, Problem};
 use axum::Json;
 use axum::extract::State;
@@ -145,7 +146,7 @@ pub(super) async fn create_crawl(
     JsonBody(body): JsonBody<CreateCrawl>,
 ) -> Result<Response, ApiError> {
     if let Some(name) = &body.collection {
-        check_collection_name(name)?;
+        check_name("collection", name)?;
     }
     let options = body.options(state.services.fetcher.guard())?;
     let collection = collection(&caller, body.collection.as_deref()).await?;
@@ -165,16 +166,4 @@ async fn collection(caller: &Caller, named: Option<&str>) -> Result<String, ApiE
         }
         _ => error,
     })
-}
-
-fn check_collection_name(name: &str) -> Result<(), ApiError> {
-    let good = (1..=64).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'));
-    if good {
-        return Ok(());
-    }
-    Err(ApiError::new(Code::InvalidField, "collection: not a collection name")
-        .field("collection")
-        .value(name)
-        .allowed(["1 to 64 of a-z, 0-9, - and _"]))
 }

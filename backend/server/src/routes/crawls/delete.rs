@@ -6,6 +6,8 @@ use crate::{ApiError, AppState, Code, Problem};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
+use serde_json::json;
+use store::audit::Action;
 use utoipa::IntoParams;
 
 /// What goes with the crawl.
@@ -46,7 +48,10 @@ pub(super) async fn delete_crawl(
         return Err(ApiError::new(Code::Conflict, sentence));
     }
     let mut tx = store.begin().await?;
-    let blobs = store.delete_crawl(tx.conn(), id, params.with_images.unwrap_or(false)).await?;
+    let with_images = params.with_images.unwrap_or(false);
+    let blobs = store.delete_crawl(tx.conn(), id, with_images).await?;
+    let detail = json!({"crawl_id": id, "with_images": with_images});
+    caller.audit(&mut tx, Action::DeleteCrawl, crawl.collection_id, detail).await?;
     tx.commit().await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT)

@@ -1,10 +1,11 @@
 //! What is said of a picture and the faces in it.
+use crate::auth::Caller;
 use crate::extract::values::{Bounded, DetSize, Fraction};
 use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use inference::{Engine, Lane};
-use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Enhance, Passes, Rotate};
+use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Enhance, Passes, Rotate, profile_of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
@@ -40,9 +41,11 @@ pub(crate) struct DetectParams {
     /// tiles down to the picture's own resolution. The default is the service's.
     #[param(inline, value_type = Option<PassesParam>)]
     pub(crate) passes: Option<Passes>,
-    /// Demands that `quality.passed` is judged by; the default is the service's.
+    /// Demands that `quality.passed` is judged by; the default is the collection's, else the service's.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(crate) quality_profile: Option<vision::Profile>,
+    /// Judge as faces of this collection are judged; the default is the key's own. Nothing is stored in it.
+    pub(crate) collection: Option<String>,
 }
 
 /// Whether to look for turned faces.
@@ -84,9 +87,10 @@ pub(crate) enum ProfileParam {
 }
 
 impl DetectParams {
-    pub(crate) fn options(&self) -> AnalyzeOptions {
+    pub(crate) async fn options(&self, caller: &Caller) -> Result<AnalyzeOptions, ApiError> {
         let defaults = AnalyzeOptions::default();
-        AnalyzeOptions {
+        let collection = caller.judging(self.collection.as_deref()).await?;
+        Ok(AnalyzeOptions {
             min_score: self.min_score.map(Fraction::get),
             max_faces: self.max_faces.map(Bounded::index),
             embeddings: self.embeddings.unwrap_or(defaults.embeddings),
@@ -95,8 +99,8 @@ impl DetectParams {
             enhance: self.enhance.unwrap_or_default(),
             det_size: self.det_size.map(|side| side.0),
             passes: self.passes,
-            quality_profile: self.quality_profile,
-        }
+            quality_profile: self.quality_profile.or_else(|| collection.as_ref().and_then(profile_of)),
+        })
     }
 }
 

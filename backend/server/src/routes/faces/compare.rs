@@ -1,5 +1,6 @@
 //! `POST /faces/compare`
 use super::analysis::{DetectedFace, ImageInfo, analyze};
+use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, ImageSource, pair_of_parts, pair_of_sources, read_json};
 use crate::extract::values::{Bounded, Cosine, Fraction};
@@ -17,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CompareParams {
-    /// Similarity from which `match` is true; the default comes with the embedding model.
+    /// Similarity from which `match` is true; the default is the collection's, else the embedding model's.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.4)]
     threshold: Option<Cosine>,
     /// Lowest `det_score` of a face.
@@ -29,6 +30,8 @@ pub(super) struct CompareParams {
     /// Which face of the second picture.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_b: Option<Bounded<0, 999>>,
+    /// Judge by this collection's threshold; the default is the key's own.
+    collection: Option<String>,
 }
 
 /// Two pictures in JSON.
@@ -87,6 +90,7 @@ pub(super) struct CompareAnswer {
     request_body(content((CompareForm = "multipart/form-data"), (CompareBody = "application/json"))),
     responses(
         (status = 200, description = "Their similarity", body = CompareAnswer),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "Not an image, or a content type that carries no two images", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "No face in one of the pictures (`field` says in which), or one that cannot be used", body = Problem, content_type = "application/problem+json"),
@@ -94,9 +98,11 @@ pub(super) struct CompareAnswer {
 )]
 pub(super) async fn compare_faces(
     State(state): State<AppState>,
+    caller: Caller,
     Query(params): Query<CompareParams>,
     request: Request,
 ) -> Result<Json<CompareAnswer>, ApiError> {
+    let own = caller.judging(params.collection.as_deref()).await?.and_then(|own| own.match_threshold);
     let [a, b] = match Carrier::of(request.headers())? {
         Carrier::Multipart => pair_of_parts(request, &state).await?,
         Carrier::Json => {
@@ -118,7 +124,7 @@ pub(super) async fn compare_faces(
         side(&state, "b", b, index(params.face_b), params.min_score),
     )?;
     let similarity = a.0.similarity(&b.0).ok_or_else(|| ApiError::internal("embeddings of two lengths"))?;
-    let threshold = params.threshold.map_or_else(|| state.match_threshold(), Cosine::get);
+    let threshold = params.threshold.map(Cosine::get).or(own).unwrap_or_else(|| state.match_threshold());
     Ok(Json(CompareAnswer {
         similarity,
         r#match: similarity >= threshold,

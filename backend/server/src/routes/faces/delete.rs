@@ -5,6 +5,8 @@ use crate::routes::images::drop_blobs;
 use crate::{ApiError, AppState, Problem};
 use axum::extract::State;
 use axum::http::StatusCode;
+use serde_json::json;
+use store::audit::Action;
 
 /// Delete a stored face with its embedding, crop and chip.
 #[utoipa::path(
@@ -21,8 +23,10 @@ pub(super) async fn delete_face(
     Id(id): Id,
 ) -> Result<StatusCode, ApiError> {
     let store = caller.store();
+    let face = store.face(id).await?;
     let mut tx = store.begin().await?;
     let blobs = store.delete_face(tx.conn(), id).await?;
+    caller.audit(&mut tx, Action::DeleteFace, face.collection_id, json!({"face_id": id})).await?;
     tx.commit().await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT)

@@ -1,5 +1,6 @@
 //! `POST /faces/detect`
 use super::analysis::{DetectAnswer, DetectParams, analyze};
+use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::routes::dto::Binary;
@@ -18,6 +19,7 @@ use axum::extract::State;
     )),
     responses(
         (status = 200, description = "The faces, best score first; possibly none", body = DetectAnswer),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "A corrupt image, bad base64, or a URL that cannot be fetched", body = Problem, content_type = "application/problem+json"),
@@ -25,9 +27,10 @@ use axum::extract::State;
 )]
 pub(super) async fn detect_faces(
     State(state): State<AppState>,
+    caller: Caller,
     Query(params): Query<DetectParams>,
     ImageBody(bytes): ImageBody,
 ) -> Result<Json<DetectAnswer>, ApiError> {
-    let analysis = analyze(&state, bytes, &params.options()).await?;
+    let analysis = analyze(&state, bytes, &params.options(&caller).await?).await?;
     Ok(Json(DetectAnswer::of(&analysis, state.services.analyzer.engine())))
 }

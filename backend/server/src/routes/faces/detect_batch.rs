@@ -1,5 +1,6 @@
 //! `POST /faces/detect/batch`
 use super::analysis::{DetectAnswer, DetectParams};
+use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{BatchBody, BatchForm, BatchInput, batch};
 use crate::{ApiError, AppState, Problem};
@@ -42,6 +43,7 @@ pub(crate) struct BatchAnswer {
     request_body(content((BatchForm = "multipart/form-data"), (BatchBody = "application/json"))),
     responses(
         (status = 200, description = "One result or problem per picture", body = BatchAnswer),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "Too many bytes or pictures", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "A content type that carries no batch", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "A wrong field", body = Problem, content_type = "application/problem+json"),
@@ -49,10 +51,11 @@ pub(crate) struct BatchAnswer {
 )]
 pub(super) async fn detect_faces_batch(
     State(state): State<AppState>,
+    caller: Caller,
     Query(params): Query<DetectParams>,
     request: Request,
 ) -> Result<Json<BatchAnswer>, ApiError> {
-    let options = Arc::new(params.options());
+    let options = Arc::new(params.options(&caller).await?);
     let inputs = batch(request, &state).await?;
     let permit = state.admit(inputs.len())?;
     let concurrency = state.config.batch_concurrency.max(1);

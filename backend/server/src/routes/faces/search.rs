@@ -12,6 +12,8 @@ use axum::Json;
 use axum::extract::{Request, State};
 use probe::{Probe, ProbeInfo, ProbeInput, SearchBody, SearchForm};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use store::audit::Action;
 use store::search::{Hit, SearchQuery};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
@@ -109,6 +111,7 @@ pub(super) struct SearchAnswer {
 ///
 /// The probe is a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`), a stored face (`face_id`) or an
 /// `embedding` of the model in use. Of several faces in the picture the best is taken, unless `face_index` says otherwise.
+/// The audit log gets a record of every search, without what was searched for and what was found.
 #[utoipa::path(
     post, path = "/faces/search", operation_id = "search_faces", tag = "faces",
     params(SearchParams),
@@ -155,6 +158,13 @@ pub(super) async fn search_faces(
         exclude_face: probe.face,
     };
     let (hits, exact) = store.search(&query).await?;
+    let mut tx = store.begin().await?;
+    let detail = json!({
+        "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id, "threshold": threshold,
+        "limit": query.limit, "matches": hits.len(),
+    });
+    caller.audit(&mut tx, Action::Search, collection.id, detail).await?;
+    tx.commit().await?;
     let images = hits.iter().map(|hit| hit.face.image_id).collect();
     let sources = sources_by_image(&state, images).await?;
     let matches = hits

@@ -5,6 +5,8 @@ use crate::extract::Id;
 use crate::{ApiError, AppState, Problem};
 use axum::extract::State;
 use axum::http::StatusCode;
+use serde_json::json;
+use store::audit::Action;
 
 /// Delete a stored image with its faces, sources and pictures.
 #[utoipa::path(
@@ -21,8 +23,11 @@ pub(super) async fn delete_image(
     Id(id): Id,
 ) -> Result<StatusCode, ApiError> {
     let store = caller.store();
+    let image = store.image(id).await?;
     let mut tx = store.begin().await?;
     let blobs = store.delete_image(tx.conn(), id).await?;
+    let detail = json!({"image_id": id, "faces": image.face_count});
+    caller.audit(&mut tx, Action::DeleteImage, image.collection_id, detail).await?;
     tx.commit().await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT)

@@ -1,4 +1,5 @@
 //! `POST /images/quality`
+use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::extract::values::Fraction;
@@ -8,7 +9,7 @@ use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::State;
 use inference::Lane;
-use pipeline::AnalyzeOptions;
+use pipeline::{AnalyzeOptions, profile_of};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -20,9 +21,11 @@ pub(super) struct QualityParams {
     /// Lowest `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_score: Option<Fraction>,
-    /// Demands that `quality.passed` is judged by; the default is the service's.
+    /// Demands that `quality.passed` is judged by; the default is the collection's, else the service's.
     #[param(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
+    /// Judge as faces of this collection are judged; the default is the key's own.
+    collection: Option<String>,
 }
 
 /// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3 Sobel).
@@ -61,6 +64,7 @@ pub(super) struct QualityAnswer {
     )),
     responses(
         (status = 200, description = "The measures", body = QualityAnswer),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "A corrupt image, bad base64, or a URL that cannot be fetched", body = Problem, content_type = "application/problem+json"),
@@ -68,14 +72,16 @@ pub(super) struct QualityAnswer {
 )]
 pub(super) async fn report_quality(
     State(state): State<AppState>,
+    caller: Caller,
     Query(params): Query<QualityParams>,
     ImageBody(bytes): ImageBody,
 ) -> Result<Json<QualityAnswer>, ApiError> {
+    let collection = caller.judging(params.collection.as_deref()).await?;
     let options = AnalyzeOptions {
         min_score: params.min_score.map(Fraction::get),
         embeddings: false,
         quality: true,
-        quality_profile: params.quality_profile,
+        quality_profile: params.quality_profile.or_else(|| collection.as_ref().and_then(profile_of)),
         ..AnalyzeOptions::default()
     };
     let analysis = analyze(&state, bytes, &options).await?;

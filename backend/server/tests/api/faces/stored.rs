@@ -51,13 +51,13 @@ async fn stored_faces_are_listed_shown_and_deleted() {
 
     // Deleting is real.
     let id = faces[0]["id"].as_str().unwrap();
-    let files = files_in(app.blob_folder.path());
+    let files = app.blobs();
     assert_eq!(app.delete(&format!("/faces/{id}")).await.status(), StatusCode::NO_CONTENT);
     problem(app.get(&format!("/faces/{id}")).await, 404, "not_found").await;
     problem(app.get(&format!("/faces/{id}/crop")).await, 404, "not_found").await;
     problem(app.delete(&format!("/faces/{id}")).await, 404, "not_found").await;
     assert_eq!(count(String::new()).await, 2);
-    assert_eq!(files_in(app.blob_folder.path()), files - 2, "crop and chip are gone");
+    assert_eq!(app.blobs(), files - 2, "crop and chip are gone");
 }
 
 async fn pictures_of_a_face(app: &App, id: &str) {
@@ -81,15 +81,6 @@ async fn pictures_of_a_face(app: &App, id: &str) {
     }
     let wrong = problem(app.get(&format!("/faces/{id}/crop?kind=mask")).await, 400, "bad_query").await;
     assert_eq!((field(&wrong), &wrong["allowed"]), ("kind", &json!(["crop", "chip"])));
-}
-
-/// Files below a folder.
-fn files_in(folder: &std::path::Path) -> usize {
-    std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .map(|path| if path.is_dir() { files_in(&path) } else { 1 })
-        .sum()
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Keys, and requests that carry one.
-use super::{App, Options};
-use reqwest::{Method, Response};
-use serde_json::Value;
+use super::{App, Options, json_of, ok};
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
 use server::{Auth, Config};
 use store::keys::{ApiKey, NewKey, Scope};
 
@@ -39,6 +39,31 @@ impl App {
             request = request.json(body);
         }
         request.send().await.unwrap()
+    }
+
+    /// Crawls a page with a key (any text where none is asked for) to the end, into the key's own collection or the one named.
+    pub(crate) async fn crawl_as(&self, key: &str, collection: Option<&str>, seed: &str) -> Value {
+        let body = json!({"seeds": [seed], "collection": collection, "delay_ms": 0});
+        let created = self.ask(key, Method::POST, "/crawls", Some(&body)).await;
+        let created = json_of(created, StatusCode::CREATED).await;
+        let path = format!("/crawls/{}", created["id"].as_str().unwrap());
+        loop {
+            let crawl = ok(self.ask(key, Method::GET, &path, None).await).await;
+            if crawl["state"] == "completed" {
+                return crawl;
+            }
+            assert_eq!(crawl["state"], "running", "{crawl}");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Files in the blob folder.
+    pub(crate) fn blobs(&self) -> usize {
+        fn files_in(folder: &std::path::Path) -> usize {
+            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            entries.map(|path| if path.is_dir() { files_in(&path) } else { 1 }).sum()
+        }
+        files_in(self.blob_folder.path())
     }
 }
 

@@ -123,6 +123,17 @@ pub(in super::super) enum ProbeInfo {
     },
 }
 
+impl ProbeInfo {
+    /// The word for it in JSON and in the audit log.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Image { .. } => "image",
+            Self::Face { .. } => "face",
+            Self::Embedding { .. } => "embedding",
+        }
+    }
+}
+
 /// Ready to search.
 pub(super) struct Probe {
     pub(super) embedding: Vec<f32>,

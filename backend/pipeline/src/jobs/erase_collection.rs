@@ -1,0 +1,104 @@
+//! `erase_collection`: what is in a deleted collection goes, piece by piece.
+
+use super::payload::{self, Burial};
+use crate::Crawls;
+use crate::crawl::CrawlError;
+use queue::{ClaimedJob, Handler, NewJob, Outcome};
+use serde_json::json;
+use std::time::Duration;
+use store::audit::{Action, AuditEntry};
+use store::{Blobs, Store, StoreError};
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Wait before another look when something was added in the moment of the end.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The job that erases a collection which was buried in the same transaction.
+pub fn erase_collection(collection: Uuid) -> NewJob {
+    Burial { collection_id: collection }.job()
+}
+
+/// The handler. Killed anywhere, it goes on where it was: what it has done is committed, and the rest is still there.
+pub(super) struct EraseCollection {
+    store: Store,
+    crawls: Crawls,
+    blobs: Blobs,
+}
+
+impl EraseCollection {
+    pub(super) fn new(store: Store, crawls: Crawls, blobs: Blobs) -> Self {
+        Self { store, crawls, blobs }
+    }
+
+    /// Ends the crawls that could still bring something.
+    async fn cancel_crawls(&self, collection: Uuid) -> Result<(), CrawlError> {
+        for crawl in self.store.restless_crawls(collection).await? {
+            match self.crawls.cancel(crawl).await {
+                // It came to its end in the same moment.
+                Err(CrawlError::Store(StoreError::Conflict(_) | StoreError::NotFound { .. })) => {}
+                cancelled => drop(cancelled?),
+            }
+        }
+        Ok(())
+    }
+
+    /// One piece; says whether the collection is gone.
+    async fn piece(&self, collection: Uuid) -> Result<Piece, StoreError> {
+        let mut tx = self.store.begin().await?;
+        let erased = self.store.erase_some(tx.conn(), collection).await?;
+        // Before the commit: a crash in between leaves rows that nobody can reach and that are erased again, never a picture without a row.
+        self.blobs.delete(&erased.blobs).await?;
+        if erased.done && erased.rows > 0 {
+            let entry = AuditEntry {
+                action: Action::EraseCollection,
+                collection_id: Some(collection),
+                key_id: None,
+                request_id: None,
+                detail: json!({}),
+            };
+            self.store.audit(tx.conn(), &entry).await?;
+        }
+        tx.commit().await?;
+        tracing::debug!(%collection, rows = erased.rows, blobs = erased.blobs.len(), "erased a piece of a collection");
+        Ok(match (erased.done, erased.rows > 0) {
+            (true, _) => Piece::Last,
+            (false, true) => Piece::Some,
+            (false, false) => Piece::Stuck,
+        })
+    }
+}
+
+enum Piece {
+    Last,
+    Some,
+    /// Something was added meanwhile, or a crawl runs.
+    Stuck,
+}
+
+#[async_trait::async_trait]
+impl Handler for EraseCollection {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        let collection = match payload::read::<Burial>(&job.payload) {
+            Ok(burial) => burial.collection_id,
+            Err(error) => return Outcome::Discard(error),
+        };
+        if let Err(error) = self.cancel_crawls(collection).await {
+            return Outcome::Retry(error.to_string(), None);
+        }
+        loop {
+            if cancel.is_cancelled() {
+                return Outcome::Snooze(OffsetDateTime::now_utc());
+            }
+            match self.piece(collection).await {
+                Ok(Piece::Last) => break,
+                Ok(Piece::Some) => {}
+                Ok(Piece::Stuck) => return Outcome::Snooze(OffsetDateTime::now_utc() + PAUSE),
+                Err(error) => return Outcome::Retry(error.to_string(), None),
+            }
+        }
+        tracing::info!(%collection, "a deleted collection has been erased");
+        Outcome::Done
+    }
+}

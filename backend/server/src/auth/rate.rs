@@ -1,0 +1,136 @@
+//! Requests per minute of each key: a token bucket that holds a minute's worth and fills evenly.
+//!
+//! Every service counts for itself: behind a load balancer with three of them a key gets up to three times its rate.
+use crate::{ApiError, Code};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use governor::clock::{Clock, DefaultClock};
+use governor::middleware::StateInformationMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use store::keys::ApiKey;
+use uuid::Uuid;
+
+type Bucket = RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>;
+
+/// After this time without a request a bucket is full again, so it can be forgotten.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The buckets of keys that have a limit.
+#[derive(Default)]
+pub(crate) struct Rates(Mutex<HashMap<Uuid, Entry>>);
+
+struct Entry {
+    rate: NonZeroU32,
+    bucket: Arc<Bucket>,
+    used: Instant,
+}
+
+/// Where a key stands in its minute; goes into the headers of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    rate: u32,
+    left: u32,
+}
+
+impl Rates {
+    /// Takes a token; `None` for a key without a limit.
+    ///
+    /// # Errors
+    /// 429 with the time to the next token, and the standing for its headers.
+    pub(super) fn take(&self, key: &ApiKey) -> Result<Option<Standing>, (ApiError, Standing)> {
+        let rate =
+            key.requests_per_minute.and_then(|rate| u32::try_from(rate).ok()).and_then(NonZeroU32::new);
+        let Some(rate) = rate else { return Ok(None) };
+        let standing = |left| Standing { rate: rate.get(), left };
+        match self.bucket(key.id, rate).check() {
+            Ok(state) => Ok(Some(standing(state.remaining_burst_capacity()))),
+            Err(refused) => {
+                let wait = refused.wait_time_from(DefaultClock::default().now());
+                let sentence = format!("the key has used up its {rate} requests a minute");
+                Err((ApiError::new(Code::RateLimited, sentence).retry_after(wait), standing(0)))
+            }
+        }
+    }
+
+    fn bucket(&self, id: Uuid, rate: NonZeroU32) -> Arc<Bucket> {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some(entry) = entries.get_mut(&id).filter(|entry| entry.rate == rate) {
+            entry.used = now;
+            return entry.bucket.clone();
+        }
+        entries.retain(|_, entry| entry.used.elapsed() < MINUTE);
+        let bucket =
+            RateLimiter::direct(Quota::per_minute(rate)).with_middleware::<StateInformationMiddleware>();
+        let bucket = Arc::new(bucket);
+        entries.insert(id, Entry { rate, bucket: bucket.clone(), used: now });
+        bucket
+    }
+}
+
+impl Standing {
+    /// `RateLimit` and `RateLimit-Policy`, as the IETF's draft on rate limit fields (draft-ietf-httpapi-ratelimit-headers) has them:
+    /// `q` requests in `w` seconds, `r` of them left, all of them again after `t` seconds.
+    pub(super) fn write(self, headers: &mut HeaderMap) {
+        let Self { rate, left } = self;
+        let full_in = (u64::from(rate - left.min(rate)) * MINUTE.as_secs()).div_ceil(u64::from(rate));
+        let fields = [
+            ("ratelimit-policy", format!("\"key\";q={rate};w={}", MINUTE.as_secs())),
+            ("ratelimit", format!("\"key\";r={left};t={full_in}")),
+        ];
+        for (name, text) in fields {
+            if let Ok(value) = HeaderValue::try_from(text) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use time::OffsetDateTime;
+
+    fn key(rate: Option<i32>) -> ApiKey {
+        ApiKey {
+            id: Uuid::now_v7(),
+            collection_id: None,
+            collection: None,
+            name: String::new(),
+            prefix: String::new(),
+            scopes: Vec::new(),
+            requests_per_minute: rate,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            last_used_at: None,
+            expires_at: None,
+            revoked_at: None,
+        }
+    }
+
+    #[test]
+    fn a_key_has_its_own_bucket_that_runs_dry() {
+        let rates = Rates::default();
+        let (one, other) = (key(Some(3)), key(Some(1)));
+        let left =
+            |key: &ApiKey| rates.take(key).map(|standing| standing.unwrap().left).map_err(|(_, at)| at.left);
+        assert_eq!([left(&one), left(&one), left(&one)], [Ok(2), Ok(1), Ok(0)]);
+        assert_eq!(left(&one), Err(0));
+        assert_eq!([left(&other), left(&other)], [Ok(0), Err(0)]);
+        assert_eq!(rates.take(&key(None)).map_err(|_| ()), Ok(None));
+        // A new rate counts at once.
+        assert_eq!(left(&ApiKey { requests_per_minute: Some(5), ..one }), Ok(4));
+    }
+
+    #[test]
+    fn the_headers_say_how_many_are_left_and_when_all_are_back() {
+        let mut headers = HeaderMap::new();
+        Standing { rate: 120, left: 117 }.write(&mut headers);
+        assert_eq!(headers["ratelimit-policy"], "\"key\";q=120;w=60");
+        assert_eq!(headers["ratelimit"], "\"key\";r=117;t=2");
+    }
+}

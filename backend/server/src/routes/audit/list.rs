@@ -1,0 +1,130 @@
+//! `GET /audit`
+use crate::auth::Caller;
+use crate::extract::values::{Bounded, time, uuid};
+use crate::extract::{Query, cursor};
+use crate::{ApiError, Code, Problem};
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use store::audit::{Action, AuditFilter, AuditRecord};
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+/// Which records, and how many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Only in this collection, by name.
+    collection: Option<String>,
+    /// Only with this key.
+    #[serde(deserialize_with = "uuid")]
+    key_id: Option<Uuid>,
+    /// Only this action: `face.search`, `collection.delete`, …
+    #[param(example = "face.search")]
+    action: Option<String>,
+    /// Only at this time or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    #[serde(deserialize_with = "time")]
+    since: Option<OffsetDateTime>,
+    /// Only before this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    #[serde(deserialize_with = "time")]
+    until: Option<OffsetDateTime>,
+    /// Most records in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// What was done, by whom, where and when.
+#[derive(Serialize, ToSchema)]
+struct RecordView {
+    /// Grows with time.
+    id: i64,
+    /// When.
+    #[serde(with = "time::serde::rfc3339")]
+    at: OffsetDateTime,
+    /// What.
+    #[schema(example = "face.search")]
+    action: String,
+    /// Where; null for what concerns none or all.
+    collection_id: Option<Uuid>,
+    /// Its name, while it is there.
+    collection: Option<String>,
+    /// With which key; null without one: at the command line, by the service itself, and where no keys are asked for.
+    key_id: Option<Uuid>,
+    /// In answer to which request.
+    request_id: Option<String>,
+    /// More of it: numbers, ids and settings, never a picture or an embedding.
+    #[schema(value_type = Object)]
+    detail: Value,
+}
+
+impl From<AuditRecord> for RecordView {
+    fn from(record: AuditRecord) -> Self {
+        Self {
+            id: record.id,
+            at: record.at,
+            action: record.action,
+            collection_id: record.collection_id,
+            collection: record.collection,
+            key_id: record.api_key_id,
+            request_id: record.request_id,
+            detail: record.detail,
+        }
+    }
+}
+
+/// A page of records, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AuditList {
+    records: Vec<RecordView>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    next_cursor: Option<String>,
+}
+
+/// Read the audit log: searches, deletions, and what became of keys and collections.
+///
+/// A key to one collection sees that collection's records.
+#[utoipa::path(
+    get, path = "/audit", operation_id = "list_audit", tag = "audit",
+    params(ListParams),
+    responses(
+        (status = 200, description = "A page of records, newest first", body = AuditList),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list_audit(
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<AuditList>, ApiError> {
+    let before = cursor::decode(params.cursor.as_deref())?;
+    let action = params.action.as_deref().map(action).transpose()?;
+    let collection_id = match &params.collection {
+        Some(name) => Some(caller.store().collection(name).await?.id),
+        None => None,
+    };
+    let limit = params.limit.map_or(50, Bounded::get);
+    let filter = AuditFilter {
+        collection_id,
+        key_id: params.key_id,
+        action,
+        since: params.since,
+        until: params.until,
+    };
+    let mut rows = caller.store().audit_log(&filter, before, limit + 1).await?;
+    let next_cursor = cursor::cut(&mut rows, limit, |record| record.id);
+    Ok(Json(AuditList { records: rows.into_iter().map(Into::into).collect(), next_cursor }))
+}
+
+fn action(name: &str) -> Result<Action, ApiError> {
+    Action::parse(name).ok_or_else(|| {
+        ApiError::new(Code::BadQuery, "action: not one that is recorded")
+            .field("action")
+            .value(name)
+            .allowed(Action::ALL.iter().map(|action| action.as_str()))
+    })
+}

@@ -1,0 +1,92 @@
+//! `POST /collections`
+use super::view::{CollectionView, check_name};
+use crate::auth::Caller;
+use crate::extract::Json as JsonBody;
+use crate::extract::values::{Bounded, Cosine};
+use crate::routes::faces::ProfileParam;
+use crate::{ApiError, AppState, Code, Problem};
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::json;
+use store::audit::Action;
+use store::collections::CollectionSettings;
+use utoipa::ToSchema;
+
+/// A collection to make. What is left out or null is the service's own.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "press-archive", "quality_profile": "strict", "match_threshold": 0.45}))]
+pub(super) struct CreateCollection {
+    /// Its unique name; not in the form of a UUID.
+    #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
+    name: String,
+    /// Demands that faces are judged by.
+    #[schema(inline, value_type = Option<ProfileParam>)]
+    quality_profile: Option<vision::Profile>,
+    /// Similarity from which two faces count as one person.
+    #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
+    match_threshold: Option<Cosine>,
+    /// Days after which images and faces are erased.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 36500)]
+    retention_days: Option<Bounded<1, 36500>>,
+}
+
+/// The word for a profile in the database.
+pub(super) fn profile_name(profile: vision::Profile) -> String {
+    match profile {
+        vision::Profile::Off => "off",
+        vision::Profile::Standard => "standard",
+        vision::Profile::Strict => "strict",
+    }
+    .to_owned()
+}
+
+/// A retention in days as the database has it.
+pub(super) fn days(value: Bounded<1, 36500>) -> i32 {
+    i32::try_from(value.get()).unwrap_or(i32::MAX)
+}
+
+/// Make a collection: the unit of isolation.
+///
+/// Needs a key to all collections.
+#[utoipa::path(
+    post, path = "/collections", operation_id = "create_collection", tag = "collections",
+    request_body = CreateCollection,
+    responses(
+        (status = 201, description = "It is there; `Location` names it", body = CollectionView, headers(("location" = String, description = "Its path"))),
+        (status = 409, description = "The name is taken", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn create_collection(
+    State(_): State<AppState>,
+    caller: Caller,
+    JsonBody(body): JsonBody<CreateCollection>,
+) -> Result<Response, ApiError> {
+    if caller.bound_to().is_some() {
+        // Also where the name is free: a tenant does not learn which names others have.
+        return Err(ApiError::new(Code::ScopeMissing, "this needs a key to all collections")
+            .field("scope")
+            .allowed(["a key to all collections with the scope admin"]));
+    }
+    check_name("name", &body.name)?;
+    let settings = CollectionSettings {
+        quality_profile: body.quality_profile.map(profile_name),
+        match_threshold: body.match_threshold.map(Cosine::get),
+        retention_days: body.retention_days.map(days),
+    };
+    let store = caller.store();
+    let mut tx = store.begin().await?;
+    let collection = store.create_collection(tx.conn(), &body.name, &settings).await?;
+    let detail = json!({"name": collection.name});
+    caller.audit(&mut tx, Action::CreateCollection, collection.id, detail).await?;
+    tx.commit().await?;
+    let location = HeaderValue::from_str(&format!("/collections/{}", collection.name));
+    let location = location.map_err(ApiError::internal)?;
+    let view = CollectionView::from(collection);
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
+}

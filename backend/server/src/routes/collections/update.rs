@@ -1,0 +1,76 @@
+//! `PATCH /collections/{id}`
+use super::create::{days, profile_name};
+use super::view::{CollectionView, check_name, find};
+use crate::auth::Caller;
+use crate::extract::values::{Bounded, Cosine, given};
+use crate::extract::{Json as JsonBody, NameOrId};
+use crate::routes::faces::ProfileParam;
+use crate::{ApiError, Problem};
+use axum::Json;
+use serde::Deserialize;
+use serde_json::json;
+use store::audit::Action;
+use store::collections::CollectionSettings;
+use utoipa::ToSchema;
+
+/// What to change. What is left out stays; null is the service's own.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"match_threshold": 0.5, "retention_days": null}))]
+pub(super) struct UpdateCollection {
+    /// A new name; `default` keeps its own.
+    #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
+    name: Option<String>,
+    /// Demands that faces are judged by, from now on.
+    #[schema(inline, value_type = Option<ProfileParam>)]
+    #[serde(default, deserialize_with = "given")]
+    quality_profile: Option<Option<vision::Profile>>,
+    /// Similarity from which two faces count as one person.
+    #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
+    #[serde(default, deserialize_with = "given")]
+    match_threshold: Option<Option<Cosine>>,
+    /// Days after which images and faces are erased.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 36500)]
+    #[serde(default, deserialize_with = "given")]
+    retention_days: Option<Option<Bounded<1, 36500>>>,
+}
+
+/// Change a collection.
+#[utoipa::path(
+    patch, path = "/collections/{id}", operation_id = "update_collection", tag = "collections",
+    params(("id" = String, Path, description = "The collection's name or id")),
+    request_body = UpdateCollection,
+    responses(
+        (status = 200, description = "The collection as it is now", body = CollectionView),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The name is taken, or is not to be changed", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn update_collection(
+    caller: Caller,
+    which: NameOrId,
+    JsonBody(body): JsonBody<UpdateCollection>,
+) -> Result<Json<CollectionView>, ApiError> {
+    if let Some(name) = &body.name {
+        check_name("name", name)?;
+    }
+    let old = find(&caller, which).await?;
+    let settings = CollectionSettings {
+        quality_profile: body.quality_profile.map_or(old.quality_profile, |new| new.map(profile_name)),
+        match_threshold: body.match_threshold.map_or(old.match_threshold, |new| new.map(Cosine::get)),
+        retention_days: body.retention_days.map_or(old.retention_days, |new| new.map(days)),
+    };
+    let store = caller.store();
+    let mut tx = store.begin().await?;
+    let name = body.name.as_deref().unwrap_or(&old.name);
+    let new = store.update_collection(tx.conn(), old.id, name, &settings).await?;
+    let detail = json!({
+        "name": new.name, "quality_profile": new.quality_profile, "match_threshold": new.match_threshold,
+        "retention_days": new.retention_days,
+    });
+    caller.audit(&mut tx, Action::UpdateCollection, new.id, detail).await?;
+    tx.commit().await?;
+    Ok(Json(new.into()))
+}

@@ -1,0 +1,64 @@
+//! A collection as the API shows it, and the settings that callers choose.
+use crate::auth::Caller;
+use crate::extract::NameOrId;
+use crate::{ApiError, Code};
+use serde::Serialize;
+use store::collections::Collection;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// A collection.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CollectionView {
+    /// Its id.
+    id: Uuid,
+    /// Its unique name.
+    #[schema(example = "default")]
+    name: String,
+    /// Demands that faces are judged by: `off`, `standard`, `strict`; null is the service's own.
+    #[schema(example = "standard")]
+    quality_profile: Option<String>,
+    /// Similarity from which two faces count as one person; null is the embedding model's own.
+    match_threshold: Option<f32>,
+    /// Days after which images and faces are erased; null is never.
+    retention_days: Option<i32>,
+    /// When it was made.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+}
+
+impl From<Collection> for CollectionView {
+    fn from(row: Collection) -> Self {
+        Self {
+            id: row.id,
+            name: row.name,
+            quality_profile: row.quality_profile,
+            match_threshold: row.match_threshold,
+            retention_days: row.retention_days,
+            created_at: row.created_at,
+        }
+    }
+}
+
+/// The collection of a path, if the caller can reach it.
+pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection, ApiError> {
+    Ok(match which {
+        NameOrId::Id(id) => caller.store().collection_by_id(id).await?,
+        NameOrId::Name(name) => caller.store().collection(&name).await?,
+    })
+}
+
+/// Refuses what cannot be a collection's name. A name in the form of an id could be taken for another collection in a path.
+pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
+    let good = (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
+        && Uuid::parse_str(name).is_err();
+    if good {
+        return Ok(());
+    }
+    Err(ApiError::new(Code::InvalidField, format!("{field}: not a collection name"))
+        .field(field)
+        .value(name)
+        .allowed(["1 to 64 of a-z, 0-9, - and _, but not a UUID"]))
+}

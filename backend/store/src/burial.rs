@@ -1,0 +1,151 @@
+//! The end of a collection: out of reach at once, erased piece by piece.
+//!
+//! `bury_collection` takes a moment, whatever the size. Then `erase_some` is called until nothing is left; each call is a small transaction of
+//! its own that can be killed anywhere and done again.
+use crate::collections::DEFAULT_COLLECTION;
+use crate::erasure::{delete_images, unreferenced};
+use crate::{Store, StoreError};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Images per call: with their faces and pictures what a transaction can do in seconds on any blob store.
+const IMAGES: i64 = 200;
+/// Rows of the ledgers per call.
+const ROWS: i64 = 5_000;
+
+/// What a call erased.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Erased {
+    /// Rows of the piece: images (their faces not counted), or rows of one of the other tables.
+    pub rows: u64,
+    /// Blobs that no row needs any more. Delete them before the commit: killed in between, the rows are still there to do it again.
+    pub blobs: Vec<String>,
+    /// Whether the collection is gone, with this piece or already before.
+    pub done: bool,
+}
+
+impl Store {
+    /// Takes a collection out of reach: its name is free and its keys are gone. `default` has an empty successor with its name, its
+    /// settings and its keys.
+    ///
+    /// # Errors
+    /// `NotFound` for one that is not there, or deleted already.
+    pub async fn bury_collection(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+        let name: Option<String> = sqlx::query_scalar(
+            "select name from collections
+             where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for update",
+        )
+        .bind(id)
+        .bind(self.reach)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let name = name.ok_or_else(|| StoreError::not_found("collection", id))?;
+        // A name that is still free for others, and one that nobody could want.
+        sqlx::query("update collections set deleting_at = now(), name = $2 where id = $1")
+            .bind(id)
+            .bind(format!("deleting_{}", id.simple()))
+            .execute(&mut *conn)
+            .await?;
+        if name == DEFAULT_COLLECTION {
+            let successor = Uuid::now_v7();
+            sqlx::query(
+                "insert into collections (id, name, quality_profile, match_threshold, retention_days)
+                 select $2, $3, quality_profile, match_threshold, retention_days from collections where id = $1",
+            )
+            .bind(id)
+            .bind(successor)
+            .bind(&name)
+            .execute(&mut *conn)
+            .await?;
+            sqlx::query("update api_keys set collection_id = $2 where collection_id = $1")
+                .bind(id)
+                .bind(successor)
+                .execute(conn)
+                .await?;
+        } else {
+            sqlx::query("delete from api_keys where collection_id = $1").bind(id).execute(conn).await?;
+        }
+        Ok(())
+    }
+
+    /// Crawls of a buried collection that may still bring something: live ones, and those that promise a next run.
+    pub async fn restless_crawls(&self, collection: Uuid) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from crawls where collection_id = $1
+               and (state in ('running', 'paused') or next_run_at is not null) order by id",
+        )
+        .bind(collection)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Erases a part of a buried collection, and at last the collection. Its crawls must have been cancelled.
+    ///
+    /// # Errors
+    /// `Conflict` for a collection that is not buried, or in which a crawl runs.
+    pub async fn erase_some(&self, conn: &mut PgConnection, collection: Uuid) -> Result<Erased, StoreError> {
+        let buried: Option<bool> =
+            sqlx::query_scalar("select deleting_at is not null from collections where id = $1")
+                .bind(collection)
+                .fetch_optional(&mut *conn)
+                .await?;
+        match buried {
+            None => return Ok(Erased { done: true, ..Erased::default() }),
+            Some(false) => return Err(StoreError::Conflict("the collection has not been deleted".into())),
+            Some(true) => {}
+        }
+        let images: Vec<Uuid> =
+            sqlx::query_scalar("select id from images where collection_id = $1 order by id limit $2")
+                .bind(collection)
+                .bind(IMAGES)
+                .fetch_all(&mut *conn)
+                .await?;
+        if !images.is_empty() {
+            let (rows, keys) = delete_images(conn, &images).await?;
+            return Ok(Erased { rows, blobs: unreferenced(conn, keys).await?, done: false });
+        }
+        for part in PARTS {
+            let rows =
+                sqlx::query(part).bind(collection).bind(ROWS).execute(&mut *conn).await?.rows_affected();
+            if rows > 0 {
+                return Ok(Erased { rows, ..Erased::default() });
+            }
+        }
+        // Whoever is about to add something waits for this lock, and then finds the collection gone.
+        sqlx::query("select 1 from collections where id = $1 for update")
+            .bind(collection)
+            .execute(&mut *conn)
+            .await?;
+        let gone = sqlx::query(
+            "delete from collections where id = $1
+               and not exists (select 1 from images where collection_id = $1)
+               and not exists (select 1 from crawls where collection_id = $1)",
+        )
+        .bind(collection)
+        .execute(conn)
+        .await?;
+        let rows = gone.rows_affected();
+        Ok(Erased { rows, done: rows == 1, ..Erased::default() })
+    }
+}
+
+/// Everything but the images, each part before what it hangs on, so that no cascade has more than a few rows to follow. Crawls that
+/// run are left: they must be cancelled first.
+const PARTS: [&str; 7] = [
+    "delete from subjects where id in (select id from subjects where collection_id = $1 limit $2)",
+    "delete from suppressions where id in (select id from suppressions where collection_id = $1 limit $2)",
+    "delete from image_sources where id in (
+         select s.id from image_sources s join crawls r on r.id = s.crawl_id
+         where r.collection_id = $1 and r.finished_at is not null limit $2)",
+    "delete from image_urls where id in (
+         select u.id from image_urls u join crawls r on r.id = u.crawl_id
+         where r.collection_id = $1 and r.finished_at is not null limit $2)",
+    "delete from pages where id in (
+         select p.id from pages p join crawls r on r.id = p.crawl_id
+         where r.collection_id = $1 and r.finished_at is not null limit $2)",
+    "delete from crawl_directories where ctid = any(array(
+         select d.ctid from crawl_directories d join crawls r on r.id = d.crawl_id
+         where r.collection_id = $1 and r.finished_at is not null limit $2))",
+    "delete from crawls where id in (
+         select id from crawls where collection_id = $1 and finished_at is not null limit $2)",
+];
