@@ -22,6 +22,7 @@ Set-up:
   models       List, fetch and verify model packs; build TensorRT engines
   gpu          What runs on which device, and why; --test tries every device
   config       Check the configuration
+  keys         Make, list and revoke the keys of the API
   migrate      Bring the database schema up to date
   openapi      Print the OpenAPI document
   health       Ask a running service whether it is ready
@@ -38,6 +39,7 @@ Examples:
   facecrawl detect --draw faces.png group.jpg   Draw what was found
   facecrawl bench --operation pipeline --json - Images and faces per second on this machine
   facecrawl models fetch buffalo_l --accept-license
+  facecrawl keys create --collection default --scope analyze,read,search --expires 90d
 
 Exit status: 0 success, 1 failure, 2 wrong usage or configuration, 3 some inputs failed.
 Configuration: defaults < facecrawl.toml < .env < environment < flags; `facecrawl config check` shows what is in force.";
@@ -75,6 +77,8 @@ pub enum Command {
     Gpu(super::gpu::GpuArgs),
     /// Check the configuration
     Config(super::config::ConfigArgs),
+    /// Make, list and revoke the keys of the API
+    Keys(super::keys::KeysArgs),
     /// Bring the database schema up to date
     Migrate(super::migrate::MigrateArgs),
     /// Print the OpenAPI document

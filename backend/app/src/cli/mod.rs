@@ -7,6 +7,7 @@ mod detect;
 mod draw;
 mod gpu;
 mod health;
+mod keys;
 mod migrate;
 mod models;
 mod openapi;
@@ -113,6 +114,7 @@ async fn dispatch(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
         Command::Gpu(args) => gpu::run(settings, args).await,
         Command::Config(args) => config::run(&loaded, args),
         Command::Migrate(args) => migrate::run(settings, args).await,
+        Command::Keys(args) => keys::run(settings, args).await,
         Command::Openapi => openapi::run(),
         Command::Health(args) => health::run(settings, args).await,
     }

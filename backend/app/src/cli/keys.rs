@@ -1,0 +1,277 @@
+//! `keys create|list|revoke`.
+use super::{Exit, UsageError, output};
+use crate::config::Settings;
+use crate::service::{Database, Sharing};
+use clap::builder::PossibleValue;
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+use store::audit::{Action, AuditEntry};
+use store::collections::Collection;
+use store::keys::{ApiKey, NewKey, Scope};
+use store::{Store, StoreError};
+use time::format_description::well_known::Rfc3339;
+use time::{Duration, OffsetDateTime};
+use uuid::Uuid;
+
+/// Make, list and revoke the keys of the API
+#[derive(Args, Debug)]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    command: KeysCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeysCommand {
+    /// Make a key; it is printed once and cannot be shown again
+    Create(CreateArgs),
+    /// List the keys, those that work no more included
+    List {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a key for good; running services notice within seconds
+    Revoke {
+        /// Its id, as `keys list` shows it
+        id: Uuid,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("reach").required(true))]
+struct CreateArgs {
+    /// The collection that the key is bound to: for its holder there is no other
+    #[arg(long, short, group = "reach", value_name = "NAME")]
+    collection: Option<String>,
+    /// Every collection: for those who run the service
+    #[arg(long, group = "reach")]
+    all: bool,
+    /// What the key may do; several are separated by commas
+    #[arg(long, required = true, value_delimiter = ',', value_enum, value_name = "SCOPE")]
+    scope: Vec<ScopeArg>,
+    /// Who holds it, for people
+    #[arg(long, default_value = "unnamed")]
+    name: String,
+    /// When it stops working: 12h, 90d, 52w [default: never]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    expires: Option<Duration>,
+    /// Most requests a minute [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    requests_per_minute: Option<i32>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// A scope on the command line.
+#[derive(Clone, Copy, Debug)]
+struct ScopeArg(Scope);
+
+impl ValueEnum for ScopeArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [ScopeArg; Scope::ALL.len()] = {
+            let mut all = [ScopeArg(Scope::Read); Scope::ALL.len()];
+            let mut i = 0;
+            while i < all.len() {
+                all[i] = ScopeArg(Scope::ALL[i]);
+                i += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.as_str()).help(self.0.meaning()))
+    }
+}
+
+/// `12h`, `90d`, `52w`.
+fn span(text: &str) -> Result<Duration, String> {
+    const ALLOWED: &str = "a whole number with h, d or w, up to 100 years: 12h, 90d, 52w";
+    let unit = match text.chars().last() {
+        Some('h') => Duration::HOUR,
+        Some('d') => Duration::DAY,
+        Some('w') => Duration::WEEK,
+        _ => return Err(ALLOWED.into()),
+    };
+    let number = text[..text.len() - 1].parse::<i32>().ok().filter(|number| *number > 0);
+    let span = number.and_then(|number| unit.checked_mul(number));
+    span.filter(|span| *span <= Duration::DAY * 36_525).ok_or_else(|| ALLOWED.into())
+}
+
+pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<Exit> {
+    let database = Database::open(settings, Sharing::Join).await?;
+    let done = async {
+        database.migrate().await?;
+        match args.command {
+            KeysCommand::Create(args) => create(&database.store, args).await,
+            KeysCommand::List { json } => list(&database.store, json).await,
+            KeysCommand::Revoke { id, json } => revoke(&database.store, id, json).await,
+        }
+    }
+    .await;
+    database.close().await;
+    done
+}
+
+async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
+    let collection = match &args.collection {
+        Some(name) => Some(find(store, name).await?),
+        None => None,
+    };
+    let mut scopes: Vec<Scope> = args.scope.iter().map(|scope| scope.0).collect();
+    scopes.sort_unstable();
+    scopes.dedup();
+    let new = NewKey {
+        collection_id: collection.as_ref().map(|collection| collection.id),
+        name: args.name,
+        scopes,
+        requests_per_minute: args.requests_per_minute,
+        expires_at: args.expires.map(|span| OffsetDateTime::now_utc() + span),
+    };
+    let mut tx = store.begin().await?;
+    let (made, key) = match store.create_key(tx.conn(), &new).await {
+        Err(StoreError::Invalid(sentence)) => return Err(UsageError(sentence).into()),
+        made => made?,
+    };
+    store.audit(tx.conn(), &record(Action::CreateKey, &made)).await?;
+    tx.commit().await?;
+    if args.json {
+        let mut shown = view(&made);
+        shown["key"] = json!(key);
+        output::json(&shown)?;
+        return Ok(Exit::Success);
+    }
+    // The key alone on stdout, so that a script can take it; what is said of it goes to people.
+    output::line(key)?;
+    eprintln!(
+        "This is the only time that the key is shown. Key {} of {}: {}",
+        made.id,
+        made.collection.as_deref().map_or("all collections".into(), |name| format!("the collection {name}")),
+        joined(&made.scopes)
+    );
+    Ok(Exit::Success)
+}
+
+/// A collection that is there; a name that is not is answered with those that are.
+async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
+    match store.collection(name).await {
+        Err(StoreError::NotFound { .. }) => {
+            let names: Vec<String> = store.collections().await?.into_iter().map(|one| one.name).collect();
+            let sentence = format!(
+                "there is no collection {name:?}; allowed: {} (POST /collections makes another)",
+                names.join(", ")
+            );
+            Err(UsageError(sentence).into())
+        }
+        found => Ok(found?),
+    }
+}
+
+async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
+    let keys = store.keys().await?;
+    if json {
+        output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))?;
+        return Ok(Exit::Success);
+    }
+    let mut table =
+        output::table(["Id", "Key", "Name", "Collection", "Scopes", "Per minute", "Last used", "State"]);
+    for key in &keys {
+        table.add_row([
+            key.id.to_string(),
+            format!("{}…", key.prefix),
+            key.name.clone(),
+            key.collection.clone().unwrap_or_else(|| "all".into()),
+            joined(&key.scopes),
+            key.requests_per_minute.map_or_else(|| "any".into(), |rate| rate.to_string()),
+            key.last_used_at.map_or_else(|| "never".into(), at),
+            state(key),
+        ]);
+    }
+    output::line(table)?;
+    Ok(Exit::Success)
+}
+
+async fn revoke(store: &Store, id: Uuid, json: bool) -> anyhow::Result<Exit> {
+    let mut tx = store.begin().await?;
+    let key = match store.revoke_key(tx.conn(), id).await {
+        Err(StoreError::NotFound { .. }) => {
+            return Err(UsageError(format!("there is no key {id}; `facecrawl keys list` shows them")).into());
+        }
+        key => key?,
+    };
+    store.audit(tx.conn(), &record(Action::RevokeKey, &key)).await?;
+    tx.commit().await?;
+    if json {
+        output::json(&view(&key))?;
+    } else {
+        output::line(format!("{} ({}…): {}", key.id, key.prefix, state(&key)))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn record(action: Action, key: &ApiKey) -> AuditEntry<'static> {
+    AuditEntry {
+        action,
+        collection_id: key.collection_id,
+        key_id: None,
+        request_id: None,
+        detail: json!({ "key_id": key.id, "scopes": names(&key.scopes) }),
+    }
+}
+
+fn names(scopes: &[Scope]) -> Vec<&'static str> {
+    scopes.iter().map(|scope| scope.as_str()).collect()
+}
+
+fn joined(scopes: &[Scope]) -> String {
+    names(scopes).join(", ")
+}
+
+fn at(time: OffsetDateTime) -> String {
+    let time = time.replace_nanosecond(0).unwrap_or(time);
+    time.format(&Rfc3339).unwrap_or_default()
+}
+
+fn state(key: &ApiKey) -> String {
+    match (key.revoked_at, key.expires_at) {
+        (Some(time), _) => format!("revoked {}", at(time)),
+        (None, Some(time)) if time <= OffsetDateTime::now_utc() => format!("expired {}", at(time)),
+        (None, Some(time)) => format!("until {}", at(time)),
+        (None, None) => "works".into(),
+    }
+}
+
+fn view(key: &ApiKey) -> Value {
+    json!({
+        "id": key.id,
+        "prefix": key.prefix,
+        "name": key.name,
+        "collection": key.collection,
+        "scopes": names(&key.scopes),
+        "requests_per_minute": key.requests_per_minute,
+        "created_at": at(key.created_at),
+        "last_used_at": key.last_used_at.map(at),
+        "expires_at": key.expires_at.map(at),
+        "revoked_at": key.revoked_at.map(at),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_a_number_and_a_unit() {
+        assert_eq!(span("12h"), Ok(Duration::hours(12)));
+        assert_eq!(span("90d"), Ok(Duration::days(90)));
+        assert_eq!(span("52w"), Ok(Duration::days(364)));
+        for wrong in ["", "d", "90", "-1d", "0d", "1.5d", "90 d", "9999999999d", "50000d", "1ä", "90m"] {
+            assert!(span(wrong).is_err_and(|text| text.contains("90d")), "{wrong}");
+        }
+    }
+}
