@@ -13,3 +13,4 @@ mod jobs;
 mod openapi;
 mod problems;
 mod system;
+mod tenants;

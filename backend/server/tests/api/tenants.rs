@@ -1,0 +1,229 @@
+//! No way from one collection into another: every operation of the API is tried with a key to one and the ids of the other.
+use crate::support::keys::{guarded, tenant_scopes};
+use crate::support::site::Site;
+use crate::support::{App, json_of, ok, pictures};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// What a stranger could have guessed, or what is nobody's.
+#[derive(Clone, Debug)]
+struct Names {
+    collection: String,
+    collection_id: String,
+    key: String,
+    /// A crawl that has ended, one that is paused, one that runs.
+    crawls: [String; 3],
+    image: String,
+    face: String,
+}
+
+impl Names {
+    fn of_nobody() -> Self {
+        let id = || Uuid::now_v7().to_string();
+        Self {
+            collection: "nobodys".into(),
+            collection_id: id(),
+            key: id(),
+            crawls: [id(), id(), id()],
+            image: id(),
+            face: id(),
+        }
+    }
+
+    fn all(&self) -> Vec<&str> {
+        let [a, b, c] = &self.crawls;
+        [&self.collection, &self.collection_id, &self.key, a, b, c, &self.image, &self.face]
+            .map(String::as_str)
+            .to_vec()
+    }
+
+    /// A text in which these names are no more to be told from others.
+    fn anonymous(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (index, name) in self.all().into_iter().enumerate() {
+            text = text.replace(name, &format!("<{index}>"));
+            if let Ok(id) = Uuid::parse_str(name) {
+                text = text.replace(&URL_SAFE_NO_PAD.encode(id), &format!("<cursor {index}>"));
+            }
+        }
+        text
+    }
+}
+
+/// A request: what follows the operation's path, and a body.
+type Try = (String, Option<Value>);
+
+/// Every way to name something of another's to an operation.
+fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<Try> {
+    let Names { collection, collection_id, key, crawls, image, face } = names;
+    let at = |id: &str| path.replace("{id}", id);
+    let get = |query: String| (format!("{path}?{query}"), None);
+    let picture = json!({"image_base64": STANDARD.encode(pictures::drawn(64, 64))});
+    let picture_in = |body: Value| vec![(format!("{path}?collection={collection}"), Some(body))];
+    let of_crawls = |tail: &str| crawls.iter().map(|id| (format!("{}{tail}", at(id)), None)).collect();
+    let body = |body: Value| (path.to_owned(), Some(body));
+    match operation {
+        // Nothing to name.
+        "health_live" | "health_ready" | "get_openapi" | "get_gpu" | "get_metrics" | "list_collections" => {
+            vec![(path.to_owned(), None)]
+        }
+        "detect_faces" | "report_quality" => picture_in(picture),
+        "detect_faces_batch" => picture_in(json!({"images": [picture]})),
+        "compare_faces" => picture_in(json!({"a": picture, "b": picture})),
+        "enhance_image" => vec![body(picture)],
+        "create_collection" => vec![body(json!({"name": collection}))],
+        "get_collection" | "delete_collection" => vec![(at(collection), None), (at(collection_id), None)],
+        "update_collection" => [collection, collection_id]
+            .map(|name| (at(name), Some(json!({"match_threshold": -1.0, "retention_days": 1}))))
+            .to_vec(),
+        "list_crawls" => {
+            vec![get(format!("collection={collection}")), get(format!("series_id={}", crawls[0]))]
+        }
+        "create_crawl" => vec![body(json!({"seeds": ["http://127.0.0.1:1/"], "collection": collection}))],
+        "get_crawl" | "follow_crawl" | "pause_crawl" | "resume_crawl" | "cancel_crawl" => of_crawls(""),
+        "delete_crawl" => of_crawls("?with_images=true"),
+        "export_crawl" => of_crawls("?format=csv&embeddings=true"),
+        "list_images" => {
+            vec![get(format!("collection={collection}")), get(format!("crawl_id={}", crawls[0]))]
+        }
+        "get_image" | "delete_image" | "get_image_thumbnail" => vec![(at(image), None)],
+        "list_faces" => vec![
+            get(format!("collection={collection}")),
+            get(format!("crawl_id={}", crawls[0])),
+            get(format!("image_id={image}")),
+        ],
+        "get_face" | "delete_face" => vec![(at(face), None)],
+        "get_face_crop" => ["crop", "chip"].map(|kind| (format!("{}?kind={kind}", at(face)), None)).to_vec(),
+        "search_faces" => vec![
+            body(json!({"face_id": face})),
+            body(json!({"face_id": face, "collection": "ours"})),
+            body(json!({"face_id": face, "collection": collection})),
+            body(json!({"embedding": embedding, "collection": collection})),
+            body(json!({"embedding": embedding, "threshold": -1.0, "exact": true, "crawl_id": crawls[0]})),
+        ],
+        "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
+        "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
+        "retry_job" => vec![(at(&crawls[2]), None)],
+        other => panic!("say here how a stranger could name another's things to `{other}`"),
+    }
+}
+
+/// Requests that name nothing, whose answers differ from time to time, and that must show nothing all the same.
+fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
+    let cursor = |id: &str| URL_SAFE_NO_PAD.encode(Uuid::parse_str(id).unwrap());
+    let mut looks: Vec<(Method, Try)> = ["/collections", "/crawls", "/images", "/faces", "/audit"]
+        .map(|path| (Method::GET, (path.to_owned(), None)))
+        .to_vec();
+    for (path, id) in [("/crawls", &names.crawls[2]), ("/images", &names.image), ("/faces", &names.face)] {
+        looks.push((Method::GET, (format!("{path}?cursor={}", cursor(id)), None)));
+    }
+    let search = json!({"embedding": embedding, "threshold": -1.0, "limit": 1000});
+    looks.push((Method::POST, ("/faces/search".into(), Some(search))));
+    looks
+}
+
+/// Everything that a tenant has, as it sees it.
+async fn inventory(app: &App, key: &str) -> Vec<Value> {
+    let mut all = Vec::new();
+    for path in ["/collections", "/crawls", "/images", "/faces"] {
+        all.push(ok(app.ask(key, Method::GET, path, None).await).await);
+    }
+    all
+}
+
+async fn answer(app: &App, key: &str, method: &Method, (path, body): &Try) -> (StatusCode, String) {
+    let response = app.ask(key, method.clone(), path, body.as_ref()).await;
+    let request_id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let status = response.status();
+    (status, response.text().await.unwrap().replace(&request_id, "<request>"))
+}
+
+/// Fills a collection: a crawl that has ended, one that is paused and one that waits for a picture.
+async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
+    let ended = app.crawl_as(key, None, &site.page()).await;
+    assert!(ended["counts"]["faces"].as_i64().unwrap() > 0, "{ended}");
+    let begin = async || {
+        let body = json!({"seeds": [format!("{}/held", site.url)], "delay_ms": 0});
+        let crawl =
+            json_of(app.ask(key, Method::POST, "/crawls", Some(&body)).await, StatusCode::CREATED).await;
+        site.asked.notified().await;
+        crawl["id"].as_str().unwrap().to_owned()
+    };
+    let paused = begin().await;
+    ok(app.ask(key, Method::POST, &format!("/crawls/{paused}/pause"), None).await).await;
+    [ended["id"].as_str().unwrap().to_owned(), paused, begin().await]
+}
+
+#[tokio::test]
+async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (ours_site, site) = (Site::with(&["obama_small.jpg"]).await, Site::with(&["two_people.jpg"]).await);
+    let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
+    let (their_key, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
+    app.crawl_as(&ours, None, &ours_site.page()).await;
+    let crawls = fill(&app, &theirs, &site).await;
+    let face = ok(app.ask(&theirs, Method::GET, "/faces", None).await).await["faces"][0].clone();
+    let real = Names {
+        collection: "theirs".into(),
+        collection_id: their_key.collection_id.unwrap().to_string(),
+        key: their_key.id.to_string(),
+        image: face["image_id"].as_str().unwrap().to_owned(),
+        face: face["id"].as_str().unwrap().to_owned(),
+        crawls,
+    };
+    let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);
+    let (_, lines) = answer(&app, &theirs, &Method::GET, &(export, None)).await;
+    let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let embedding: Vec<f32> = serde_json::from_value(line["faces"][0]["embedding"].clone()).unwrap();
+    // So that there is something in their audit log.
+    ok(app.ask(&theirs, Method::POST, "/faces/search", Some(&json!({"face_id": real.face}))).await).await;
+    let before = inventory(&app, &theirs).await;
+
+    for (method, look) in looks(&real, &embedding) {
+        let (status, text) = answer(&app, &ours, &method, &look).await;
+        assert_eq!(status, StatusCode::OK, "{look:?}: {text}");
+        for name in real.all() {
+            assert!(!text.contains(name), "{look:?} shows {name}: {text}");
+        }
+        assert!(!text.contains(&site.url), "{look:?}: {text}");
+    }
+
+    let nobodys = Names::of_nobody();
+    let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
+    let mut tried = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let id = operation["operationId"].as_str().unwrap();
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let pairs =
+                tries(id, path, &real, &embedding).into_iter().zip(tries(id, path, &nobodys, &embedding));
+            for (theirs, nobody) in pairs {
+                let (status, text) = answer(&app, &ours, &method, &theirs).await;
+                let (other_status, other_text) = answer(&app, &ours, &method, &nobody).await;
+                let place = format!("{method} {} {:?}", theirs.0, theirs.1);
+                // What is another's is answered as what is nobody's: not even that it exists can be told.
+                assert_eq!(status, other_status, "{place}: {text}\n{other_text}");
+                assert_eq!(real.anonymous(&text), nobodys.anonymous(&other_text), "{place}");
+                assert!(!text.contains(&site.url), "{place}: {text}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 50, "{tried}");
+    // The ids were good: their owner sees all of it, and nothing of it has changed.
+    assert_eq!(inventory(&app, &theirs).await, before);
+    for path in [
+        "/collections/theirs".into(),
+        format!("/faces/{}/crop", real.face),
+        format!("/images/{}", real.image),
+    ] {
+        assert_eq!(app.ask(&theirs, Method::GET, &path, None).await.status(), StatusCode::OK, "{path}");
+    }
+    let states: Vec<&Value> =
+        before[1]["crawls"].as_array().unwrap().iter().map(|crawl| &crawl["state"]).collect();
+    assert_eq!(states, ["running", "paused", "completed"]);
+    site.release.notify_waiters();
+}
