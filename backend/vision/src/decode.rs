@@ -4,6 +4,8 @@
 //! before anything is allocated for it. What comes out is 8-bit RGB, upright (EXIF orientation applied), with alpha
 //! composed on white, as a browser would show the picture on a blank page. Colour profiles are not applied.
 
+#[cfg(any(feature = "avif", feature = "heic"))]
+mod heif;
 mod jpeg;
 mod raster;
 mod sniff;
@@ -44,8 +46,10 @@ pub enum Format {
     Gif,
     /// Windows bitmap.
     Bmp,
-    /// AVIF, where built.
+    /// AVIF, with the Cargo feature `avif`.
     Avif,
+    /// HEIC and other HEIF, with the Cargo feature `heic`.
+    Heic,
 }
 
 /// A decoded, upright image.
@@ -61,11 +65,16 @@ pub struct Decoded {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Nothing known starts like this.
-    #[error("the content is not an image of a supported format (jpeg, png, webp, gif, bmp)")]
+    #[error("the content is not an image of a supported format ({})", formats())]
     NotAnImage,
-    /// Known, but not built in.
-    #[error("{0} images are not supported by this build")]
-    Unsupported(&'static str),
+    /// Known, but nothing here can read it.
+    #[error("{format} images are not supported: {reason}")]
+    Unsupported {
+        /// Its format.
+        format: &'static str,
+        /// What is missing.
+        reason: String,
+    },
     /// Longer than `Limits::max_bytes`.
     #[error("the image has {bytes} bytes; at most {limit} are accepted")]
     TooManyBytes {
@@ -103,7 +112,7 @@ impl DecodeError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotAnImage => "not_an_image",
-            Self::Unsupported(_) => "unsupported_format",
+            Self::Unsupported { .. } => "unsupported_format",
             Self::TooManyBytes { .. } => "too_many_bytes",
             Self::TooLarge { .. } => "image_too_large",
             Self::Corrupt { .. } => "corrupt_image",
@@ -113,22 +122,30 @@ impl DecodeError {
 
 /// Decodes `bytes` into an upright RGB frame.
 ///
+/// A format that the build has no decoder for ([`Format::in_build`]) is [`DecodeError::Unsupported`].
+///
 /// A JPEG whose end is missing gives the part that is there as long as at least a tenth of its rows could be decoded:
-/// the rest is mid grey in a baseline file, while a progressive one is coarser as a whole. Every other damage is [`DecodeError::Corrupt`]. Never panics: a panic inside a decoder is
-/// caught and reported as `Corrupt`.
+/// the rest is mid grey in a baseline file, while a progressive one is coarser as a whole. Every other damage is [`DecodeError::Corrupt`].
+/// Never panics: a panic inside a decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     if bytes.len() > limits.max_bytes {
         return Err(DecodeError::TooManyBytes { bytes: bytes.len(), limit: limits.max_bytes });
     }
     let Some(format) = Format::sniff(bytes) else {
-        return Err(
-            sniff::known_but_not_built(bytes).map_or(DecodeError::NotAnImage, DecodeError::Unsupported)
-        );
+        return Err(sniff::known_only_by_name(bytes)
+            .map_or(DecodeError::NotAnImage, |name| unsupported(name, "there is no decoder for them")));
     };
+    if !format.in_build() {
+        return Err(unsupported(
+            format.name(),
+            format_args!("this program was built without the Cargo feature `{}`", format.name()),
+        ));
+    }
     let decoded = catch_unwind(AssertUnwindSafe(|| match format {
         Format::Jpeg => jpeg::decode(bytes, limits),
-        Format::Avif => Err(DecodeError::Unsupported("avif")),
-        Format::Png | Format::Webp | Format::Gif | Format::Bmp => raster::decode(format, bytes, limits),
+        #[cfg(any(feature = "avif", feature = "heic"))]
+        Format::Avif | Format::Heic => heif::decode(format, bytes, limits),
+        _ => raster::decode(format, bytes, limits),
     }));
     let (frame, orientation) = decoded.unwrap_or_else(|_| Err(corrupt(format, "the decoder gave up")))?;
     Ok(Decoded { frame: upright(frame, orientation), format })
@@ -144,6 +161,17 @@ impl Limits {
         }
         Ok(())
     }
+}
+
+fn unsupported(format: &'static str, reason: impl std::fmt::Display) -> DecodeError {
+    DecodeError::Unsupported { format, reason: reason.to_string() }
+}
+
+/// The names of the formats that this build reads.
+fn formats() -> String {
+    let names: Vec<&str> =
+        Format::ALL.into_iter().filter(|format| format.in_build()).map(Format::name).collect();
+    names.join(", ")
 }
 
 fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {

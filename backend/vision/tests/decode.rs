@@ -1,6 +1,10 @@
 //! Decoding of every kind of file that the crate claims to read, and refusal of the rest.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[cfg(any(feature = "avif", feature = "heic"))]
+#[path = "decode/heif.rs"]
+mod heif;
+
 use std::path::Path;
 use vision::{DecodeError, Format, Frame, Limits, decode, encode};
 
@@ -202,13 +206,40 @@ fn what_is_no_picture_is_named_so() {
     for bytes in not_images {
         assert_eq!(read(bytes).unwrap_err(), DecodeError::NotAnImage, "{bytes:?}");
     }
-    let heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic";
-    assert_eq!(read(heic).unwrap_err(), DecodeError::Unsupported("heic"));
-    let avif = b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf";
-    assert_eq!(Format::sniff(avif), Some(Format::Avif));
-    assert_eq!(read(avif).unwrap_err(), DecodeError::Unsupported("avif"));
-    assert_eq!(read(b"II*\0\x08\0\0\0").unwrap_err(), DecodeError::Unsupported("tiff"));
+    let tiff = read(b"II*\0\x08\0\0\0").unwrap_err();
+    assert!(matches!(tiff, DecodeError::Unsupported { format: "tiff", .. }), "{tiff}");
     assert_eq!(read(b"\xff\x0a\0\0").unwrap_err().code(), "unsupported_format");
+}
+
+/// A head of the family's container; whether there is a decoder behind it is a matter of the build.
+#[test]
+fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
+    for (head, format) in [
+        (&b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf"[..], Format::Avif),
+        (b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf", Format::Avif),
+        (b"\0\0\0\x18ftypavis\0\0\0\0msf1avis", Format::Avif),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", Format::Heic),
+        (b"\0\0\0\x18ftypmif1\0\0\0\0mif1heix", Format::Heic),
+        (b"\0\0\0\x14ftypmsf1\0\0\0\0hevc", Format::Heic),
+    ] {
+        assert_eq!(Format::sniff(head), Some(format), "{head:?}");
+        let error = read(head).unwrap_err();
+        if format.in_build() {
+            assert_eq!(error.code(), "corrupt_image", "{error}");
+        } else {
+            assert_eq!(error.code(), "unsupported_format", "{error}");
+            let named = format!("{} images are not supported", format.name());
+            let feature = format!("Cargo feature `{}`", format.name());
+            let text = error.to_string();
+            assert!(text.contains(&named) && text.contains(&feature), "{text}");
+        }
+    }
+    // The minor version is no brand, and a film is no picture.
+    assert_eq!(Format::sniff(b"\0\0\0\x14ftypisom\0\0\x02\0mp42"), None);
+    assert_eq!(Format::sniff(b"\0\0\0\x14ftypisomavifmp42"), None);
+    let listed = read(b"no picture").unwrap_err().to_string();
+    assert!(listed.contains("jpeg, png, webp, gif, bmp"), "{listed}");
+    assert_eq!(listed.contains("avif"), Format::Avif.in_build(), "{listed}");
 }
 
 #[test]

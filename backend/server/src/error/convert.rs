@@ -12,7 +12,7 @@ impl From<DecodeError> for ApiError {
     fn from(error: DecodeError) -> Self {
         let code = match &error {
             DecodeError::NotAnImage => Code::NotAnImage,
-            DecodeError::Unsupported(_) => Code::UnsupportedFormat,
+            DecodeError::Unsupported { .. } => Code::UnsupportedFormat,
             DecodeError::TooManyBytes { .. } => Code::TooManyBytes,
             DecodeError::TooLarge { .. } => Code::ImageTooLarge,
             DecodeError::Corrupt { .. } => Code::CorruptImage,

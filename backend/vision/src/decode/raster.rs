@@ -32,7 +32,9 @@ pub(super) fn decode(
         }
         Format::Gif => read(GifDecoder::new(input).map_err(failed)?, format, limits, allowed),
         Format::Bmp => read(BmpDecoder::new(input).map_err(failed)?, format, limits, allowed),
-        Format::Jpeg | Format::Avif => Err(DecodeError::Unsupported(format.name())),
+        Format::Jpeg | Format::Avif | Format::Heic => {
+            Err(super::unsupported(format.name(), "another decoder reads them"))
+        }
     }
 }
 
@@ -95,7 +97,7 @@ fn to_8_bits(value: u16) -> u8 {
     ((u32::from(value) + 128) / 257) as u8
 }
 
-fn on_white(value: u8, alpha: u8) -> u8 {
+pub(super) fn on_white(value: u8, alpha: u8) -> u8 {
     let (value, alpha) = (u32::from(value), u32::from(alpha));
     ((value * alpha + 255 * (255 - alpha) + 127) / 255) as u8
 }

@@ -5,7 +5,24 @@ use super::Format;
 /// Sizes of the Windows and OS/2 bitmap headers that exist; they keep a text that starts with "BM" from being a bitmap.
 const BMP_HEADER_SIZES: [u32; 8] = [12, 16, 40, 52, 56, 64, 108, 124];
 
+/// Brands of HEVC pictures and sequences, and of HEIF as such (ISO/IEC 23008-12).
+const HEIF: [&[u8; 4]; 10] =
+    [b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"];
+
 impl Format {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Jpeg, Self::Png, Self::Webp, Self::Gif, Self::Bmp, Self::Avif, Self::Heic];
+
+    /// Whether this build has a decoder for it.
+    pub fn in_build(self) -> bool {
+        match self {
+            Self::Avif => cfg!(feature = "avif"),
+            Self::Heic => cfg!(feature = "heic"),
+            Self::Jpeg | Self::Png | Self::Webp | Self::Gif | Self::Bmp => true,
+        }
+    }
+
     /// Tells the format from the content alone; `None` for anything that [`super::decode`] has no name for.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
@@ -20,6 +37,8 @@ impl Format {
             Some(Self::Bmp)
         } else if brands(bytes).any(|brand| brand == b"avif" || brand == b"avis") {
             Some(Self::Avif)
+        } else if brands(bytes).any(|brand| HEIF.iter().any(|known| *known == brand)) {
+            Some(Self::Heic)
         } else {
             None
         }
@@ -34,6 +53,7 @@ impl Format {
             Self::Gif => "image/gif",
             Self::Bmp => "image/bmp",
             Self::Avif => "image/avif",
+            Self::Heic => "image/heic",
         }
     }
 
@@ -46,16 +66,14 @@ impl Format {
             Self::Gif => "gif",
             Self::Bmp => "bmp",
             Self::Avif => "avif",
+            Self::Heic => "heic",
         }
     }
 }
 
 /// The name of a picture format that we recognise only to say that we cannot read it.
-pub(super) fn known_but_not_built(bytes: &[u8]) -> Option<&'static str> {
-    const HEIC: [&[u8]; 8] = [b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"];
-    if brands(bytes).any(|brand| HEIC.contains(&brand)) {
-        Some("heic")
-    } else if bytes.starts_with(b"II*\0") || bytes.starts_with(b"MM\0*") {
+pub(super) fn known_only_by_name(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.starts_with(b"II*\0") || bytes.starts_with(b"MM\0*") {
         Some("tiff")
     } else if bytes.starts_with(&[0xFF, 0x0A]) || bytes.starts_with(b"\0\0\0\x0cJXL \r\n\x87\n") {
         Some("jpeg xl")

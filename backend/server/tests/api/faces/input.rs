@@ -4,6 +4,7 @@ use crate::support::site::Site;
 use crate::support::{App, Options, field, ok, problem};
 use serde_json::{Value, json};
 use server::Config;
+use vision::Format;
 
 /// The shell's `base64`, without depending on the encoder under test.
 fn base64(bytes: &[u8]) -> String {
@@ -50,10 +51,13 @@ async fn every_way_to_pass_a_picture_gives_the_same_answer() {
 async fn content_that_is_no_usable_image_is_told_apart() {
     let Some(app) = App::spawn().await else { return };
     let jpeg = photo("obama_small.jpg");
+    // Only its head is there: a build that reads the format finds nothing behind it.
+    let (status, code) =
+        if Format::Avif.in_build() { (422, "corrupt_image") } else { (415, "unsupported_format") };
     for (what, bytes, status, code) in [
         ("text", b"hello, this is no picture at all".to_vec(), 415, "not_an_image"),
         ("html", b"<!doctype html><title>404</title>".to_vec(), 415, "not_an_image"),
-        ("avif", avif(), 415, "unsupported_format"),
+        ("avif", avif(), status, code),
         ("the head of a jpeg", truncated(&jpeg), 422, "corrupt_image"),
         ("the head of a png", truncated(&drawn(300, 200)), 422, "corrupt_image"),
         ("enormous", enormous(), 413, "image_too_large"),

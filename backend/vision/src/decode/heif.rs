@@ -1,0 +1,107 @@
+//! AVIF and HEIC through the system's libheif, brought to 8-bit RGB.
+//!
+//! The container's own turns, mirrors and crops (`irot`, `imir`, `clap`) belong to the picture and are applied by the library. An EXIF
+//! orientation beside them only repeats what they say, so it is not looked at, as in browsers.
+
+use super::raster::on_white;
+use super::{DecodeError, Format, Limits, corrupt, unsupported};
+use crate::Frame;
+use image::metadata::Orientation;
+use libheif_rs::{
+    ColorSpace, DecodingOptions, HeifContext, HeifError, HeifErrorCode, ImageHandle, LibHeif, RgbChroma,
+    SecurityLimits,
+};
+use std::sync::LazyLock;
+
+/// Kept for the life of the process: with the last guard the library would unload its decoders.
+static LIBRARY: LazyLock<LibHeif> = LazyLock::new(LibHeif::new);
+
+/// Side of the largest block of HEVC in pixels; AV1's may be twice that, but its frames have the size of the picture.
+const BLOCK: u32 = 64;
+
+pub(super) fn decode(
+    format: Format,
+    bytes: &[u8],
+    limits: &Limits,
+) -> Result<(Frame, Orientation), DecodeError> {
+    let library = &*LIBRARY;
+    let failed = |error: HeifError| match error.code {
+        HeifErrorCode::UnsupportedFeature | HeifErrorCode::UnsupportedFileType => {
+            unsupported(format.name(), error.message)
+        }
+        _ => corrupt(format, error.message),
+    };
+    let mut context: HeifContext<'_> = HeifContext::new().map_err(failed)?;
+    // Reading the container makes no room for pixels; a size over the limits is refused below, by its name.
+    context.set_security_limits(&security(0)).map_err(failed)?;
+    // The caller's thread is one of a bounded few, and it is the one that does the work.
+    context.set_max_decoding_threads(0);
+    context.read_bytes(bytes).map_err(failed)?;
+    let picture = context.primary_image_handle().map_err(failed)?;
+    // The size that is shown first: the room for padding follows it.
+    limits.check(picture.width(), picture.height())?;
+    let room = room(&picture, limits);
+    check_coded(&picture, limits, &room)?;
+    context.set_security_limits(&security(room.max_pixels)).map_err(failed)?;
+
+    let alpha = picture.has_alpha_channel();
+    let chroma = if alpha { RgbChroma::Rgba } else { RgbChroma::Rgb };
+    let mut options = DecodingOptions::new().ok_or_else(|| corrupt(format, "there is no memory for it"))?;
+    options.set_convert_hdr_to_8bit(true);
+    let decoded = library.decode(&picture, ColorSpace::Rgb(chroma), Some(options)).map_err(failed)?;
+    let planes = decoded.planes();
+    let plane = planes.interleaved.ok_or_else(|| corrupt(format, "it has no pixels"))?;
+    limits.check(plane.width, plane.height)?;
+    let row = plane.width as usize * if alpha { 4 } else { 3 };
+    let rows = plane.data.chunks(plane.stride.max(1)).take(plane.height as usize);
+    let mut pixels = Vec::with_capacity(plane.width as usize * plane.height as usize * 3);
+    for line in rows {
+        let line = line.get(..row).ok_or_else(|| corrupt(format, "its rows are too short"))?;
+        if alpha {
+            compose(line, picture.is_premultiplied_alpha(), &mut pixels);
+        } else {
+            pixels.extend_from_slice(line);
+        }
+    }
+    let frame = Frame::new(plane.width, plane.height, pixels);
+    Ok((frame.ok_or_else(|| corrupt(format, "it has no pixels"))?, Orientation::NoTransforms))
+}
+
+/// The library's own limits, with this one on the pixels of a picture; 0 is none.
+fn security(max_pixels: u64) -> SecurityLimits {
+    let mut security = SecurityLimits::new();
+    security.set_max_image_size_pixels(max_pixels);
+    security
+}
+
+/// Limits on the picture as it is coded, before turns and crops: a little more than those on what is shown, to fill the codec's blocks.
+fn room(picture: &ImageHandle, limits: &Limits) -> Limits {
+    let padding = BLOCK * (picture.width() + picture.height() + BLOCK);
+    Limits {
+        max_pixels: limits.max_pixels.saturating_add(u64::from(padding)),
+        max_side: limits.max_side.saturating_add(BLOCK),
+        ..*limits
+    }
+}
+
+/// The size that the container gives the coded picture. What is coded may still be larger in a file that
+/// lies; that is for the library to refuse.
+fn check_coded(picture: &ImageHandle, limits: &Limits, room: &Limits) -> Result<(), DecodeError> {
+    let [width, height] =
+        [picture.ispe_width(), picture.ispe_height()].map(|side| u32::try_from(side).unwrap_or(u32::MAX));
+    match room.check(width, height) {
+        Ok(()) => Ok(()),
+        Err(_) => limits.check(width, height),
+    }
+}
+
+/// A row of RGBA on white.
+fn compose(line: &[u8], premultiplied: bool, pixels: &mut Vec<u8>) {
+    for [r, g, b, alpha] in line.as_chunks::<4>().0 {
+        let shown = |value: u8| match premultiplied {
+            true => value.saturating_add(255 - alpha),
+            false => on_white(value, *alpha),
+        };
+        pixels.extend([*r, *g, *b].map(shown));
+    }
+}
