@@ -245,3 +245,37 @@ async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
     assert!(server.requests().is_empty());
     ModelStore { accept_license: true, ..store }.prepare(&pack).await.unwrap();
 }
+
+/// A manifest with a model for everyone, and an optional quality model of `content` beside it.
+fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
+    let mut quality = Manifest::builtin().pack("quality").unwrap().clone();
+    quality.files[0] = ModelFile { sha256: sha256(content), urls: Vec::new(), ..quality.files[0].clone() };
+    (Manifest { packs: vec![quality.clone()] }, quality)
+}
+
+#[tokio::test]
+async fn a_quality_model_is_used_where_it_lies_and_never_fetched_unasked() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let (manifest, optional) = with_an_optional_one(b"a quality model");
+    let store = store(folder.path());
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let names = |resolved: &inference::ResolvedPack| {
+        resolved.pack.files.iter().map(|file| file.file.clone()).collect::<Vec<_>>()
+    };
+
+    let plain = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap();
+    assert_eq!(names(&plain), ["model.onnx"]);
+    assert_eq!(on_disk(&store), ["model.onnx"]);
+
+    let name = optional.files[0].file.clone();
+    std::fs::write(store.directory.join(&name), b"a quality model").unwrap();
+    let joined = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap();
+    assert_eq!(names(&joined), ["model.onnx", &name]);
+    // Once is enough, however often it is asked for.
+    assert_eq!(names(&store.with_quality(joined, &manifest).await.unwrap()), ["model.onnx", &name]);
+
+    std::fs::write(store.directory.join(&name), b"something else").unwrap();
+    let corrupt = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap_err();
+    assert!(matches!(&corrupt, ModelError::Unavailable { file, .. } if *file == name), "{corrupt}");
+}

@@ -26,7 +26,7 @@ pub mod trace;
 pub use config::{Config, GpuBackend, Operation, PerformanceMode, StandIn, TensorrtConfig};
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines};
-pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, Timed};
+pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, ScorerInfo, Timed};
 pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, Pack, ResolvedPack};

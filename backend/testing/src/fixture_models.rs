@@ -7,10 +7,14 @@
 //! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): red and blue against green on an 8x8 grid of the
 //! chip. Grey contributes little, so the colours around the white centre make the identity.
 //!
-//! [`draw_face`] draws what both understand. A detector that letterboxes to 640 leaves pictures whose longer side is 640 as
+//! **Quality** ([`fixture_quality`], optional): a weighted mean of the chip's mean colours.
+//!
+//! [`draw_face`] draws what detector and embedder understand. A detector that letterboxes to 640 leaves pictures whose longer side is 640 as
 //! they are; draw on such.
 use image::{Rgb, RgbImage};
 use inference::graphs::onnx::{Attribute, Axis, Graph};
+use inference::manifest::{Channels, PixelInput};
+use inference::{ModelFamily, ModelFile, ModelKind};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -91,6 +95,47 @@ fn write(directory: &Path, file: &str, content: &[u8]) -> FixtureModel {
         bytes: content.len() as u64,
         sha256: hex::encode(Sha256::digest(content)),
     }
+}
+
+/// Writes a quality model into `directory` with eDifFIQA's input and output: its score is [`fixture_score`] of the chip.
+pub fn fixture_quality(directory: &Path) -> ModelFile {
+    let written = write(directory, "fixture_quality.onnx", &quality());
+    let input = PixelInput { channels: Channels::Rgb, mean: [127.5; 3], std: [127.5; 3] };
+    ModelFile {
+        file: written.file,
+        kind: ModelKind::Quality,
+        family: ModelFamily::Ediffiqa,
+        bytes: Some(written.bytes),
+        sha256: written.sha256,
+        licence: "Apache-2.0".to_owned(),
+        urls: Vec::new(),
+        archive_member: None,
+        archive_sha256: None,
+        input,
+        min_score: None,
+        nms_iou: None,
+        match_threshold: None,
+        dimensions: None,
+    }
+}
+
+/// What the model of [`fixture_quality`] says of a chip with these mean grey levels (0..255) of red, green and blue.
+pub fn fixture_score([red, green, blue]: [f32; 3]) -> f32 {
+    let level = |mean: f32| (mean - 127.5) / 127.5;
+    0.5 + 0.4 * level(red) + 0.2 * level(green) + 0.1 * level(blue)
+}
+
+fn quality() -> Vec<u8> {
+    let mut graph = Graph::new();
+    graph.input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(112), Axis::Fixed(112)]);
+    graph.node("GlobalAveragePool", &["input"], "means", &[]);
+    graph.floats("weight", &[1, 3, 1, 1], &[0.4, 0.2, 0.1]);
+    graph.floats("bias", &[1], &[0.5]);
+    graph.node("Conv", &["means", "weight", "bias"], "mixed", &[]);
+    graph.integers("row", &[0, 1]);
+    graph.node("Reshape", &["mixed", "row"], "output", &[]);
+    graph.output("output", &[Axis::Fixed(1), Axis::Fixed(1)]);
+    graph.encode()
 }
 
 /// Draws a face whose white cell is the one in column `column` and row `row` of the 32-pixel grid; both at least 1, so that

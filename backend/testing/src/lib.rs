@@ -9,4 +9,6 @@ pub mod fixture_models;
 
 pub use assets::{image, images, library, model, models_dir, oracle};
 pub use database::TestDatabase;
-pub use fixture_models::{FixtureModel, FixturePack, draw_face, fixture_pack};
+pub use fixture_models::{
+    FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,
+};

@@ -14,10 +14,12 @@
 //! | `pose` | yaw, pitch, roll in degrees ([`pose`]) | 1 - (angle between face and camera axis) / 90 |
 //! | `truncation` | share of the box inside the image, 0..1 | raw |
 //! | `det_score` | the detector's score | raw |
+//! | `learned` | what a model says of the chip, where one is installed; eDifFIQA (Babnik et al. 2024): how far faces like it can be relied on for recognition | raw, brought into 0..1 |
 //!
 //! `hill(x, k) = x² / (x² + k²)` is Hill's saturation curve of order two: 0 at 0, one half at `k`, strictly rising.
 //! `overall` is the weighted geometric mean of the scores ([`profile`] has the weights and the demands), so that one
-//! measure that is bad cannot be hidden by the others.
+//! measure that is bad cannot be hidden by the others. `learned` has no part in it and no demand in any profile: it stands beside
+//! them, so that a report passes or fails alike with and without the model.
 
 pub mod pose;
 pub mod profile;
@@ -90,6 +92,16 @@ pub struct QualityReport {
     pub truncation: Measure,
     /// The detector's score.
     pub det_score: Measure,
+    /// What a learned model says, where one is installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<Measure>,
+}
+
+impl Measure {
+    /// A model's score, whose scale is 0..1 up to what its last layer leaves outside.
+    pub fn learned(raw: f32) -> Self {
+        Self { value: unit(f64::from(raw)), raw: if raw.is_finite() { raw } else { 0.0 } }
+    }
 }
 
 /// Judges one face: `chip` is its aligned 112x112 chip, `image` the size (width, height) of the picture that it was

@@ -4,7 +4,7 @@ use crate::config::Settings;
 use crate::models::{FileState, ModelStore};
 use crate::service::prepare_models;
 use clap::{Args, Subcommand};
-use inference::{GpuBackend, Manifest, Pack};
+use inference::{GpuBackend, Manifest, ModelKind, Pack};
 use serde_json::{Value, json};
 
 /// List, fetch and verify model packs
@@ -99,7 +99,9 @@ fn list(manifest: &Manifest, store: &ModelStore, settings: &Settings, json: bool
     for pack in &manifest.packs {
         let states = store.inspect(pack)?;
         let state = summary(&states);
-        let in_use = pack.name == settings.models.pack;
+        // The optional quality model is used wherever it is there.
+        let optional = pack.files.iter().all(|file| file.kind == ModelKind::Quality);
+        let in_use = pack.name == settings.models.pack || (optional && state == "ready");
         let bytes: Option<u64> = pack.files.iter().map(|file| file.bytes).sum();
         let mut licences: Vec<&str> = pack.files.iter().map(|file| file.licence.as_str()).collect();
         licences.dedup();

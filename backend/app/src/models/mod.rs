@@ -12,7 +12,7 @@ mod lock;
 pub use file::FileState;
 
 use download::Downloader;
-use inference::{ModelFile, Pack, ResolvedPack};
+use inference::{Manifest, ModelFile, ModelKind, Pack, ResolvedPack};
 use std::path::{Path, PathBuf};
 
 /// Why a pack is not ready.
@@ -88,6 +88,24 @@ impl ModelStore {
             self.fetch(pack).await?;
         }
         Ok(ResolvedPack { pack: pack.clone(), directory: self.directory.clone() })
+    }
+
+    /// `resolved` with the manifest's quality model, if that lies in the folder. Having put it there (`models fetch quality`) is what asks for it: a
+    /// missing one is not fetched, and a corrupt one is replaced like any other.
+    pub async fn with_quality(
+        &self,
+        mut resolved: ResolvedPack,
+        manifest: &Manifest,
+    ) -> Result<ResolvedPack, ModelError> {
+        let packs = manifest.packs.iter();
+        let optional = packs.filter(|pack| pack.files.iter().all(|file| file.kind == ModelKind::Quality));
+        for pack in optional {
+            let there = self.inspect(pack)?.iter().any(|state| *state != FileState::Missing);
+            if there && resolved.pack.file(ModelKind::Quality).is_none() {
+                resolved.pack.files.extend(self.prepare(pack).await?.pack.files);
+            }
+        }
+        Ok(resolved)
     }
 
     /// Files that are missing or corrupt. Hashing is done off the async threads.

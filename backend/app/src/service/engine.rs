@@ -4,11 +4,13 @@ use crate::models::ModelStore;
 use anyhow::Context;
 use inference::{Config, Engine, Manifest, ResolvedPack};
 
-/// Fetches what is missing of the pack.
+/// Fetches what is missing of the pack, and adds the quality model where it is installed.
 pub async fn prepare_models(settings: &Settings) -> anyhow::Result<ResolvedPack> {
     let manifest = Manifest::builtin();
     let pack = manifest.pack(&settings.models.pack).context("the pack was checked with the configuration")?;
-    Ok(ModelStore::new(settings).prepare(pack).await?)
+    let store = ModelStore::new(settings);
+    let resolved = store.prepare(pack).await?;
+    Ok(store.with_quality(resolved, &manifest).await?)
 }
 
 /// Fetches what is missing of the pack, loads it and warms it up.

@@ -1,5 +1,5 @@
 //! Building TensorRT engines before they are needed.
-use super::load::{detector, embedder};
+use super::load::{detector, embedder, scorer};
 use super::subject::Subject;
 use crate::backend::OnnxModel;
 use crate::ep::Provider;
@@ -42,6 +42,9 @@ pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEn
     let mut built = build(subject, reference)?;
     let (subject, reference) = embedder(config, &runtime, pack)?;
     built.extend(build(subject, reference)?);
+    if let Some((subject, reference)) = scorer(config, &runtime, pack)? {
+        built.extend(build(subject, reference)?);
+    }
     Ok(built)
 }
 

@@ -2,12 +2,12 @@
 use super::placement::{Placed, place};
 use super::prepared::Colocation;
 use super::subject::{Subject, Trial};
-use super::{DetectorInfo, EmbedderInfo, Inner};
+use super::{DetectorInfo, EmbedderInfo, Inner, ScorerInfo};
 use crate::backend::{Backend, OnnxModel};
 use crate::batcher::{Batcher, Limits};
 use crate::ep::Provider;
 use crate::manifest::ModelKind;
-use crate::models::{DetectorModel, EmbedderModel, Model, Probe};
+use crate::models::{DetectorModel, EmbedderModel, Model, Probe, QualityModel};
 use crate::runtime::Runtime;
 use crate::{Config, DeviceReport, LoadedModel, OperationReport, ResolvedPack, StartError};
 use std::time::Instant;
@@ -39,7 +39,6 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
 
     let (subject, reference) = embedder(config, &runtime, pack)?;
     let file = subject.file;
-    let alone = |_: &EmbedderModel, trial: Trial, _: usize| -> Box<dyn Backend> { Box::new(trial.session) };
     let embedding = start(subject, reference, alone)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
@@ -50,17 +49,30 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
 
     let mut operations = vec![detection.report, embedding.report];
     operations.extend(other);
+    let mut models = [detection.loads, embedding.loads].concat();
+    let mut scoring = None;
+    if let Some((subject, reference)) = scorer(config, &runtime, pack)? {
+        let file = subject.file;
+        let info = ScorerInfo { name: file.stem().to_owned(), sha256: file.sha256.to_ascii_lowercase() };
+        let started = start(subject, reference, alone)?;
+        if let Some(checks) = operations.iter_mut().find(|o| o.operation == started.report.operation) {
+            join(checks, &started.report, &info.name);
+        }
+        models.extend(started.loads);
+        scoring = Some((started.batcher, info));
+    }
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
         providers: Provider::ALL.map(Provider::report).to_vec(),
         devices: Vec::new(),
         operations,
-        models: [detection.loads, embedding.loads].concat(),
+        models,
     };
     tracing::info!(
         detector = detector.name,
         embedder = embedder.name,
+        scorer = scoring.as_ref().map(|(_, info)| info.name.as_str()),
         seconds = began.elapsed().as_secs_f64(),
         "the inference engine is ready"
     );
@@ -69,6 +81,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         embedding: embedding.batcher,
         detector,
         embedder,
+        scoring,
         report,
         pixels,
         detects_frames: detection.pictures,
@@ -132,6 +145,35 @@ pub(super) fn embedder<'a>(
         crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
     };
     Subject::load(config, runtime, pack, ModelKind::Embedder, EmbedderModel::new, chip)
+}
+
+/// The pack's learned quality score, if it has one.
+pub(super) fn scorer<'a>(
+    config: &'a Config,
+    runtime: &'a Runtime,
+    pack: &'a ResolvedPack,
+) -> Result<Option<(Subject<'a, QualityModel>, OnnxModel)>, StartError> {
+    if pack.pack.file(ModelKind::Quality).is_none() {
+        return Ok(None);
+    }
+    let chip = |_: &QualityModel| -> std::sync::Arc<Frame> {
+        crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
+    };
+    Subject::load(config, runtime, pack, ModelKind::Quality, QualityModel::new, chip).map(Some)
+}
+
+/// A session with nothing before it.
+fn alone<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
+    Box::new(trial.session)
+}
+
+/// `quality_checks` is statistics of pictures and, where there is one, a model: the report says where the model runs when that is elsewhere.
+fn join(report: &mut OperationReport, model: &OperationReport, name: &str) {
+    if report.effective != model.effective {
+        let why = model.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let apart = format!("{name} runs on {}{why}", model.effective);
+        report.reason = Some(report.reason.take().map_or(apart.clone(), |own| format!("{own}; {apart}")));
+    }
 }
 
 /// A model behind its queue.

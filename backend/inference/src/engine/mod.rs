@@ -15,7 +15,7 @@ pub use build::{BuiltEngine, build_engines};
 pub use selftest::{DeviceTest, Outcome, SelfTest, self_test};
 
 use crate::batcher::Batcher;
-use crate::models::{DetectorModel, EmbedderModel, Probe};
+use crate::models::{DetectorModel, EmbedderModel, Probe, QualityModel, check_chip};
 use crate::{Config, DeviceReport, Embedding, Operation, ResolvedPack, RunError, StartError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +60,15 @@ pub struct EmbedderInfo {
     pub match_threshold: f32,
 }
 
+/// The learned quality score in use.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ScorerInfo {
+    /// File name without extension.
+    pub name: String,
+    /// sha256 of the file, hex.
+    pub sha256: String,
+}
+
 /// A result with where its time went.
 #[derive(Clone, Debug)]
 pub struct Timed<T> {
@@ -83,6 +92,8 @@ struct Inner {
     embedding: Batcher<EmbedderModel>,
     detector: DetectorInfo,
     embedder: EmbedderInfo,
+    /// The learned quality score, where the pack has one.
+    scoring: Option<(Batcher<QualityModel>, ScorerInfo)>,
     report: DeviceReport,
     pixels: pixels::PixelDevices,
     /// Whether every device of the detector takes pictures.
@@ -145,8 +156,18 @@ impl Engine {
 
     /// The embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
     pub async fn embed(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<Embedding>, RunError> {
-        EmbedderModel::check(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
+        check_chip(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
         self.inner.embedding.run_before(chip, lane, self.deadline).await
+    }
+
+    /// What the learned quality model says of an aligned 112x112 chip: its raw output. An error where the pack has no such model
+    /// ([`Self::scorer`]). Dropping the future withdraws the request.
+    pub async fn score(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<f32>, RunError> {
+        let unfit = |reason| unfit(Operation::QualityChecks, reason);
+        let (batcher, _) =
+            self.inner.scoring.as_ref().ok_or_else(|| unfit("the pack has no quality model".to_owned()))?;
+        check_chip(&chip).map_err(unfit)?;
+        batcher.run_before(chip, lane, self.deadline).await
     }
 
     /// Whether pictures become canvases on the detector's own device, so that drawing them before is wasted.
@@ -164,6 +185,11 @@ impl Engine {
         &self.inner.embedder
     }
 
+    /// The learned quality score, if the pack has one.
+    pub fn scorer(&self) -> Option<&ScorerInfo> {
+        self.inner.scoring.as_ref().map(|(_, info)| info)
+    }
+
     /// What runs where, and why.
     pub fn report(&self) -> DeviceReport {
         DeviceReport { devices: crate::devices::discover(), ..self.inner.report.clone() }
@@ -178,6 +204,7 @@ impl Engine {
     pub fn ready(&self) -> Result<(), String> {
         self.inner.detection.ready()?;
         self.inner.embedding.ready()?;
+        self.inner.scoring.as_ref().map_or(Ok(()), |(batcher, _)| batcher.ready())?;
         self.inner.pixels.ready()
     }
 }

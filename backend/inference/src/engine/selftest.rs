@@ -1,5 +1,5 @@
 //! Every model and every graph of ours on every provider and device of the machine, compared with the CPU and timed.
-use super::load::{detector, embedder};
+use super::load::{detector, embedder, scorer};
 use super::picture_subject::PictureSubject;
 use super::subject::Subject;
 use crate::ep::Provider;
@@ -65,6 +65,10 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     let (mut detector, mut embedder) = (detector, embedder);
     detector.allow_batches(&mut detectors_reference);
     embedder.allow_batches(&mut embedders_reference);
+    let scorer = scorer(config, &runtime, pack)?.map(|(mut scorer, mut reference)| {
+        scorer.allow_batches(&mut reference);
+        scorer
+    });
     let mut tests = Vec::new();
     for provider in Provider::ALL {
         if let Some(reason) = provider.absence(&runtime) {
@@ -74,6 +78,7 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
         for id in ids(provider, config, &devices) {
             tests.push(test(&detector, provider, id));
             tests.push(test(&embedder, provider, id));
+            tests.extend(scorer.as_ref().map(|scorer| test(scorer, provider, id)));
             // TensorRT leaves them to CUDA, which is tested by itself.
             if provider != Provider::Tensorrt {
                 tests.push(test_pictures(&PictureSubject::canvas(), config, &runtime, provider, id));

@@ -60,7 +60,11 @@ impl<'a, M: Model> Subject<'a, M> {
             model: pack.pack.name.clone(),
             reason: format!(
                 "the pack has no {}",
-                if kind == ModelKind::Detector { "detector" } else { "embedder" }
+                match kind {
+                    ModelKind::Detector => "detector",
+                    ModelKind::Embedder => "embedder",
+                    ModelKind::Quality => "quality model",
+                }
             ),
         })?;
         let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };

@@ -27,20 +27,26 @@ impl EmbedderModel {
         if outputs != 1 {
             return Err(format!("it has {outputs} outputs; one embedding is expected"));
         }
-        if input[2..].iter().any(|side| side.is_some_and(|s| s != CHIP as usize)) {
-            return Err(format!("its input is {:?} x {:?}; {CHIP} x {CHIP} is expected", input[3], input[2]));
-        }
+        takes_chips(input)?;
         let dimensions = file.dimensions.ok_or("the manifest gives it no dimensions")?;
         Ok(Self { pixels: PixelWriter::new(&file.input), dimensions })
     }
+}
 
-    /// Whether `chip` can enter.
-    pub fn check(chip: &Frame) -> Result<(), String> {
-        if (chip.width(), chip.height()) == (CHIP, CHIP) {
-            Ok(())
-        } else {
-            Err(format!("the chip is {}x{}; an aligned face is {CHIP}x{CHIP}", chip.width(), chip.height()))
-        }
+/// Whether a model's input takes aligned chips.
+pub(super) fn takes_chips(input: [Option<usize>; 4]) -> Result<(), String> {
+    if input[2..].iter().any(|side| side.is_some_and(|s| s != CHIP as usize)) {
+        return Err(format!("its input is {:?} x {:?}; {CHIP} x {CHIP} is expected", input[3], input[2]));
+    }
+    Ok(())
+}
+
+/// Whether `chip` is an aligned one.
+pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
+    if (chip.width(), chip.height()) == (CHIP, CHIP) {
+        Ok(())
+    } else {
+        Err(format!("the chip is {}x{}; an aligned face is {CHIP}x{CHIP}", chip.width(), chip.height()))
     }
 }
 

@@ -3,13 +3,15 @@ pub mod anchors;
 mod detector;
 mod embedder;
 mod pixels;
+mod quality;
 mod scrfd;
 mod yunet;
 
 pub use detector::{DetectorModel, Probe};
 pub use embedder::EmbedderModel;
-pub(crate) use embedder::{CHIP, identity};
+pub(crate) use embedder::{CHIP, check_chip, identity};
 pub use pixels::PixelWriter;
+pub use quality::QualityModel;
 
 use crate::Operation;
 use crate::backend::{OutputView, Picture};

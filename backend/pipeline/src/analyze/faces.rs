@@ -4,16 +4,17 @@ use super::enhanced::Looked;
 use super::search::Found;
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Timings, turn};
 use futures::StreamExt;
-use inference::{Embedding, Lane, RunError, Timed, trace};
+use inference::{Lane, RunError, Timed, trace};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
+use vision::quality::Measure;
 use vision::{Detection, Frame, Point, QualityReport};
 
 /// Side of an aligned chip in pixels.
 const CHIP: u32 = 112;
-/// Chips of one picture that wait for the embedder at once: enough to fill a batch, few enough that a crowd does not fill the queue alone.
-const EMBEDS_IN_FLIGHT: usize = 32;
+/// Chips of one picture that wait for a model at once: enough to fill a batch, few enough that a crowd does not fill the queue alone.
+const CHIPS_IN_FLIGHT: usize = 32;
 
 impl Analyzer {
     /// Finds, aligns, judges and embeds the faces of a decoded picture.
@@ -40,6 +41,11 @@ impl Analyzer {
             .align(source, size, detections, rotation, quality, &mut timings)
             .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
             .await?;
+        if options.quality && self.engine().scorer().is_some() {
+            self.score(&mut faces, lane, &mut timings)
+                .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
+                .await?;
+        }
         if options.embeddings {
             self.embed(&mut faces, lane, &mut timings)
                 .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
@@ -108,41 +114,71 @@ impl Analyzer {
         Ok(faces)
     }
 
-    /// Embeds all faces, concurrently. What is waiting is the wait for the first session: from then on the picture's own faces queue behind each other.
+    /// Adds the learned score to the faces that are judged, where a model for it is installed.
+    async fn score(
+        &self,
+        faces: &mut [AnalyzedFace],
+        lane: Lane,
+        timings: &mut Timings,
+    ) -> Result<(), AnalyzeError> {
+        let asked = ask(faces, |chip| self.engine().score(chip, lane)).await?;
+        for (face, score) in faces.iter_mut().zip(asked.output) {
+            if let Some(quality) = &mut face.quality {
+                quality.learned = score.map(Measure::learned);
+            }
+        }
+        timings.queue += asked.queued;
+        timings.quality += asked.ran;
+        Ok(())
+    }
+
     async fn embed(
         &self,
         faces: &mut [AnalyzedFace],
         lane: Lane,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
-        let started = Instant::now();
-        let mut waited: Option<Duration> = None;
-        let chips: Vec<Arc<Frame>> = faces.iter().map(|face| face.chip.clone()).collect();
-        let mut embedded =
-            futures::stream::iter(chips.into_iter().map(|chip| self.engine().embed(chip, lane)))
-                .buffered(EMBEDS_IN_FLIGHT);
-        for face in faces {
-            let result = embedded.next().await.expect("one answer per face");
-            if let Some((embedding, queued)) = embedding_of(result)? {
-                face.embedding = Some(embedding);
-                waited = Some(waited.map_or(queued, |least| least.min(queued)));
-            }
+        let asked = ask(faces, |chip| self.engine().embed(chip, lane)).await?;
+        for (face, embedding) in faces.iter_mut().zip(asked.output) {
+            face.embedding = embedding;
         }
-        let queued = waited.unwrap_or_default().min(started.elapsed());
-        timings.queue += queued;
-        timings.embed += started.elapsed() - queued;
+        timings.queue += asked.queued;
+        timings.embed += asked.ran;
         Ok(())
     }
 }
 
-/// A chip that the model has nothing to say about leaves its face without embedding; every other failure is the picture's.
-fn embedding_of(
-    result: Result<Timed<Embedding>, RunError>,
-) -> Result<Option<(Embedding, Duration)>, RunError> {
+/// Shows the chips of all faces to a model, concurrently. What is waiting is the wait for the first session: from then on the picture's own
+/// faces queue behind each other.
+async fn ask<T, F>(
+    faces: &[AnalyzedFace],
+    model: impl Fn(Arc<Frame>) -> F,
+) -> Result<Timed<Vec<Option<T>>>, RunError>
+where
+    F: Future<Output = Result<Timed<T>, RunError>>,
+{
+    let started = Instant::now();
+    let mut waited: Option<Duration> = None;
+    let mut output = Vec::with_capacity(faces.len());
+    let chips: Vec<Arc<Frame>> = faces.iter().map(|face| face.chip.clone()).collect();
+    let mut answers = futures::stream::iter(chips.into_iter().map(model)).buffered(CHIPS_IN_FLIGHT);
+    while let Some(result) = answers.next().await {
+        let answer = answer_of(result)?;
+        if let Some((_, queued)) = &answer {
+            waited = Some(waited.map_or(*queued, |least| least.min(*queued)));
+        }
+        output.push(answer.map(|(said, _)| said));
+    }
+    let queued = waited.unwrap_or_default().min(started.elapsed());
+    Ok(Timed { output, queued, ran: started.elapsed() - queued })
+}
+
+/// A chip that the model has nothing to say about leaves its face without an answer; every other failure is the picture's.
+fn answer_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duration)>, RunError> {
     match result {
         Ok(timed) => Ok(Some((timed.output, timed.queued))),
         Err(error) if error.is_empty_output() => {
-            tracing::warn!(%error, "a face stays without embedding");
+            tracing::warn!(%error, "a face stays without the model's answer");
             Ok(None)
         }
         Err(error) => Err(error),
@@ -166,9 +202,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_model_is_never_taken_for_a_face_without_embedding() {
+    fn a_failing_model_is_never_taken_for_a_face_without_an_answer() {
         let failed = RunError::Failed { operation: "face_embedding", reason: "out of memory".into() };
-        assert!(embedding_of(Err(failed)).is_err());
-        assert!(embedding_of(Err(RunError::Stopped)).is_err());
+        assert!(answer_of::<f32>(Err(failed)).is_err());
+        assert!(answer_of::<f32>(Err(RunError::Stopped)).is_err());
     }
 }

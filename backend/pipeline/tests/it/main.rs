@@ -11,6 +11,7 @@ mod fairness;
 mod manners;
 mod passes;
 mod pixels;
+mod quality;
 mod scan;
 mod sitemaps;
 mod support;

@@ -93,6 +93,9 @@ pub(crate) struct Quality {
     pub(crate) truncation: Measure,
     /// The detector's score.
     pub(crate) det_score: Measure,
+    /// What a learned model says, where one is installed (`models.quality` names it). It has no part in `overall` and no demand in any profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) learned: Option<Measure>,
 }
 
 impl From<vision::QualityReport> for Quality {
@@ -111,6 +114,7 @@ impl From<vision::QualityReport> for Quality {
             pose: Pose { value: pose.value, yaw: pose.yaw, pitch: pose.pitch, roll: pose.roll },
             truncation: report.truncation.into(),
             det_score: report.det_score.into(),
+            learned: report.learned.map(Into::into),
         }
     }
 }

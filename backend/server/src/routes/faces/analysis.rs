@@ -113,7 +113,7 @@ pub(crate) struct ImageInfo {
     /// Pixels, as a browser shows it.
     #[schema(example = 1137)]
     pub(crate) height: u32,
-    /// Told from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`.
+    /// Told from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`; `avif` and `heic` where built.
     #[schema(example = "jpeg")]
     pub(crate) format: String,
     /// Of the file, hex.
@@ -182,6 +182,10 @@ pub(crate) struct ModelNames {
     /// Made the embeddings.
     #[schema(example = "mobilefacenet")]
     pub(crate) embedder: String,
+    /// Gave `quality.learned`; only where such a model is installed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "ediffiqa_tiny_jun2024")]
+    pub(crate) quality: Option<String>,
 }
 
 /// Where the time went, in milliseconds; `queue` is waiting for a thread or a session.
@@ -231,6 +235,7 @@ impl DetectAnswer {
             models: ModelNames {
                 detector: engine.detector().name.clone(),
                 embedder: engine.embedder().name.clone(),
+                quality: engine.scorer().map(|scorer| scorer.name.clone()),
             },
             devices: engine
                 .operations()

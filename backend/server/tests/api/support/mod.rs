@@ -37,15 +37,19 @@ fn engine() -> Option<Engine> {
 /// The models without weights, started once.
 fn fixture_engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    let start = || {
-        let folder = tempfile::tempdir().unwrap();
-        let pack = testing::fixture_pack(folder.path());
-        let manifest = Manifest::parse(&pack.manifest()).unwrap();
-        let pack = ResolvedPack::verify(manifest.pack("fixture").unwrap(), folder.path()).unwrap();
-        let config = inference::Config { dylib_path: Some(testing::library()), ..Default::default() };
-        Engine::start(&config, &pack).expect("the engine starts")
-    };
-    ENGINE.get_or_init(start).clone()
+    ENGINE.get_or_init(|| fixture_engine_with(false)).clone()
+}
+
+/// The models without weights, and a learned quality score if asked for.
+fn fixture_engine_with(score: bool) -> Engine {
+    let folder = tempfile::tempdir().unwrap();
+    let pack = testing::fixture_pack(folder.path());
+    let manifest = Manifest::parse(&pack.manifest()).unwrap();
+    let mut pack = manifest.pack("fixture").unwrap().clone();
+    pack.files.extend(score.then(|| testing::fixture_quality(folder.path())));
+    let pack = ResolvedPack::verify(&pack, folder.path()).unwrap();
+    let config = inference::Config { dylib_path: Some(testing::library()), ..Default::default() };
+    Engine::start(&config, &pack).expect("the engine starts")
 }
 
 /// Which models a service runs on.
@@ -55,6 +59,8 @@ pub(crate) enum Models {
     Compact,
     /// Those without weights.
     Fixture,
+    /// The same and a learned quality score.
+    Scored,
 }
 
 fn recorder() -> PrometheusHandle {
@@ -108,6 +114,7 @@ impl App {
         let engine = match options.models {
             Models::Compact => tokio::task::spawn_blocking(engine).await.unwrap()?,
             Models::Fixture => tokio::task::spawn_blocking(fixture_engine).await.unwrap(),
+            Models::Scored => tokio::task::spawn_blocking(|| fixture_engine_with(true)).await.unwrap(),
         };
         let database = TestDatabase::create().await;
         let blob_folder = tempfile::tempdir().unwrap();

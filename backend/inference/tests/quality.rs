@@ -1,0 +1,92 @@
+//! The learned quality score, on a model without weights whose score can be computed by hand.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+use inference::{
+    Config, Engine, GpuBackend, Lane, Manifest, ModelFile, Operation, ResolvedPack, StandIn, StartError,
+};
+use std::path::Path;
+use std::sync::Arc;
+use testing::{fixture_pack, fixture_quality, fixture_score};
+use vision::Frame;
+
+/// The fixture pack in `folder`, with a quality model where `change` makes one of the fixture's.
+fn pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<ModelFile>) -> ResolvedPack {
+    let fixture = fixture_pack(folder);
+    let manifest = Manifest::parse(&fixture.manifest()).unwrap();
+    let mut pack = manifest.pack("fixture").unwrap().clone();
+    pack.files.extend(change(fixture_quality(folder)));
+    ResolvedPack::verify(&pack, folder).unwrap()
+}
+
+/// Chips of one colour each, so that the means of their channels are known.
+const COLOURS: [[u8; 3]; 6] =
+    [[0, 0, 0], [255, 255, 255], [200, 40, 90], [40, 200, 90], [90, 40, 200], [127, 128, 129]];
+
+async fn follows_its_rule(engine: &Engine) {
+    let chips = COLOURS.map(|colour| Arc::new(Frame::filled(112, 112, colour)));
+    let asked = chips.map(|chip| engine.score(chip, Lane::Background));
+    for (colour, answer) in COLOURS.iter().zip(futures::future::join_all(asked).await) {
+        let (score, wanted) = (answer.unwrap().output, fixture_score(colour.map(f32::from)));
+        assert!((score - wanted).abs() < 1e-4, "{colour:?}: {score}, not {wanted}");
+    }
+}
+
+#[tokio::test]
+async fn the_score_is_the_models_output_for_the_normalised_chip() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&common::config(), &pack(folder.path(), Some)).unwrap();
+    assert_eq!(engine.scorer().unwrap().name, "fixture_quality");
+    follows_its_rule(&engine).await;
+    let report = engine.report();
+    let names: Vec<_> = report.operations.iter().map(|o| o.operation).collect();
+    assert_eq!(names, Operation::ALL.map(Operation::name), "it is a part of quality_checks");
+    let loaded = report.models.iter().find(|model| model.file == "fixture_quality.onnx").unwrap();
+    assert_eq!((loaded.operation, loaded.device.as_str()), ("quality_checks", "cpu"));
+    engine.ready().unwrap();
+
+    let small = Arc::new(Frame::filled(111, 112, [0; 3]));
+    let error = engine.score(small, Lane::Interactive).await.unwrap_err().to_string();
+    assert!(error.contains("quality_checks") && error.contains("111x112"), "{error}");
+}
+
+#[tokio::test]
+async fn on_a_device_it_runs_in_batches_like_the_embedder() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        gpu_operations: vec![Operation::QualityChecks],
+        backend: GpuBackend::Cuda,
+        stand_in: StandIn::Cpu,
+        ..common::config()
+    };
+    let engine = Engine::start(&config, &pack(folder.path(), Some)).unwrap();
+    follows_its_rule(&engine).await;
+    let checks = &engine.operations()[4];
+    assert_eq!((checks.operation, &checks.reason), ("quality_checks", &None), "{checks:?}");
+}
+
+#[tokio::test]
+async fn without_the_file_there_is_no_score() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&common::config(), &pack(folder.path(), |_| None)).unwrap();
+    assert!(engine.scorer().is_none());
+    let chip = Arc::new(Frame::filled(112, 112, [0; 3]));
+    let error = engine.score(chip, Lane::Interactive).await.unwrap_err().to_string();
+    assert!(error.contains("no quality model"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_no_quality_model_is_told_at_start() {
+    let folder = tempfile::tempdir().unwrap();
+    // The fixture's detector: other sides, twelve outputs.
+    let wrong = |file: ModelFile| {
+        let detector = fixture_pack(folder.path()).detector;
+        Some(ModelFile { file: detector.file, sha256: detector.sha256, bytes: None, ..file })
+    };
+    match Engine::start(&common::config(), &pack(folder.path(), wrong)).unwrap_err() {
+        StartError::Model { model, reason } => {
+            assert_eq!(model, "fixture_detector.onnx");
+            assert!(reason.contains("one score is expected"), "{reason}");
+        }
+        other => panic!("{other}"),
+    }
+}

@@ -1,0 +1,63 @@
+//! The learned quality score beside the measures.
+use inference::{Engine, Lane, Manifest, ResolvedPack};
+use pipeline::{Analysis, AnalyzeOptions, Analyzer};
+use testing::fixture_models::Picture;
+use testing::{draw_face, fixture_pack, fixture_quality, fixture_score};
+use vision::{Frame, encode, quality::Measure};
+
+fn start(learned: bool) -> Analyzer {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = fixture_pack(folder.path());
+    let manifest = Manifest::parse(&fixture.manifest()).unwrap();
+    let mut pack = manifest.pack("fixture").unwrap().clone();
+    pack.files.extend(learned.then(|| fixture_quality(folder.path())));
+    let pack = ResolvedPack::verify(&pack, folder.path()).unwrap();
+    let config = inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
+    Analyzer::new(Engine::start(&config, &pack).unwrap(), pipeline::Config::default())
+}
+
+/// Three faces, on which the model has three opinions.
+async fn analyze(analyzer: &Analyzer, quality: bool) -> Analysis {
+    let mut picture = Picture::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
+    for (column, row, identity) in [(3, 2, 7), (12, 9, 8), (8, 4, 9)] {
+        draw_face(&mut picture, column, row, identity);
+    }
+    let frame = Frame::new(640, 480, picture.into_raw()).unwrap();
+    let options = AnalyzeOptions { quality, ..AnalyzeOptions::default() };
+    analyzer.analyze(encode::png(&frame).into(), &options, Lane::Interactive).await.unwrap()
+}
+
+fn means(chip: &Frame) -> [f32; 3] {
+    let pixels = chip.data().as_chunks::<3>().0;
+    let sums = pixels.iter().fold([0.0_f64; 3], |sums, pixel| {
+        std::array::from_fn(|channel| sums[channel] + f64::from(pixel[channel]))
+    });
+    sums.map(|sum| (sum / pixels.len() as f64) as f32)
+}
+
+#[tokio::test]
+async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
+    let (with, without) = tokio::task::spawn_blocking(|| (start(true), start(false))).await.unwrap();
+    let scored = analyze(&with, true).await;
+    assert_eq!(scored.faces.len(), 3);
+    let mut values = Vec::new();
+    for face in &scored.faces {
+        let wanted = fixture_score(means(&face.chip));
+        let Measure { value, raw } = face.quality.as_ref().unwrap().learned.unwrap();
+        assert!((raw - wanted).abs() < 1e-4, "{raw}, not {wanted}");
+        assert_eq!(value, raw.clamp(0.0, 1.0));
+        values.push(raw);
+    }
+    values.sort_by(f32::total_cmp);
+    assert!(values.windows(2).all(|pair| pair[1] - pair[0] > 1e-3), "{values:?} tell the faces apart");
+
+    let plain = analyze(&without, true).await;
+    for (with, without) in scored.faces.iter().zip(&plain.faces) {
+        let mut report = with.quality.clone().unwrap();
+        assert!(report.learned.take().is_some());
+        assert_eq!(Some(report), without.quality, "the other measures, overall and passed are the same");
+    }
+    let json = serde_json::to_value(plain.faces[0].quality.as_ref().unwrap()).unwrap();
+    assert!(json.get("learned").is_none(), "{json}");
+    assert!(analyze(&with, false).await.faces.iter().all(|face| face.quality.is_none()));
+}
