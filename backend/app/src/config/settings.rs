@@ -123,7 +123,7 @@ settings! {
         detection: Detection("Detection") {
             /// `DETECTION_SIZE`: Side in pixels of the square canvas that the detector sees.
             size: u32 = DETECTION_SIZE, "640", multiple(64..=2048, 32);
-            /// `DETECTION_PASSES`: How often the detector looks at a picture. single: once, at `DETECTION_SIZE`. auto: also small, for faces that fill the frame, and in tiles where the faces are tiny. thorough: always small and in tiles, down to the picture's own resolution.
+            /// `DETECTION_PASSES`: How often the detector looks at a picture. single: once, at `DETECTION_SIZE`. auto: also small, for faces that fill the frame, and in tiles where the faces are tiny or a large picture shows no sure one. thorough: always small and in tiles, down to the picture's own resolution.
             passes: Passes = DETECTION_PASSES, "auto", choice(PASSES);
             /// `QUALITY_PROFILE`: What a face has to meet to pass: nothing (off), enough for search (standard), enough for enrolment (strict).
             quality_profile: Profile = QUALITY_PROFILE, "standard", choice(PROFILES);

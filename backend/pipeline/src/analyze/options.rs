@@ -32,7 +32,8 @@ pub enum Enhance {
 pub enum Passes {
     /// Once, the whole picture on the canvas.
     Single,
-    /// Also small, for faces that fill the frame; and in tiles, where the faces found are so small that there are likely to be more.
+    /// Also small, for faces that fill the frame; and in tiles, where the faces found are so small that there are likely to be more, and in
+    /// some tiles of a large picture that shows no sure face.
     #[default]
     Auto,
     /// Always small and in tiles, down to the picture's own resolution.

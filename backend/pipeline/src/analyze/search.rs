@@ -3,7 +3,8 @@
 //! Every search starts with the whole picture on the canvas. With [`Passes::Auto`] and [`Passes::Thorough`] the picture is also seen
 //! small, where faces that fill the frame have the size that detectors know, and in tiles at two, four, … times the scale, until
 //! it is seen at its own resolution. Auto takes a level of tiles only while the level before it shows faces so small that there are
-//! likely to be more. docs/ACCURACY.md has what each finds and costs.
+//! likely to be more; or, in a large picture that has shown no sure face yet, while the level is a short one. docs/ACCURACY.md has
+//! what each finds and costs.
 
 use super::options::Settings;
 use super::pixels::Shown;
@@ -30,6 +31,13 @@ const TINY: f32 = 24.0;
 const FAINT: f32 = 0.6;
 /// Most tiles of one level; a picture of 50 megapixels has about 270 at its own resolution.
 const MOST_TILES: usize = 320;
+/// Canvas pixels per image pixel of a view up to which faces of some size in the picture have gone unseen: at one half, those under 24 pixels.
+const BLIND: f64 = 0.5;
+/// Score from which a face is a sure one: detectors give less to most of what is none, and to faces that are nearly too small.
+const SURE: f32 = 0.8;
+/// Most tiles of a level that auto takes without a sign of faces, so that a large picture without any costs a bounded number of looks: 6 and 20 where
+/// it has 24 megapixels.
+const MOST_BLIND_TILES: usize = 32;
 /// Tiles of one picture in work at once: enough to fill a batch, few enough to leave room for others in the queue.
 const TILES_IN_FLIGHT: usize = 8;
 
@@ -144,16 +152,13 @@ impl Search<'_> {
         let (image, canvas) = (self.image(), self.settings.canvas);
         let mut all = std::mem::take(&mut seen.detections);
         let mut scale = f64::from(View::whole(image, canvas).letterbox.scale);
-        while scale < 1.0
-            && match self.settings.passes {
-                Passes::Single => false,
-                Passes::Auto => seen.tiny > 0,
-                Passes::Thorough => true,
-            }
-        {
+        while scale < 1.0 && self.settings.passes != Passes::Single {
+            let blind = scale <= BLIND && all.iter().all(|face| face.det_score < SURE);
+            let promising = self.settings.passes == Passes::Thorough || seen.tiny > 0;
             scale *= 2.0;
             let tiles = View::tiles(image, canvas, scale);
-            if tiles.len() > MOST_TILES {
+            let affordable = tiles.len() <= if promising { MOST_TILES } else { MOST_BLIND_TILES };
+            if !(promising || blind) || !affordable {
                 break;
             }
             *views += tiles.len();

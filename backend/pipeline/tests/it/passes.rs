@@ -127,6 +127,44 @@ async fn auto_takes_one_small_view_more_than_single() {
     }
 }
 
+/// A group of `height`-pixel faces in a picture of 24 megapixels, and where its 14 faces are.
+fn lost_group(height: f64) -> (Vec<u8>, Vec<Rect>) {
+    let group = pixels("group_6.jpg");
+    let scene = testing::scene::scene(&pixels("view.jpg"), &group, height / 75.0, (6000, 4000));
+    let oracle = testing::oracle().unwrap();
+    let faces = oracle["group_6.jpg"]["yunet_native"].as_array().unwrap().iter().map(|face| {
+        let [x, y, width, height]: [f32; 4] = serde_json::from_value(face["bbox_xywh"].clone()).unwrap();
+        let [left, top, scale] = [scene.left as f32, scene.top as f32, scene.scale];
+        Rect { x: left + x * scale, y: top + y * scale, width: width * scale, height: height * scale }
+    });
+    (encode::jpeg(&scene.frame, 92), faces.collect())
+}
+
+#[tokio::test]
+async fn auto_finds_a_group_that_the_first_look_is_too_coarse_for() {
+    for pack in ["compact", "research"] {
+        let Some(analyzer) = analyzer_on(pack).await else { return };
+        let (picture, faces) = lost_group(40.0);
+        let single = look(&analyzer, picture.clone(), Passes::Single).await;
+        assert_eq!((single.faces.len(), single.views), (0, 1), "{pack}: too small for one look");
+        let auto = look(&analyzer, picture, Passes::Auto).await;
+        let found = boxes(&auto);
+        let true_ones = faces.iter().filter(|face| found.iter().any(|b| b.iou(face) > 0.4)).count();
+        assert!(true_ones >= 13, "{pack}: {true_ones} of {}: {found:?}", faces.len());
+        assert!(found.len() <= true_ones + 1, "{pack}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
+    let Some(analyzer) = analyzer().await else { return };
+    let view = pixels("view.jpg");
+    let empty = testing::scene::scene(&view, &view, 0.5, (6000, 4000));
+    let auto = look(&analyzer, encode::jpeg(&empty.frame, 92), Passes::Auto).await;
+    // The whole, small, and the two levels of tiles that are short: 3 x 2 and 5 x 4.
+    assert_eq!((auto.faces.len(), auto.views), (0, 2 + 6 + 20));
+}
+
 /// Wherever a face lies on the borders of tiles, it is found once and whole.
 #[tokio::test]
 async fn a_face_on_the_border_of_tiles_is_one_whole_face() {

@@ -37,8 +37,8 @@ pub(crate) struct DetectParams {
     /// Side of the square on which faces are looked for, a multiple of 32; larger finds smaller faces and takes longer.
     #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
     pub(crate) det_size: Option<DetSize>,
-    /// How often to look: `single`, once; `auto`, also small for faces that fill the frame and in tiles where faces are tiny; `thorough`, always in
-    /// tiles down to the picture's own resolution. The default is the service's.
+    /// How often to look: `single`, once; `auto`, also small for faces that fill the frame and in tiles where faces are tiny or a large picture shows
+    /// no sure one; `thorough`, always in tiles down to the picture's own resolution. The default is the service's.
     #[param(inline, value_type = Option<PassesParam>)]
     pub(crate) passes: Option<Passes>,
     /// Demands that `quality.passed` is judged by; the default is the collection's, else the service's.
