@@ -40,7 +40,12 @@ async fn main() -> Result<()> {
 
 async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_json::Value> {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(database).await?;
-    sqlx::raw_sql(include_str!("../../../migrations/0001_queue.sql")).execute(&pool).await?;
+    for migration in [
+        include_str!("../../../migrations/0001_queue.sql"),
+        include_str!("../../../migrations/0005_queue_lanes.sql"),
+    ] {
+        sqlx::raw_sql(migration).execute(&pool).await?;
+    }
     // As a runner has it.
     let queue = Queue::new(pool.clone(), Config::default()).on_own_connections(options.workers as u32 + 1);
 

@@ -3,10 +3,12 @@
 //! What is said about jobs once they are in is in the sibling modules: `claim` (taking and keeping), `settle` (ending a
 //! run), `groups` (hold, release, cancel) and `inspect` (list, retry, stats, purge).
 use crate::NewJob;
+use crate::lanes::{FEW_PLACES, LanePosition};
 use sha2::{Digest, Sha256};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Executor, PgConnection, PgPool};
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -32,6 +34,9 @@ pub struct Config {
     pub keep_finished: Duration,
     /// Jobs of one kind, group and lane that stand in line at a time; the others are parked.
     pub lane_window: i64,
+    /// Jobs of one kind and group with a lane that stand in line at a time, over all lanes. From half of it on a lane has no more than a few places,
+    /// so that the lanes of a group with very many of them share what is left.
+    pub group_window: i64,
 }
 
 impl Default for Config {
@@ -42,6 +47,7 @@ impl Default for Config {
             retry_max: Duration::from_secs(600),
             keep_finished: Duration::from_secs(24 * 3600),
             lane_window: 256,
+            group_window: 8_192,
         }
     }
 }
@@ -80,12 +86,14 @@ pub enum QueueError {
 pub struct Queue {
     pub(crate) pool: PgPool,
     pub(crate) config: Config,
+    /// Where the next look at the lanes begins.
+    pub(crate) lanes_from: Arc<Mutex<LanePosition>>,
 }
 
 impl Queue {
     /// A queue on a migrated database.
     pub fn new(pool: PgPool, config: Config) -> Self {
-        Self { pool, config }
+        Self { pool, config, lanes_from: Arc::default() }
     }
 
     /// The pool, for callers that open the transaction.
@@ -107,7 +115,7 @@ impl Queue {
                 })
             })
             .connect_lazy_with(self.pool.connect_options().as_ref().clone());
-        Self { pool, config: self.config.clone() }
+        Self { pool, config: self.config.clone(), lanes_from: self.lanes_from.clone() }
     }
 
     /// The times in force.
@@ -159,6 +167,8 @@ impl Queue {
             .bind(column(&order, |i| jobs[i].group_id))
             .bind(column(&order, |i| jobs[i].lane.as_deref()))
             .bind(self.config.lane_window)
+            .bind(self.config.group_window)
+            .bind(FEW_PLACES)
             .fetch_all(&mut *conn)
             .await?;
         if added.iter().any(|&(_, due)| due) {
@@ -172,7 +182,8 @@ impl Queue {
     }
 }
 
-/// In the order of the input. A job is parked when its lane's line is full, those before it in the same call included.
+/// In the order of the input. A job is parked when its lane's line is full, or the group's over all lanes, those before it in the same call
+/// included.
 const ENQUEUE: &str = "
 with n as materialized (
     select *, row_number() over (partition by kind, group_id, lane order by priority, position) as place
@@ -189,10 +200,25 @@ with n as materialized (
             limit $10
         ) standing
     ) line
-), placed as (
-    select n.*, coalesce(l.length + n.place > $10, false) as parked,
-           n.group_id is not null and n.group_id in (select id from job_groups) as group_held
+), crowds as materialized (
+    select g.kind, g.group_id, crowd.size
+    from (select distinct kind, group_id from n where lane is not null) g cross join lateral (
+        select count(*) as size from (
+            select 1 from jobs j
+            where j.group_id = g.group_id and j.kind = g.kind and j.lane is not null and not j.parked
+            limit $11
+        ) standing
+    ) crowd
+), in_lane as (
+    select n.*, c.size,
+           coalesce(l.length + n.place > case when c.size >= $11 / 2 then least($10, $12) else $10 end, false) as lane_full
     from n left join lines l on l.kind = n.kind and l.group_id = n.group_id and l.lane = n.lane
+           left join crowds c on c.kind = n.kind and c.group_id = n.group_id
+), placed as (
+    select i.*, lane_full or (lane is not null and size + count(*) filter (where lane is not null and not lane_full)
+               over (partition by kind, group_id order by priority, position) > $11) as parked,
+           group_id is not null and group_id in (select id from job_groups) as group_held
+    from in_lane i
 )
 insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, created_at, lane, parked, held)
 select id, kind, payload, priority, max_attempts, coalesce(scheduled_at, statement_timestamp()),

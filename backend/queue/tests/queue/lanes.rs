@@ -106,6 +106,33 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
 }
 
 #[tokio::test]
+async fn a_group_with_very_many_lanes_keeps_a_bounded_line_and_ends_all_the_same() {
+    const LANES: i64 = 1_300;
+    let bench = Bench::with(Config { group_window: 40, ..narrow() }).await;
+    let group = Uuid::now_v7();
+    let in_line = async || bench.count("select count(*) from jobs where not parked").await;
+    // Half of the line goes to one lane at most, and the others are let in with what is left.
+    bench.add(&jobs(group, "first", 0..10)).await;
+    assert_eq!(in_line().await, 4);
+    let all: Vec<NewJob> = (0..LANES).flat_map(|lane| jobs(group, &format!("{lane:04}"), 0..2)).collect();
+    bench.add(&all).await;
+    assert_eq!(in_line().await, 40);
+    let mut done = HashSet::new();
+    loop {
+        let claimed = bench.claim(100).await;
+        assert!(in_line().await <= 40);
+        if claimed.is_empty() && bench.count("select count(*) from jobs").await == 0 {
+            break;
+        }
+        done.extend(claimed.iter().map(|job| job.claim.id));
+        let claims: Vec<_> = claimed.iter().map(|job| job.claim).collect();
+        bench.queue.complete_many(&claims).await.unwrap();
+        bench.queue.unpark().await.unwrap();
+    }
+    assert_eq!(done.len() as i64, 2 * LANES + 10);
+}
+
+#[tokio::test]
 async fn many_processes_take_in_each_job_once_and_miss_none() {
     const JOBS: i64 = 300;
     let bench = Bench::with(narrow()).await;
