@@ -140,6 +140,42 @@ fn urls_without_dns() {
         ("http://[2002:7f00:1::]/", "loopback"),
         ("http://[2002:c0a8:101::1]/", "private use"),
         ("http://[2002:5db8:d70e::1]/", "ok"),
+        ("http://[2002:a9fe:a9fe::1]/", "link-local"),
+        ("http://[2002:a01:203:5::1]/", "private use"),
+        ("http://[64:ff9b::10.1.2.3]/", "private use"),
+        ("http://[64:ff9b::c0a8:101]/", "private use"),
+        ("http://[64:ff9b::100.64.0.1]/", "shared address space"),
+        // Names in other scripts, and what they are mapped to
+        ("http://bücher.example/", "ok"),
+        ("http://xn--bcher-kva.example/", "ok"),
+        ("http://BÜCHER.example/", "ok"),
+        ("http://ｅｘａｍｐｌｅ.com/", "ok"),
+        ("http://example。com/", "ok"),
+        ("http://xn--/", "syntax"),
+        ("http://xn--a/", "syntax"),
+        ("http://xn--0.example/", "syntax"),
+        ("http://１０．１．２．３/", "private use"),
+        ("http://127｡0｡0｡1/", "loopback"),
+        ("http://１２７．１/", "loopback"),
+        ("http://0ⅹ7f.1/", "loopback"),
+        ("http://²¹³⁰⁷⁰⁶⁴³³/", "loopback"),
+        ("http://𝟏𝟐𝟕.𝟎.𝟎.𝟏/", "loopback"),
+        ("http://⑯⑨.②⑤④.⑯⑨.②⑤④/", "link-local"),
+        ("http://127.0.0\u{ad}.1/", "loopback"),
+        ("http://127.0\u{200b}.0.1/", "loopback"),
+        ("http://[：：1]/", "syntax"),
+        // Zones
+        ("http://[fe80::1%251]/", "syntax"),
+        ("http://[::1%25lo]/", "syntax"),
+        ("http://[fe80::1%25]/", "syntax"),
+        // Last dots
+        ("http://0x7f.1./", "loopback"),
+        ("http://2130706433./", "loopback"),
+        ("http://１２７.0.0.1。/", "loopback"),
+        ("http://example.com../", "url"),
+        ("http://[::1]./", "syntax"),
+        ("http://[2001:0:5db8:d70e::f5fe:fdfc]/", "private use"),
+        ("http://[2001:0:a00:1::a247:28f1]/", "Teredo"),
         // Teredo keeps the client's address inverted: 80ff:fffe is 127.0.0.1
         ("http://[2001:0:5db8:d70e::80ff:fffe]/", "loopback"),
         ("http://[2001:0:5db8:d70e::a247:28f1]/", "Teredo"),
@@ -190,7 +226,16 @@ fn a_mixed_answer_is_refused_whole() {
     let v6_loopback: IpAddr = "::1".parse().unwrap();
     let closed = guard();
     assert!(closed.check_answer("a.example", vec![public], Reach::Public).is_ok());
-    for mixed in [vec![public, loopback], vec![loopback, public], vec![public, v6_loopback]] {
+    let inside = |text: &str| -> IpAddr { text.parse().unwrap() };
+    for mixed in [
+        vec![public, loopback],
+        vec![loopback, public],
+        vec![public, v6_loopback],
+        vec![public, inside("::ffff:127.0.0.1")],
+        vec![public, inside("64:ff9b::7f00:1")],
+        vec![public, public, inside("2002:7f00:1::")],
+        vec![inside("2001:0:5db8:d70e::80ff:fffe"), public],
+    ] {
         assert!(matches!(
             closed.check_answer("a.example", mixed, Reach::Public),
             Err(GuardError::Address { range: "loopback", .. })

@@ -34,11 +34,19 @@ async fn literals_in_every_spelling() {
         "017700000001",
         "0177.0.0.0x1",
         "127。0。0。1",
+        "１２７．０．０．１",
+        "①②⑦.⓪.⓪.①",
+        "0ⅹ7f.1",
+        "127.0.0\u{ad}.1",
+        "2130706433.",
         "[::ffff:127.0.0.1]",
         "[::ffff:7f00:1]",
         "[::127.0.0.1]",
         "[64:ff9b::7f00:1]",
+        "[64:ff9b::10.0.0.1]",
         "[2002:7f00:1::]",
+        "[2002:c0a8:101::1]",
+        "[2001:0:5db8:d70e::80ff:fffe]",
         "[::1]",
         "0.0.0.0",
         "[::]",
@@ -67,6 +75,11 @@ async fn names_that_lead_there() {
         .with("mapped.example", &[&["::ffff:127.0.0.1"]])
         .with("nat64.example", &[&["64:ff9b::7f00:1"]])
         .with("metadata.example", &[&["169.254.169.254"]])
+        .with("6to4.example", &[&["2002:7f00:1::"]])
+        .with("teredo.example", &[&["2001:0:5db8:d70e::80ff:fffe"]])
+        .with("gateway.example", &[&["93.184.215.14", "64:ff9b::a00:1"]])
+        .with("zone.example", &[&["fe80::1"]])
+        .with("xn--bcher-kva.example", &[&["127.0.0.1"]])
         .with("localhost", &[&["127.0.0.1", "::1"]])
         .with("empty.example", &[&[]]);
     let config = Config { ports: vec![port], ..Config::default() };
@@ -79,7 +92,16 @@ async fn names_that_lead_there() {
         "mapped.example",
         "nat64.example",
         "metadata.example",
+        "6to4.example",
+        "teredo.example",
+        "gateway.example",
+        "zone.example",
+        "bücher.example",
+        "BÜCHER。example",
+        "xn--bcher-kva.example.",
         "localhost",
+        "ⅼocalhost",
+        "ｌｏｃａｌｈｏｓｔ",
     ] {
         assert_eq!(code(&fetcher, &format!("http://{host}:{port}/")).await, "forbidden_address", "{host}");
     }
