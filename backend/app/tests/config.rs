@@ -200,6 +200,7 @@ fn a_bad_value_names_key_value_source_and_what_is_allowed() {
         ("AUTH", "password", "none"),
         ("DATABASE_URL", "mysql://db/faces", "postgres://"),
         ("CRAWL_ALLOW_PRIVATE", "everything", "address ranges"),
+        ("CRAWL_EXTRA_CA", "/nowhere/ca.pem", "PEM"),
         ("CRAWL_USER_AGENT", "b\u{f6}t", "printable ASCII"),
         ("LOG_LEVEL", "info,=x=", "error, warn, info, debug, trace"),
         ("LOG_FORMAT", "xml", "text, json"),
@@ -364,7 +365,7 @@ fn the_example_file_with_every_line_switched_on_is_the_default_configuration() {
 fn no_variable_of_the_contract_is_missing() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
     for name in "HOST PORT DATABASE_URL DATA_DIR MODELS_DIR MODEL_PACK FACE_MODEL_MIRROR ORT_DYLIB_PATH POSTGRES_BIN_DIR \
-         BLOB_STORE_URL WORKERS LOG_LEVEL LOG_FORMAT DEBUG AUTH CRAWL_ALLOW_PRIVATE CRAWL_USER_AGENT CRAWL_DELAY_MS \
+         BLOB_STORE_URL WORKERS LOG_LEVEL LOG_FORMAT DEBUG AUTH CRAWL_ALLOW_PRIVATE CRAWL_EXTRA_CA CRAWL_USER_AGENT CRAWL_DELAY_MS \
          DETECTION_SIZE DETECTION_PASSES QUALITY_PROFILE ACCEPT_LICENSE ALL_GPU FACE_DETECTION_GPU FACE_EMBEDDING_GPU \
          IMAGE_PROCESSING_GPU IMAGE_ENHANCEMENT_GPU QUALITY_CHECKS_GPU GPU_BACKEND GPU_DEVICE_ID GPU_DEVICE_IDS \
          GPU_MEMORY_LIMIT_GB GPU_BATCH_SIZE FORCE_GPU_ONLY BATCH_MAX_DELAY_MS PERFORMANCE_MODE CPU_SESSIONS CPU_SESSION_THREADS \

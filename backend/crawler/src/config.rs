@@ -1,4 +1,5 @@
 //! Limits and manners.
+use crate::fetch::Roots;
 use ipnet::IpNet;
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ pub struct Config {
     pub user_agent: String,
     /// `CRAWL_ALLOW_PRIVATE`: address ranges that are open although they are private; any port is open there.
     pub allow_private: Vec<IpNet>,
+    /// `CRAWL_EXTRA_CA`: authorities that are trusted besides the system's.
+    pub extra_roots: Roots,
     /// Ports open everywhere.
     pub ports: Vec<u16>,
     /// To a connected socket (TLS included).
@@ -41,6 +44,7 @@ impl Default for Config {
             )
             .into(),
             allow_private: Vec::new(),
+            extra_roots: Roots::default(),
             ports: vec![80, 443],
             connect_timeout: Duration::from_secs(5),
             total_timeout: Duration::from_secs(30),

@@ -1,7 +1,7 @@
 //! `X-Robots-Tag` and `<meta name=robots>`.
 
 /// What a page or an image asks of robots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Directives {
     /// Do not store the page.
     pub noindex: bool,

@@ -6,6 +6,7 @@ pub(crate) mod charset;
 mod css;
 mod gate;
 mod json_ld;
+mod memory;
 mod picture;
 mod reader;
 mod resolve;
@@ -18,6 +19,7 @@ use crate::Directives;
 use crate::recipes::SiteRecipe;
 use url::Url;
 
+pub use memory::{LONGEST_MEMORY, reader};
 pub use resolve::{has_image_extension, is_page_path};
 
 /// Links that are kept of one page; later ones are dropped.
@@ -42,7 +44,7 @@ pub struct ImageCandidate {
     /// Absolute, normalised.
     pub url: Url,
     /// Which form it was found in: `src`, `srcset`, `picture`, `lazy`, `noscript`, `og:image`, `twitter:image`, `json-ld`, `image_src`,
-    /// `css`, `poster`, `link`, `svg`, `itemprop`, `recipe`.
+    /// `css`, `poster`, `link`, `svg`, `itemprop`, `recipe`; `memory` when the page was not read anew.
     pub found_in: &'static str,
     /// Alternative text.
     pub alt: Option<String>,

@@ -2,8 +2,10 @@
 mod body;
 mod client;
 mod post;
+mod roots;
 
 pub use client::{Fetcher, MAX_RETRY_AFTER};
+pub use roots::{Roots, RootsError};
 
 use crate::GuardError;
 use bytes::Bytes;
@@ -30,18 +32,30 @@ pub struct Request {
     pub url: Url,
     /// What for.
     pub kind: Kind,
+    /// What an earlier answer said of itself; makes the request conditional.
+    pub validators: Option<Validators>,
+}
+
+impl Request {
+    /// A plain request.
+    pub fn new(url: Url, kind: Kind) -> Self {
+        Self { url, kind, validators: None }
+    }
+}
+
+/// What an answer says of itself, so that it can be asked about again (RFC 9110 8.8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Validators {
+    /// The URL that answered, after redirects. They are sent to no other.
+    pub url: Url,
     /// Sent as `If-None-Match`.
     pub etag: Option<String>,
     /// Sent as `If-Modified-Since`.
     pub last_modified: Option<String>,
 }
 
-impl Request {
-    /// A plain request.
-    pub fn new(url: Url, kind: Kind) -> Self {
-        Self { url, kind, etag: None, last_modified: None }
-    }
-}
+/// Longer validators are not kept: an answer's head is not a place to store things.
+const LONGEST_VALIDATOR: usize = 512;
 
 /// An answer whose body is complete.
 #[derive(Clone, Debug)]
@@ -62,6 +76,21 @@ pub struct Fetched {
     pub body: Bytes,
     /// Every URL that redirected, in order.
     pub redirects: Vec<Url>,
+}
+
+impl Fetched {
+    /// What can be asked about later; `None` when the answer says nothing of itself.
+    pub fn validators(&self) -> Option<Validators> {
+        let short = |value: &Option<String>| {
+            value.clone().filter(|value| !value.is_empty() && value.len() <= LONGEST_VALIDATOR)
+        };
+        let (etag, last_modified) = (short(&self.etag), short(&self.last_modified));
+        (etag.is_some() || last_modified.is_some()).then(|| Validators {
+            url: self.url.clone(),
+            etag,
+            last_modified,
+        })
+    }
 }
 
 /// Why there is no answer.

@@ -20,6 +20,7 @@ use kinship::Kinship;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
 use std::time::Duration;
+use store::visits::Visit;
 use store::{Blobs, Store, StoreError};
 use uuid::Uuid;
 
@@ -80,6 +81,17 @@ pub struct Incoming {
     pub dedupe: Dedupe,
     /// How to analyse it.
     pub options: AnalyzeOptions,
+    /// Where it was fetched, so that the next crawl can ask whether it has changed.
+    pub fetched: Option<FetchedFrom>,
+}
+
+/// Where a picture was fetched.
+#[derive(Clone, Debug)]
+pub struct FetchedFrom {
+    /// The address that was asked for.
+    pub url: String,
+    /// What the answer said of itself, if it did.
+    pub visit: Option<Visit>,
 }
 
 /// The way in; cheap to clone.

@@ -13,7 +13,9 @@ pub(crate) mod payload;
 mod robots;
 pub(crate) mod setback;
 mod turns;
+mod visits;
 mod webhook;
+mod yields;
 
 use crate::{Crawls, Ingest};
 use context::Context;

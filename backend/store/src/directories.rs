@@ -1,4 +1,4 @@
-//! The budget of pages per directory, against parts of a site that never end.
+//! Directories of a crawl: the budget of pages, against parts of a site that never end, and what a directory yields.
 use crate::pages::{NewPage, lock_crawl};
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -6,7 +6,62 @@ use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
+/// Pages of a directory, or of a host, that were read, and the images on them that were new to the crawl.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectoryYield {
+    /// Pages.
+    pub pages: i64,
+    /// Images.
+    pub images: i64,
+}
+
 impl Store {
+    /// Counts a page that was read, with `images` new ones on it, into each of the directories.
+    pub async fn count_yield(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        directories: &[&str],
+        images: i64,
+    ) -> Result<(), StoreError> {
+        let mut hashes: Vec<Uuid> = directories.iter().map(|name| url_hash(Some(name))).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        sqlx::query(
+            "insert into crawl_directories (crawl_id, directory_hash, pages, pages_read, images_found)
+             select $1, hash, 0, 1, $3 from unnest($2::uuid[]) as d (hash) order by hash
+             on conflict (crawl_id, directory_hash) do update set pages_read = crawl_directories.pages_read + 1,
+                 images_found = crawl_directories.images_found + excluded.images_found",
+        )
+        .bind(crawl)
+        .bind(&hashes)
+        .bind(images)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
+    /// What each of the directories has yielded, in their order.
+    pub async fn yields(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        directories: &[&str],
+    ) -> Result<Vec<DirectoryYield>, StoreError> {
+        let hashes: Vec<Uuid> = directories.iter().map(|name| url_hash(Some(name))).collect();
+        let rows: Vec<(Uuid, i64, i64)> = sqlx::query_as(
+            "select directory_hash, pages_read, images_found from crawl_directories
+             where crawl_id = $1 and directory_hash = any($2)",
+        )
+        .bind(crawl)
+        .bind(&hashes)
+        .fetch_all(conn)
+        .await?;
+        let known: HashMap<Uuid, DirectoryYield> =
+            rows.into_iter().map(|(hash, pages, images)| (hash, DirectoryYield { pages, images })).collect();
+        Ok(hashes.iter().map(|hash| known.get(hash).copied().unwrap_or_default()).collect())
+    }
+
     /// Of `pages`, each with its directory's name, those that the crawl has not seen and whose directory has room for them; and how many had
     /// no room. Counts what it lets through: admit those in the same transaction.
     ///

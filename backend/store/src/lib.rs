@@ -9,7 +9,7 @@ mod burial;
 pub mod collections;
 pub mod crawls;
 pub mod database;
-mod directories;
+pub mod directories;
 mod ends;
 mod erasure;
 pub mod error;
@@ -25,6 +25,7 @@ pub mod search;
 mod series;
 mod supersede;
 mod text;
+pub mod visits;
 
 pub use blobs::Blobs;
 pub use burial::Erased;

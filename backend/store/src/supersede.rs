@@ -3,7 +3,7 @@
 //! Whoever links a ledger row to an image that is stored holds the image (`for share`) from before it looks to the end of its transaction, and
 //! whoever replaces an image holds it against that (`for no key update`). So a link is either made before the replacement, and moves with
 //! the others, or finds the image gone. Sightings need no such care: they are entered under a lock on their ledger row, and the rows are locked
-//! here before they move. Lock order: images, ledger rows, sources.
+//! here before they move. Lock order: images, ledger rows, sources, visits.
 use crate::erasure::{delete_images, unreferenced};
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -74,6 +74,8 @@ impl Store {
                     state = case state when 'processed' then 'duplicate' else state end
              where image_id = any($1)",
             "update image_sources set image_id = $2 where image_id = any($1)",
+            // What an address answered is still what is stored, in its larger version.
+            "update image_visits set image_id = $2 where image_id = any($1)",
         ] {
             sqlx::query(moved).bind(images).bind(by).execute(&mut *conn).await?;
         }

@@ -82,6 +82,7 @@ impl Settings {
             user_agent: self.crawl.user_agent.clone().unwrap_or_else(|| defaults.user_agent.clone()),
             allow_private: self.crawl.allow_private.clone(),
             ports: self.crawl.ports.clone(),
+            extra_roots: self.crawl.extra_ca.clone().unwrap_or_default(),
             image_limit: (self.service.max_image_mb as usize) << 20,
             ..defaults
         }

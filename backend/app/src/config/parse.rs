@@ -95,6 +95,13 @@ pub fn path() -> Parser<PathBuf> {
     Parser::new("a path", |text| Some(PathBuf::from(text)))
 }
 
+/// A file of certificates, which is read.
+pub fn certificates() -> Parser<crawler::Roots> {
+    Parser::new("a readable file with one or more certificates in PEM form", |text| {
+        crawler::Roots::from_pem(&std::fs::read(text).ok()?).ok()
+    })
+}
+
 /// May be left unset.
 pub fn optional<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
     let mut parser = parser.map(Some);

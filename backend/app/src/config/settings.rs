@@ -1,6 +1,8 @@
 //! Every variable, grouped by concern. The doc comment of a field is what `.env.example` says about it.
 use super::parse::Parser;
-use super::parse::{checked, choice, flag, list, multiple, number, optional, path, text, typed, url};
+use super::parse::{
+    certificates, checked, choice, flag, list, multiple, number, optional, path, text, typed, url,
+};
 use super::variable::{Reader, Variable, settings};
 use crawler::urls::TrailingSlash;
 use inference::{GpuBackend, PerformanceMode};
@@ -140,6 +142,8 @@ settings! {
             webhook_secret: Option<String> = WEBHOOK_SECRET, "", optional(checked("a secret of 16 characters or more", |text| text.chars().count() >= 16));
             /// `CRAWL_ALLOW_PRIVATE`: Private address ranges that may be reached all the same, on any port, comma-separated (for tests and intranets): 127.0.0.0/8.
             allow_private: Vec<IpNet> = CRAWL_ALLOW_PRIVATE, "", list(typed("a range"), "address ranges like 10.0.0.0/8, comma-separated");
+            /// `CRAWL_EXTRA_CA`: File with certificates (PEM) of authorities that are trusted besides the system's, for https sites of an intranet. Read at start.
+            extra_ca: Option<crawler::Roots> = CRAWL_EXTRA_CA, "", optional(certificates());
             /// `CRAWL_PORTS`: Ports that may be reached, comma-separated.
             ports: Vec<u16> = CRAWL_PORTS, "80,443", list(number(1..=65535), "ports from 1 to 65535, comma-separated");
             /// `CRAWL_TRAILING_SLASH`: What links to pages do with a last slash in the path. keep: /a and /a/ are two pages; remove or add: one, spelled without or with it.

@@ -1,5 +1,5 @@
 //! The HTTP client behind the guard.
-use super::{FetchError, Fetched, HopPolicy, Kind, Request, body};
+use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, body};
 use crate::dns::{Lookup, NoAddress, SystemLookup, VettedResolver};
 use crate::guard::{Guard, GuardError, Reach};
 use crate::{Config, urls};
@@ -14,8 +14,8 @@ use url::Url;
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Idle connections that are kept per host.
 const IDLE_PER_HOST: usize = 8;
-/// How long an idle connection is kept.
-const IDLE: Duration = Duration::from_secs(60);
+/// How long an idle connection is kept: a crawl over very many hosts must not keep one open to each of them.
+const IDLE: Duration = Duration::from_secs(20);
 
 /// Sends requests; cheap to clone, reuses connections.
 #[derive(Clone)]
@@ -89,8 +89,7 @@ impl Fetcher {
                 url = next;
                 continue;
             }
-            let conditional = request.etag.is_some() || request.last_modified.is_some();
-            if (200..300).contains(&status) || (status == 304 && conditional) {
+            if (200..300).contains(&status) || (status == 304 && validators(&request, &url).is_some()) {
                 return self.read(url, response, request.kind, redirects, deadline).await;
             }
             return Err(FetchError::Status { status, retry_after });
@@ -111,7 +110,7 @@ impl Fetcher {
         request: &Request,
         deadline: Instant,
     ) -> Result<reqwest::Response, FetchError> {
-        let sent = self.client_for(url).get(url.clone()).headers(headers(request)).send();
+        let sent = self.client_for(url).get(url.clone()).headers(headers(request, url)).send();
         match timeout_at(deadline, sent).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(explain(error)),
@@ -176,9 +175,13 @@ impl Drop for OpenHop<'_> {
     }
 }
 
-fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
-    // Another part of the process may have chosen a provider already; any will do.
+/// Chooses the TLS library's cryptography. Another part of the process may have chosen already; any will do.
+pub(super) fn provide_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
+    provide_crypto();
     // A header value is visible ASCII; configuration may hold anything.
     let agent: String = config.user_agent.chars().filter(|c| matches!(c, ' '..='~')).collect();
     let resolver = Arc::new(resolver);
@@ -197,16 +200,22 @@ fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
             .brotli(true)
             .zstd(true)
     };
-    builder().build().unwrap_or_else(|error| {
-        tracing::warn!(%error, "no system certificates could be loaded; https will fail, http works");
+    let extra = || config.extra_roots.certificates();
+    builder().tls_certs_merge(extra()).build().unwrap_or_else(|error| {
+        tracing::warn!(%error, "no system certificates could be loaded; https works only with CRAWL_EXTRA_CA, http works");
         builder()
-            .tls_certs_only(std::iter::empty::<reqwest::Certificate>())
+            .tls_certs_only(extra())
             .build()
             .expect("nothing but the certificates can fail: the user agent is filtered and there is no proxy")
     })
 }
 
-fn headers(request: &Request) -> HeaderMap {
+/// The validators that this hop may be asked with.
+fn validators<'a>(request: &'a Request, url: &Url) -> Option<&'a Validators> {
+    request.validators.as_ref().filter(|validators| validators.url == *url)
+}
+
+fn headers(request: &Request, url: &Url) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(
         header::ACCEPT,
@@ -224,9 +233,8 @@ fn headers(request: &Request) -> HeaderMap {
         // Already compressed.
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
-    for (name, value) in
-        [(header::IF_NONE_MATCH, &request.etag), (header::IF_MODIFIED_SINCE, &request.last_modified)]
-    {
+    let Some(Validators { etag, last_modified, .. }) = validators(request, url) else { return headers };
+    for (name, value) in [(header::IF_NONE_MATCH, etag), (header::IF_MODIFIED_SINCE, last_modified)] {
         if let Some(value) = value.as_deref().and_then(|v| HeaderValue::from_bytes(v.as_bytes()).ok()) {
             headers.insert(name, value);
         }

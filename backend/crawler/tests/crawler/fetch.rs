@@ -282,37 +282,6 @@ async fn the_policy_sees_every_hop() {
 }
 
 #[tokio::test]
-async fn conditional_requests() {
-    let handler = |headers: HeaderMap| async move {
-        let sent = |name| headers.get(name).and_then(|v: &header::HeaderValue| v.to_str().ok());
-        if sent("if-none-match") == Some("\"v1\"") || sent("if-modified-since") == Some("yesterday") {
-            return (StatusCode::NOT_MODIFIED, [("etag", "\"v1\"")]).into_response();
-        }
-        "new".into_response()
-    };
-    let site = Site::start(
-        Router::new().route("/", get(handler)).route("/always", get(|| async { StatusCode::NOT_MODIFIED })),
-    )
-    .await;
-    let fetcher = Fetcher::new(&local_config());
-    let request = Request::new(site.url("/"), Kind::Page);
-    for conditional in [
-        Request { etag: Some("\"v1\"".into()), ..request.clone() },
-        Request { last_modified: Some("yesterday".into()), ..request.clone() },
-    ] {
-        let answer = fetcher.fetch(conditional, &AnyHop).await.unwrap();
-        assert_eq!((answer.status, answer.body.len()), (304, 0));
-        assert_eq!(answer.etag.as_deref(), Some("\"v1\""));
-    }
-    let other = Request { etag: Some("\"v0\"".into()), ..request.clone() };
-    assert_eq!(fetcher.fetch(other, &AnyHop).await.unwrap().status, 200);
-    // A value that is no header is left out; an answer that nobody asked for is an error.
-    let odd = Request { etag: Some("\"v1\"\r\nx: y".into()), ..request };
-    assert_eq!(fetcher.fetch(odd, &AnyHop).await.unwrap().status, 200);
-    assert_eq!(fetch(&site, "/always").await.unwrap_err().code(), "http_304");
-}
-
-#[tokio::test]
 async fn statuses_and_retry_after() {
     let soon = time::OffsetDateTime::now_utc() + Duration::from_secs(3600);
     let date = soon.format(&time::format_description::well_known::Rfc2822).unwrap().replace("+0000", "GMT");

@@ -1,7 +1,9 @@
 //! The crawler through its public interface, against real sockets on 127.0.0.1.
 #![allow(clippy::unwrap_used, missing_docs)]
+mod conditional;
 mod discovery;
 mod fetch;
 mod guard;
 mod protocols;
+mod secure;
 mod support;

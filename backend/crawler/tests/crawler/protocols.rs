@@ -1,11 +1,22 @@
 //! What the connection itself does: versions of HTTP, and fetches that are dropped half-way.
 
-use crate::support::{Recorder, Site, local_config};
+use crate::secure::{NAME, SecureSite};
+use crate::support::{Forbidden, Names, Recorder, Site, local_config};
 use axum::Router;
+use axum::body::Body;
+use axum::extract::{RawQuery, Request as Incoming};
+use axum::http::header;
+use axum::response::Redirect;
 use axum::routing::get;
-use crawler::fetch::Kind;
-use crawler::{Fetcher, Request};
+use bytes::Bytes;
+use crawler::fetch::{AnyHop, Kind, RootsError};
+use crawler::{Config, FetchError, Fetched, Fetcher, Request, Roots};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::StreamExt;
+use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
 
 #[tokio::test]
@@ -32,4 +43,92 @@ async fn a_dropped_fetch_ends_its_hop() {
         assert_eq!(policy.lines(), ["admit /hangs"]);
     }
     assert_eq!(policy.lines(), ["admit /hangs", "abandoned /hangs"]);
+}
+
+/// Says by which version of HTTP it was asked.
+fn version() -> Router {
+    Router::new().route("/", get(|request: Incoming| async move { format!("{:?}", request.version()) }))
+}
+
+fn trusting(site: &SecureSite, config: Config) -> Fetcher {
+    let names = Names::default().with(NAME, &[&["127.0.0.1"]]).with("inside.test", &[&["127.0.0.2"]]);
+    let extra_roots = Roots::from_pem(site.authority.as_bytes()).unwrap();
+    Fetcher::with_lookup(&Config { extra_roots, ..config }, Arc::new(names))
+}
+
+async fn get_of(fetcher: &Fetcher, site: &SecureSite, path: &str) -> Result<Fetched, FetchError> {
+    fetcher.fetch(Request::new(site.url(path), Kind::Page), &AnyHop).await
+}
+
+#[tokio::test]
+async fn http2_is_negotiated_and_one_connection_serves_many_requests_at_once() {
+    let site = SecureSite::start(version(), &["h2", "http/1.1"]).await;
+    let fetcher = trusting(&site, local_config());
+    assert_eq!(get_of(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
+    let many = futures::future::join_all((0..50).map(|_| get_of(&fetcher, &site, "/"))).await;
+    assert!(many.into_iter().all(|answer| answer.unwrap().body == "HTTP/2.0"));
+    assert_eq!(site.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_server_without_http2_is_spoken_to_in_http1() {
+    let site = SecureSite::start(version(), &["http/1.1"]).await;
+    assert_eq!(get_of(&trusting(&site, local_config()), &site, "/").await.unwrap().body, "HTTP/1.1");
+}
+
+#[tokio::test]
+async fn limits_and_the_guard_hold_over_http2() {
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
+    bomb.write_all(&vec![0; 8 << 20]).unwrap();
+    let bomb = Bytes::from(bomb.finish().unwrap());
+    let drip = || async {
+        let first = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"a"))]);
+        Body::from_stream(first.chain(futures::stream::pending()))
+    };
+    let router = version()
+        .route("/bomb", get(move || async move { ([(header::CONTENT_ENCODING, "gzip")], bomb) }))
+        .route("/drip", get(drip))
+        .route("/to", get(|RawQuery(to): RawQuery| async move { Redirect::to(&to.unwrap()) }));
+    let site = SecureSite::start(router, &["h2"]).await;
+    let forbidden = Forbidden::listen("127.0.0.2:0").await;
+    let config = Config {
+        page_limit: 1 << 20,
+        min_speed_window: Duration::from_millis(150),
+        ports: vec![443, forbidden.address.port()],
+        ..local_config()
+    };
+    let fetcher = trusting(&site, config);
+    let code = async |path: &str| get_of(&fetcher, &site, path).await.unwrap_err().code();
+    assert_eq!(code("/bomb").await, "too_many_bytes");
+    assert_eq!(code("/drip").await, "timeout");
+    let inside = format!("/to?https://inside.test:{}/", forbidden.address.port());
+    assert_eq!(code(&inside).await, "forbidden_address");
+    assert_eq!(code("/to?https://[::ffff:169.254.169.254]/").await, "forbidden_address");
+    assert_eq!(forbidden.connections().await, 0);
+    // What was given up was given up alone: the connection serves on.
+    assert_eq!(get_of(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
+    assert_eq!(site.connections(), 1);
+}
+
+#[tokio::test]
+async fn only_authorities_that_were_named_are_trusted() {
+    let asked = Arc::new(Notify::new());
+    let told = asked.clone();
+    let router = Router::new().route("/", get(|| async move { told.notify_one() }));
+    let site = SecureSite::start(router, &["h2"]).await;
+    let other = SecureSite::start(version(), &["h2"]).await;
+    let stranger = trusting(&other, local_config());
+    assert_eq!(get_of(&stranger, &site, "/").await.unwrap_err().code(), "connect_failure");
+    assert!(futures::FutureExt::now_or_never(asked.notified()).is_none(), "nothing was sent");
+    let both = format!("{}\n{}", site.authority, other.authority);
+    let names = Arc::new(Names::default().with(NAME, &[&["127.0.0.1"]]));
+    let config = Config { extra_roots: Roots::from_pem(both.as_bytes()).unwrap(), ..local_config() };
+    let fetcher = Fetcher::with_lookup(&config, names);
+    for site in [&site, &other] {
+        assert_eq!(get_of(&fetcher, site, "/").await.unwrap().status, 200);
+    }
+
+    assert_eq!(Roots::from_pem(b"no certificate").unwrap_err(), RootsError::None);
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(matches!(Roots::from_pem(broken.as_bytes()), Err(RootsError::Bad(_))));
 }

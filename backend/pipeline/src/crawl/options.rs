@@ -49,6 +49,8 @@ pub struct CrawlOptions {
     pub delay_ms: Option<u64>,
     /// Obey robots.txt and directives. Delays are kept either way.
     pub respect_robots: bool,
+    /// Ask whether what the collection's last visit found has changed, and take over what has not; otherwise everything is fetched.
+    pub revalidate: bool,
     /// Duplicates.
     pub dedupe: Dedupe,
     /// Sitemaps.
@@ -73,6 +75,7 @@ impl Default for CrawlOptions {
             max_images: 5000,
             delay_ms: None,
             respect_robots: true,
+            revalidate: true,
             dedupe: Dedupe::Near,
             sitemaps: Sitemaps::Robots,
             max_pages_per_directory: None,

@@ -2,6 +2,7 @@
 
 use super::{CrawlError, CrawlOptions, Crawls, seeds};
 use crate::jobs::payload::{ImageJob, PageJob};
+use crawler::frontier::level;
 use queue::{Claim, NewJob};
 use store::crawls::Crawl;
 use store::pages::{NewImageUrl, NewPage};
@@ -27,9 +28,10 @@ impl Crawls {
             .collect();
         let pages = self.store().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
         let images = self.store().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
-        let jobs: Vec<NewJob> = (pages.into_iter().map(|row| PageJob::new(crawl.id, row, None).job()))
-            .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job()))
-            .collect();
+        let jobs: Vec<NewJob> =
+            (pages.into_iter().map(|row| PageJob::new(crawl.id, row, None).job(level(0))))
+                .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job()))
+                .collect();
         self.queue().enqueue(tx.conn(), &jobs).await?;
         Ok(())
     }

@@ -13,6 +13,8 @@ use vision::{Frame, PerceptualHashes};
 pub(super) const EXACT: &str = "exact_duplicate";
 /// Reason code of another file of a stored picture.
 pub(super) const NEAR: &str = "near_duplicate";
+/// Reason code of a file whose server says that it is still the one that is stored.
+const UNCHANGED: &str = "not_modified";
 
 impl Ingest {
     /// A file with these bytes is there: one more source of it. `None` when it is gone.
@@ -28,6 +30,19 @@ impl Ingest {
         }
         let done = Ingested::Duplicate { image: known.id, reason: EXACT };
         self.settle(incoming, claim, "duplicate", Some(EXACT), known.id, done).await
+    }
+
+    /// The file is still the one that led to a stored image: one more source of that one, and neither download nor analysis. `None` when
+    /// the image is gone; `incoming` needs no bytes.
+    pub(crate) async fn settle_unchanged(
+        &self,
+        incoming: &Incoming,
+        claim: Claim,
+        image: Uuid,
+    ) -> Result<Option<Ingested>, IngestError> {
+        let state = if incoming.dedupe == Dedupe::Off { "processed" } else { "duplicate" };
+        let done = Ingested::Duplicate { image, reason: UNCHANGED };
+        self.settle(incoming, Some(claim), state, Some(UNCHANGED), image, done).await
     }
 
     /// Another file of a stored picture: one more source of that one. `None` when it is gone.

@@ -2,7 +2,7 @@
 
 use super::blobs::StoredBlobs;
 use super::kinship::Kinship;
-use super::{Incoming, Ingest, IngestError, Ingested, Inner, known};
+use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known};
 use crate::crawl::completion::Watch;
 use crate::{Analysis, AnalyzedFace, Dedupe};
 use queue::Claim;
@@ -16,6 +16,8 @@ pub(super) struct Ending {
     pub(super) tx: Tx,
     watch: Option<Watch>,
     image_url: Uuid,
+    /// Whose visits these are, and the visit.
+    visit: Option<(Uuid, FetchedFrom)>,
 }
 
 impl Ingest {
@@ -31,7 +33,8 @@ impl Ingest {
             self.inner.queue.complete(tx.conn(), claim).await?;
             watch = Some(Watch::begin(&self.inner.store, &mut tx, incoming.crawl, claim).await?);
         }
-        Ok(Ending { tx, watch, image_url: incoming.image_url })
+        let visit = incoming.fetched.clone().map(|fetched| (incoming.collection, fetched));
+        Ok(Ending { tx, watch, image_url: incoming.image_url, visit })
     }
 
     /// Settles the row with the image, ends the crawl if this was all, and commits.
@@ -42,9 +45,12 @@ impl Ingest {
         reason: Option<&'static str>,
         image: Uuid,
     ) -> Result<(), IngestError> {
-        let Ending { mut tx, watch, image_url } = ending;
+        let Ending { mut tx, watch, image_url, visit } = ending;
         let store = &self.inner.store;
         store.settle_image_url(tx.conn(), image_url, state, reason, None, Some(image)).await?;
+        if let Some((collection, FetchedFrom { url, visit })) = visit {
+            store.remember_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
+        }
         if let Some(watch) = watch {
             watch.end(store, &self.inner.queue, &mut tx).await?;
         }

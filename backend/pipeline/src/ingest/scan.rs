@@ -159,6 +159,7 @@ impl Scan {
             image_url: row,
             dedupe: self.dedupe,
             options: self.options.clone(),
+            fetched: None,
         };
         let error = match self.ingest.ingest(incoming, None).await {
             Ok(done) => return Ok(done),

@@ -7,6 +7,7 @@ use crate::crawl::Sitemaps;
 use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
 use std::collections::BTreeMap;
 use store::pages::{NewImageUrl, NewPage, PageResult};
+use store::visits::PageVisit;
 use url::Url;
 
 /// How deep sitemap indexes may be nested: robots.txt, index, index, sitemap.
@@ -24,6 +25,20 @@ pub(super) struct Harvest {
     /// Where the seed moved to.
     pub(super) home: Option<Url>,
     pub(super) result: PageResult,
+    /// What is remembered of the visit.
+    pub(super) memory: Memory,
+}
+
+/// What becomes of the memory of a page.
+#[derive(Default)]
+pub(super) enum Memory {
+    /// Nothing is said: not a page of HTML.
+    #[default]
+    Untouched,
+    /// This visit is remembered in the place of the last one; `None`: it cannot be asked about, the last one is only forgotten.
+    Replaced(Option<PageVisit>),
+    /// The last visit still holds.
+    Renewed,
 }
 
 /// A page of HTML; `sitemaps` are those of its host, if this is a seed.
@@ -62,7 +77,7 @@ pub(super) fn of_page(
     };
     let result = result(fetched, denied, left_out, page.title);
     let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &page_url)));
-    Harvest { pages, sitemaps, nested: 1, images, home, result }
+    Harvest { pages, sitemaps, nested: 1, images, home, result, memory: Memory::Untouched }
 }
 
 /// A sitemap or a feed. `noindex` on it speaks of the file itself, which nobody would index, and not of what it lists.
@@ -103,7 +118,8 @@ pub(super) fn of_map(
     let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
     let (pages, left_out) = border.close();
     let result = result(fetched, denied, left_out, None);
-    Harvest { pages, sitemaps, nested, images, home: job.home.clone(), result }
+    let home = job.home.clone();
+    Harvest { pages, sitemaps, nested, images, home, result, memory: Memory::Untouched }
 }
 
 /// The page was an image: it goes into the other ledger.

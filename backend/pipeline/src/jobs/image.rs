@@ -5,8 +5,9 @@ use super::hops::{Area, Hops};
 use super::ledger::Row;
 use super::payload::{self, ImageJob};
 use super::setback::Setback;
+use super::visits;
 use crate::AnalyzeOptions;
-use crate::ingest::Incoming;
+use crate::ingest::{FetchedFrom, Incoming};
 use crawler::fetch::Kind;
 use crawler::{Directives, Request};
 use queue::{Claim, ClaimedJob, Handler, Outcome};
@@ -31,24 +32,47 @@ impl Handler for ScanImage {
 
 async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Setback> {
     let view = context.running(job.crawl_id).await?;
-    let hops = Hops::new(context, &view, Area::Anywhere);
-    let fetched = hops.fetch(Request::new(job.url.clone(), Kind::Image)).await;
-    let fetched = fetched.map_err(|error| Setback::of_fetch(error, context.config.robots_retry))?;
-    if view.options.respect_robots {
-        let tags = fetched.robots_tags.iter().map(String::as_str);
-        if let Some(code) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
-            return Err(Setback::skipped(code, "its X-Robots-Tag asks not to take it"));
-        }
-    }
-    let incoming = Incoming {
-        bytes: fetched.body,
-        collection: view.crawl.collection_id,
-        crawl: job.crawl_id,
-        image_url: job.image_url_id,
-        dedupe: view.options.dedupe,
-        options: AnalyzeOptions { quality_profile: view.quality_profile, ..AnalyzeOptions::default() },
+    let (collection, model) = (view.crawl.collection_id, context.ingest.model_id());
+    let mut known = match view.options.revalidate {
+        true => context.store.image_visit(collection, job.url.as_str(), model).await?,
+        false => None,
     };
-    let ingested = context.ingest.ingest(incoming, Some(claim)).await?;
-    tracing::debug!(url = %job.url, ?ingested, "image done");
-    Ok(())
+    loop {
+        let hops = Hops::new(context, &view, Area::Anywhere);
+        let validators = known.as_ref().and_then(|known| visits::validators(&known.visit));
+        let request = Request { validators, ..Request::new(job.url.clone(), Kind::Image) };
+        let fetched = hops.fetch(request).await;
+        let fetched = fetched.map_err(|error| Setback::of_fetch(error, context.config.robots_retry))?;
+        if view.options.respect_robots {
+            let tags = fetched.robots_tags.iter().map(String::as_str);
+            if let Some(code) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
+                return Err(Setback::skipped(code, "its X-Robots-Tag asks not to take it"));
+            }
+        }
+        let visit = visits::visit(&fetched);
+        let mut incoming = Incoming {
+            bytes: fetched.body,
+            collection,
+            crawl: job.crawl_id,
+            image_url: job.image_url_id,
+            dedupe: view.options.dedupe,
+            options: AnalyzeOptions { quality_profile: view.quality_profile, ..AnalyzeOptions::default() },
+            fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
+        };
+        if fetched.status == visits::NOT_MODIFIED
+            && let Some(known) = known.take()
+        {
+            // What is remembered stays as it is.
+            incoming.fetched = None;
+            if context.ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
+                visits::saved("image", known.visit.bytes);
+                return Ok(());
+            }
+            // The image was deleted in this very moment: fetch it in full.
+            continue;
+        }
+        let ingested = context.ingest.ingest(incoming, Some(claim)).await?;
+        tracing::debug!(url = %job.url, ?ingested, "image done");
+        return Ok(());
+    }
 }

@@ -1,23 +1,29 @@
 //! `scan_page`: fetch a page, a sitemap or a feed, enter the links and images into the ledgers, enqueue their jobs.
 
 use super::context::{Context, CrawlView};
-use super::harvest::{self, Harvest};
+use super::harvest::{self, Harvest, Memory};
 use super::hops::{Area, Hops};
 use super::ledger::Row;
 use super::payload::{self, ImageJob, PageJob};
 use super::setback::Setback;
+use super::{visits, yields};
 use crate::crawl::completion::Watch;
 use crawler::fetch::Kind;
-use crawler::{FetchError, Fetched, Request, extract_page, sitemap};
+use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
 use store::ledger::Ledger;
+use store::visits::PageVisit;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 /// A sitemap can be fifty times as large as a page: the process holds one at a time, and jobs that have to wait for it come back.
 const MAP_PAUSE: Duration = Duration::from_millis(500);
+
+/// Reason code of a page that was taken over from the last visit.
+const UNCHANGED: &str = "not_modified";
 
 /// The handler.
 pub(super) struct ScanPage(pub(super) Arc<Context>);
@@ -43,32 +49,64 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), Setb
         ),
         _ => None,
     };
-    let hops = Hops::new(context, &view, Area::Page(job));
-    let fetched = match hops.fetch(Request::new(job.url.clone(), kind)).await {
-        // It was worth a try.
-        Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
-            return Err(Setback::skipped("no_sitemap", "the site has no sitemap there"));
-        }
-        fetched => fetched.map_err(|error| Setback::of_fetch(error, context.config.robots_retry))?,
+    let reader = reader_of(context, &job.url);
+    let mut known = match view.options.revalidate && kind == Kind::Page {
+        true => context.store.page_visit(view.crawl.collection_id, job.url.as_str(), &reader).await?,
+        false => None,
     };
-    let harvest = match content(job, &fetched) {
-        Content::Html if job.sitemap.is_some() => {
-            return Err(Setback::skipped("no_sitemap", "a page was sent in the place of a sitemap"));
+    let harvest = loop {
+        let hops = Hops::new(context, &view, Area::Page(job));
+        let validators = known.as_ref().and_then(|known| visits::validators(&known.visit));
+        let request = Request { validators, ..Request::new(job.url.clone(), kind) };
+        let fetched = match hops.fetch(request).await {
+            // It was worth a try.
+            Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
+                return Err(Setback::skipped("no_sitemap", "the site has no sitemap there"));
+            }
+            fetched => fetched.map_err(|error| Setback::of_fetch(error, context.config.robots_retry))?,
+        };
+        if fetched.status == visits::NOT_MODIFIED
+            && let Some(known) = known.take()
+        {
+            match take_over(context, &view, job, fetched, known).await? {
+                Some(harvest) => break harvest,
+                // What is remembered cannot be read: fetch the page in full.
+                None => continue,
+            }
         }
-        Content::Html => read_page(context, &view, job, fetched).await?,
-        Content::Map => read_map(context, &view, job, fetched).await?,
-        Content::Image => harvest::of_image(&fetched),
+        break read(context, &view, job, fetched).await?;
+    };
+    store(context, &view, job, harvest, claim, &reader).await
+}
+
+/// What the page is read with; what was read with something else is not taken over.
+fn reader_of(context: &Context, url: &Url) -> String {
+    extract::reader(context.fetcher.agent(), context.config.recipes.of(url))
+}
+
+async fn read(
+    context: &Context,
+    view: &CrawlView,
+    job: &PageJob,
+    fetched: Fetched,
+) -> Result<Harvest, Setback> {
+    match content(job, &fetched) {
+        Content::Html if job.sitemap.is_some() => {
+            Err(Setback::skipped("no_sitemap", "a page was sent in the place of a sitemap"))
+        }
+        Content::Html => read_page(context, view, job, fetched).await,
+        Content::Map => read_map(context, view, job, fetched).await,
+        Content::Image => Ok(harvest::of_image(&fetched)),
         Content::Other => {
             let found = fetched.content_type.as_deref().unwrap_or("no content type");
-            return Err(Setback::Final {
+            Err(Setback::Final {
                 state: "skipped",
                 code: "not_html".into(),
                 detail: format!("the content is {found}"),
                 status: Some(fetched.status),
-            });
+            })
         }
-    };
-    store(context, &view, job, harvest, claim).await
+    }
 }
 
 /// Whether the address is that of a sitemap or a feed, which may be larger than a page. What it is, is seen when it has been fetched.
@@ -114,14 +152,44 @@ async fn read_page(
 ) -> Result<Harvest, Setback> {
     let agent = context.fetcher.agent().to_owned();
     let recipes = context.config.recipes.clone();
-    let (page, fetched) = on_a_thread(move || {
+    let (page, visit, fetched) = on_a_thread(move || {
         let Fetched { body, url, content_type, .. } = &fetched;
         let page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
-        (page, fetched)
+        let visit = visits::visit(&fetched).and_then(|visit| {
+            let content = page.to_memory(&fetched.robots_tags)?;
+            Some(PageVisit { visit, content })
+        });
+        (page, visit, fetched)
     })
     .await?;
+    // Read by the recipe of another host than the one it is remembered for: not remembered.
+    let visit = visit.filter(|_| reader_of(context, &fetched.url) == reader_of(context, &job.url));
     let sitemaps = harvest::sitemaps_of(context, view, job, &fetched.url).await;
-    Ok(harvest::of_page(context, view, job, fetched, page, sitemaps))
+    let harvest = harvest::of_page(context, view, job, fetched, page, sitemaps);
+    Ok(Harvest { memory: Memory::Replaced(visit), ..harvest })
+}
+
+/// The page has not changed: what was read then holds. `None` when that cannot be unpacked.
+async fn take_over(
+    context: &Context,
+    view: &CrawlView,
+    job: &PageJob,
+    mut fetched: Fetched,
+    known: PageVisit,
+) -> Result<Option<Harvest>, Setback> {
+    let PageVisit { visit, content } = known;
+    let Some((page, mut tags)) = on_a_thread(move || Page::from_memory(&content)).await? else {
+        return Ok(None);
+    };
+    // What it says of itself now counts with what it said then.
+    fetched.robots_tags.append(&mut tags);
+    fetched.etag = fetched.etag.or(visit.etag);
+    fetched.last_modified = fetched.last_modified.or(visit.last_modified);
+    let sitemaps = harvest::sitemaps_of(context, view, job, &fetched.url).await;
+    let mut harvest = harvest::of_page(context, view, job, fetched, page, sitemaps);
+    harvest.result.reason.get_or_insert_with(|| UNCHANGED.into());
+    visits::saved("page", visit.bytes);
+    Ok(Some(Harvest { memory: Memory::Renewed, ..harvest }))
 }
 
 async fn read_map(
@@ -146,9 +214,10 @@ async fn store(
     job: &PageJob,
     harvest: Harvest,
     claim: Claim,
+    reader: &str,
 ) -> Result<(), Setback> {
     let Context { store, queue, .. } = context;
-    let Harvest { mut pages, sitemaps, nested, images, home, mut result } = harvest;
+    let Harvest { mut pages, sitemaps, nested, images, home, mut result, memory } = harvest;
     let (crawl, options) = (job.crawl_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
@@ -156,7 +225,7 @@ async fn store(
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
         let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, &sitemaps).await?;
-        let job = |row| PageJob::new(crawl, row, home.clone()).sitemap(nested).job();
+        let job = |row| PageJob::new(crawl, row, home.clone()).sitemap(nested).job(frontier::level(0));
         jobs.extend(admitted.into_iter().map(job));
     }
     if let Some(budget) = options.max_pages_per_directory {
@@ -165,15 +234,26 @@ async fn store(
             store.within_directories(tx.conn(), crawl, budget, harvest::by_directory(pages)).await?;
         harvest::leave_out(&mut result, "directory_full", left_out);
     }
-    if !pages.is_empty() {
-        let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
-        jobs.extend(admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone()).job()));
-    }
+    let mut found = 0;
     if !images.is_empty() {
         let admitted = store.admit_images(tx.conn(), crawl, options.max_images, &images).await?;
+        found = admitted.len() as i64;
         jobs.extend(admitted.into_iter().map(|row| ImageJob::new(crawl, row, job.depth).job()));
     }
+    yields::count(store, &mut tx, crawl, &job.url, found).await?;
+    if !pages.is_empty() {
+        let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
+        let rows = admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone())).collect();
+        jobs.extend(yields::jobs(store, &mut tx, crawl, rows).await?);
+    }
     store.settle_page(tx.conn(), job.page_id, &result).await?;
+    match memory {
+        Memory::Untouched => {}
+        Memory::Renewed => store.renew_page_visit(tx.conn(), crawl, job.url.as_str()).await?,
+        Memory::Replaced(visit) => {
+            store.remember_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
+        }
+    }
     queue.enqueue(tx.conn(), &jobs).await?;
     watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;

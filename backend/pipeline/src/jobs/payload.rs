@@ -1,6 +1,7 @@
 //! What a job carries.
 
 use super::{DELIVER_WEBHOOK, ERASE_COLLECTION, SCAN_IMAGE, SCAN_PAGE, START_CRAWL};
+use crawler::frontier::level;
 use queue::NewJob;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -47,9 +48,9 @@ impl PageJob {
         Self { sitemap: Some(nested), ..self }
     }
 
-    /// As the queue takes it: shallow pages first.
-    pub(crate) fn job(&self) -> NewJob {
-        job(SCAN_PAGE, self, &self.url, self.page_id, self.crawl_id, self.depth)
+    /// As the queue takes it; priorities are those of [`crawler::frontier`].
+    pub(crate) fn job(&self, priority: i16) -> NewJob {
+        job(SCAN_PAGE, self, &self.url, self.page_id, self.crawl_id, priority)
     }
 }
 
@@ -62,7 +63,7 @@ impl ImageJob {
 
     /// As the queue takes it.
     pub(crate) fn job(&self) -> NewJob {
-        job(SCAN_IMAGE, self, &self.url, self.image_url_id, self.crawl_id, self.depth)
+        job(SCAN_IMAGE, self, &self.url, self.image_url_id, self.crawl_id, level(self.depth))
     }
 }
 
@@ -130,9 +131,9 @@ fn plain(payload: &impl Serialize) -> Value {
 
 /// The row's id is the unique key: a row has at most one live job, and `Crawls::reconcile` finds rows that have none. The host is the lane: the
 /// many pages of a slow one do not stand in the way of others.
-fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, crawl: Uuid, depth: i32) -> NewJob {
+fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, crawl: Uuid, priority: i16) -> NewJob {
     NewJob {
-        priority: i16::try_from(depth).unwrap_or(i16::MAX),
+        priority,
         unique_key: Some(row.to_string()),
         group_id: Some(crawl),
         lane: Some(crawler::urls::host_key(url)),

@@ -18,6 +18,8 @@ use time::OffsetDateTime;
 const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
 /// Waits so short are waited out by any number of jobs: going back to the queue would take as long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
+/// Refusing hosts remembered at once; of further ones the pace is only read when they refuse again.
+const HOSTS: usize = 10_000;
 /// When the database cannot be asked, nobody is polite by guessing.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
@@ -140,7 +142,9 @@ impl Turns {
         let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Outcome::Answered { status: 429 | 503, .. } => {
-                refusing.insert(host.to_owned());
+                if refusing.len() < HOSTS {
+                    refusing.insert(host.to_owned());
+                }
                 true
             }
             Outcome::Answered { status: 200..=399, .. } => refusing.remove(host),

@@ -116,7 +116,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     let Some(world) = World::new().await else { return };
     let site = Site::start().await;
     for side in [300, 360, 600] {
-        site.set(&format!("/{side}.jpg"), version("obama.jpg", side));
+        site.set(&format!("/{side}.jpg"), version("obama.jpg", side).etag(&format!("\"{side}\"")));
     }
     let (first, _) = world.crawl(&[site.url("/300.jpg")], fast()).await;
     assert_alone(&world, 300, 1).await;
@@ -133,10 +133,15 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
     assert_eq!(progress.reasons.get("superseded"), Some(&1));
 
-    // The smaller one again: nothing comes back.
-    let (_, progress) = world.crawl(&[site.url("/300.jpg")], fast()).await;
+    // The smaller one again: nothing comes back, and its address still stands for the picture.
+    let everything = CrawlOptions { revalidate: false, ..fast() };
+    let (_, progress) = world.crawl(&[site.url("/300.jpg")], everything).await;
     assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
     assert_alone(&world, 600, 4).await;
+    let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
+    assert_eq!(progress.reasons.get("not_modified"), Some(&1));
+    assert_eq!(images(&progress), [("duplicate", 1)]);
+    assert_alone(&world, 600, 5).await;
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod manners;
 mod passes;
 mod pixels;
 mod quality;
+mod revisits;
 mod scan;
 mod sitemaps;
 mod support;

@@ -3,9 +3,10 @@
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
@@ -46,6 +47,23 @@ impl Answer {
         self
     }
 
+    /// With a validator; a request that names it is answered 304.
+    pub(crate) fn etag(self, tag: &str) -> Self {
+        self.header("etag", tag)
+    }
+
+    /// The same by date.
+    pub(crate) fn modified(self, date: &str) -> Self {
+        self.header("last-modified", date)
+    }
+
+    fn holds_for(&self, request: &Request) -> bool {
+        [("etag", "if-none-match"), ("last-modified", "if-modified-since")].iter().any(|(ours, theirs)| {
+            let own = self.headers.iter().find(|(name, _)| name == ours).map(|(_, value)| value.as_bytes());
+            own.is_some() && own == request.headers().get(*theirs).map(HeaderValue::as_bytes)
+        })
+    }
+
     pub(crate) fn gated(mut self, gate: &Arc<Semaphore>) -> Self {
         self.gate = Some(gate.clone());
         self
@@ -57,6 +75,10 @@ struct Shared {
     /// Answers in turn; the last one stays.
     answers: Arc<Mutex<HashMap<String, Vec<Answer>>>>,
     requests: Arc<Mutex<Vec<String>>>,
+    /// Paths answered 304.
+    unchanged: Arc<Mutex<Vec<String>>>,
+    /// Bytes of bodies sent.
+    sent: Arc<AtomicUsize>,
     /// For paths that nothing was said about; without it, 404.
     default: Arc<Mutex<Option<Answer>>>,
 }
@@ -104,6 +126,13 @@ impl Site {
         self.shared.requests.lock().unwrap().clone()
     }
 
+    /// Paths answered 304 so far, sorted, and bytes of all bodies; both begin anew.
+    pub(crate) fn take_answers(&self) -> (Vec<String>, usize) {
+        let mut unchanged = std::mem::take(&mut *self.shared.unchanged.lock().unwrap());
+        unchanged.sort();
+        (unchanged, self.shared.sent.swap(0, Ordering::SeqCst))
+    }
+
     pub(crate) fn asked(&self, path: &str) -> usize {
         self.requests().iter().filter(|asked| *asked == path).count()
     }
@@ -130,6 +159,11 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     if let Some(gate) = &answer.gate {
         gate.acquire().await.unwrap().forget();
     }
+    if answer.holds_for(&request) {
+        shared.unchanged.lock().unwrap().push(path);
+        return Response::builder().status(StatusCode::NOT_MODIFIED).body(Body::empty()).unwrap();
+    }
+    shared.sent.fetch_add(answer.body.len(), Ordering::SeqCst);
     let mut response = Response::builder().status(StatusCode::from_u16(answer.status).unwrap());
     for (name, value) in &answer.headers {
         response = response.header(name, value);

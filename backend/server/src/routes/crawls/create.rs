@@ -78,6 +78,10 @@ pub(super) struct CreateCrawl {
     /// Obey robots.txt and robots directives.
     #[schema(default = true)]
     respect_robots: Option<bool>,
+    /// Ask servers whether what the collection's last visit found has changed, and take over what has not, unfetched (`not_modified`); `false`
+    /// fetches everything anew.
+    #[schema(default = true)]
+    revalidate: Option<bool>,
     /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is processed.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
@@ -111,6 +115,7 @@ impl CreateCrawl {
             max_images: self.max_images.map_or(defaults.max_images, Bounded::get),
             delay_ms: self.delay_ms.map(|n| n.get().unsigned_abs()),
             respect_robots: self.respect_robots.unwrap_or(defaults.respect_robots),
+            revalidate: self.revalidate.unwrap_or(defaults.revalidate),
             dedupe: self.dedupe.unwrap_or(defaults.dedupe),
             sitemaps: self.sitemaps.unwrap_or(defaults.sitemaps),
             max_pages_per_directory: self.max_pages_per_directory.map(Bounded::get),

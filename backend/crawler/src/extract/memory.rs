@@ -1,0 +1,125 @@
+//! A page as it was read, kept for the day on which its server says that it has not changed.
+//!
+//! What is kept is what the page says, before any crawl's scope, depth or manners: the next crawl may have others.
+use super::{ImageCandidate, Link, Page};
+use crate::Directives;
+use crate::recipes::SiteRecipe;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use url::Url;
+
+/// Raised when pages come to be read in another way, so that nothing read in the old way is taken over.
+const VERSION: u32 = 1;
+/// Compressed bytes kept of one page. A page with more is fetched anew every time.
+pub const LONGEST_MEMORY: usize = 256 << 10;
+/// What is unpacked of them.
+const LONGEST_UNPACKED: u64 = 32 << 20;
+
+#[derive(Serialize, Deserialize)]
+struct Memory {
+    title: Option<String>,
+    links: Vec<(Url, bool)>,
+    images: Vec<(Url, Option<String>)>,
+    directives: Directives,
+    canonical: Option<Url>,
+    feeds: Vec<Url>,
+    robots_tags: Vec<String>,
+}
+
+/// What a page is read with, as a text: two readings under the same text find the same.
+pub fn reader(agent: &str, recipe: Option<&SiteRecipe>) -> String {
+    format!("{VERSION} {agent} {recipe:?}")
+}
+
+impl Page {
+    /// The page and its `X-Robots-Tag`s packed; `None` when that is longer than [`LONGEST_MEMORY`].
+    pub fn to_memory(&self, robots_tags: &[String]) -> Option<Vec<u8>> {
+        let memory = Memory {
+            title: self.title.clone(),
+            links: self.links.iter().map(|link| (link.url.clone(), link.nofollow)).collect(),
+            images: self.images.iter().map(|image| (image.url.clone(), image.alt.clone())).collect(),
+            directives: self.directives,
+            canonical: self.canonical.clone(),
+            feeds: self.feeds.clone(),
+            robots_tags: robots_tags.to_vec(),
+        };
+        let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+        packed.write_all(&serde_json::to_vec(&memory).ok()?).ok()?;
+        packed.finish().ok().filter(|packed| packed.len() <= LONGEST_MEMORY)
+    }
+
+    /// What [`Self::to_memory`] packed; `None` when it is not that.
+    pub fn from_memory(packed: &[u8]) -> Option<(Self, Vec<String>)> {
+        let mut unpacked = Vec::new();
+        GzDecoder::new(packed).take(LONGEST_UNPACKED).read_to_end(&mut unpacked).ok()?;
+        let memory: Memory = serde_json::from_slice(&unpacked).ok()?;
+        let page = Self {
+            title: memory.title,
+            links: memory.links.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect(),
+            images: (memory.images.into_iter())
+                .map(|(url, alt)| ImageCandidate { url, found_in: "memory", alt })
+                .collect(),
+            directives: memory.directives,
+            canonical: memory.canonical,
+            feeds: memory.feeds,
+        };
+        Some((page, memory.robots_tags))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::extract_page;
+
+    fn read(html: &str) -> Page {
+        let url = Url::parse("http://a.test/b/").unwrap();
+        extract_page(html.as_bytes(), &url, None, "facecrawl", None)
+    }
+
+    #[test]
+    fn a_page_comes_back_as_it_was_read() {
+        let page = read(
+            "<title>t</title><meta name=robots content=noai><link rel=canonical href=/c><a href=x>1</a>
+             <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä'><link rel=alternate type=application/rss+xml href=f>",
+        );
+        let packed = page.to_memory(&["noindex".into()]).unwrap();
+        let (again, tags) = Page::from_memory(&packed).unwrap();
+        assert_eq!(tags, ["noindex"]);
+        assert_eq!((again.title.as_deref(), &again.links), (Some("t"), &page.links));
+        assert_eq!((again.directives, &again.feeds), (page.directives, &page.feeds));
+        assert_eq!(again.canonical, page.canonical);
+        assert_eq!(
+            (&again.images[0].url, again.images[0].alt.as_deref()),
+            (&page.images[0].url, Some("An ä"))
+        );
+        assert_eq!((page.links.len(), page.images.len(), page.feeds.len()), (2, 1, 1));
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_kept_and_what_is_none_is_not_read() {
+        // Hashes do not compress.
+        let hash = |n: u64| {
+            n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+        };
+        let name = |n: u64| (0..4).map(|part| format!("{:016x}", hash(4 * n + part + 1))).collect::<String>();
+        let links: String = (0..9_999).map(|n| format!("<a href={}>", name(n))).collect();
+        assert!(read(&links).to_memory(&[]).is_none());
+        assert!(Page::from_memory(b"no gzip").is_none());
+        assert!(Page::from_memory(&[]).is_none());
+    }
+
+    #[test]
+    fn a_recipe_is_part_of_how_a_page_is_read() {
+        let recipe =
+            crate::Recipe { hosts: vec!["a.test".into()], drop: vec!["footer".into()], ..Default::default() };
+        let recipes = crate::Recipes::new(&[recipe]).unwrap();
+        let url = Url::parse("http://a.test/").unwrap();
+        assert_ne!(reader("facecrawl", None), reader("facecrawl", recipes.of(&url)));
+        assert_ne!(reader("facecrawl", None), reader("other", None));
+    }
+}

@@ -1,0 +1,44 @@
+//! What a crawl's directories and hosts have yielded, and the priorities that follow from it ([`crawler::frontier`]).
+
+use super::payload::PageJob;
+use crawler::frontier::{self, Yield};
+use crawler::urls;
+use queue::NewJob;
+use store::directories::DirectoryYield;
+use store::{Store, StoreError, Tx};
+use url::Url;
+use uuid::Uuid;
+
+/// Counts a page that was read, with `images` on it that were new to the crawl.
+pub(super) async fn count(
+    store: &Store,
+    tx: &mut Tx,
+    crawl: Uuid,
+    page: &Url,
+    images: i64,
+) -> Result<(), StoreError> {
+    let names = [urls::directory(page), urls::host_key(page)];
+    store.count_yield(tx.conn(), crawl, &names.each_ref().map(String::as_str), images).await
+}
+
+/// The jobs of new pages, with the priorities that the yields give them at this moment.
+pub(super) async fn jobs(
+    store: &Store,
+    tx: &mut Tx,
+    crawl: Uuid,
+    pages: Vec<PageJob>,
+) -> Result<Vec<NewJob>, StoreError> {
+    let names: Vec<String> =
+        pages.iter().flat_map(|page| [urls::directory(&page.url), urls::host_key(&page.url)]).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let yields = store.yields(tx.conn(), crawl, &names).await?;
+    let jobs = pages.iter().zip(yields.chunks_exact(2)).map(|(page, yields)| {
+        page.job(frontier::priority(page.depth, counted(yields[0]), counted(yields[1])))
+    });
+    Ok(jobs.collect())
+}
+
+fn counted(yields: DirectoryYield) -> Yield {
+    let count = |n: i64| n.max(0).unsigned_abs();
+    Yield { pages: count(yields.pages), images: count(yields.images) }
+}

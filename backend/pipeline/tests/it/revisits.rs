@@ -1,0 +1,163 @@
+//! The second crawl of a site: what has not changed is asked about and not fetched.
+
+use crate::support::{Answer, Site, World, counts, fast, photograph};
+use pipeline::{CrawlOptions, jobs};
+use std::collections::BTreeSet;
+use store::images::ImageFilter;
+use tokio_util::sync::CancellationToken;
+
+/// Two pages and two pictures that can be asked about, and one page and one picture that cannot.
+async fn site() -> Site {
+    let site = Site::start().await;
+    site.set("/", Answer::html("<img src=rob.jpg><a href=second>2</a><a href=third>3</a>").etag("\"index\""));
+    site.set(
+        "/second",
+        Answer::html("<img src=obama.jpg alt=president>").modified("Sat, 01 Aug 2026 10:00:00 GMT"),
+    );
+    site.set("/third", Answer::html("<img src=plain.jpg>"));
+    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).etag("W/\"rob\""));
+    let obama = Answer::jpeg(photograph("obama_small.jpg"));
+    site.set("/obama.jpg", obama.modified("Sat, 01 Aug 2026 11:00:00 GMT"));
+    site.set("/plain.jpg", Answer::jpeg(photograph("biden.jpg")));
+    site
+}
+
+const CONDITIONAL: [&str; 4] = ["/", "/obama.jpg", "/rob.jpg", "/second"];
+
+#[tokio::test]
+async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
+    let Some(world) = World::new().await else { return };
+    let site = site().await;
+    let (_, first) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!((first.images["processed"], first.faces), (3, 3));
+    let (unchanged, bytes) = site.take_answers();
+    assert!(unchanged.is_empty());
+
+    let (crawl, second) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(crawl.state, "completed");
+    let (unchanged, rest) = site.take_answers();
+    assert_eq!(unchanged, CONDITIONAL);
+    let alone = photograph("biden.jpg").len();
+    assert!(rest < alone + 100 && bytes > rest, "{bytes} bytes at first, then {rest}");
+    assert_eq!(counts(&second.pages), [("fetched", 3)].into());
+    assert_eq!(counts(&second.images), [("duplicate", 3)].into());
+    assert_eq!(second.reasons.get("not_modified"), Some(&4), "{:?}", second.reasons);
+    assert_eq!(second.reasons.get("exact_duplicate"), Some(&1));
+    assert_eq!((second.faces, world.faces().await.len()), (3, 3));
+
+    // One more source each, with what the page said of it.
+    let filter =
+        ImageFilter { collection: "default".into(), crawl_id: Some(crawl.id), ..ImageFilter::default() };
+    let images: Vec<_> = world.store.images(&filter, None, 10).await.unwrap().iter().map(|i| i.id).collect();
+    let sources = world.store.sources(&images).await.unwrap();
+    let of = |path: &str| {
+        let url = site.url(path);
+        sources.iter().filter(|(_, s)| s.image_url == url).map(|(_, s)| s.clone()).collect::<Vec<_>>()
+    };
+    for path in ["/rob.jpg", "/obama.jpg", "/plain.jpg"] {
+        assert_eq!(of(path).len(), 2, "{path}");
+    }
+    assert!(of("/obama.jpg").iter().all(|source| source.alt.as_deref() == Some("president")));
+
+    // And so for ever, also when the first crawls are forgotten.
+    let mut tx = world.store.begin().await.unwrap();
+    let ids: Vec<_> =
+        world.store.crawls(&Default::default(), None, 1).await.unwrap().iter().map(|c| c.id).collect();
+    world.store.delete_crawl(tx.conn(), ids[0], false).await.unwrap();
+    tx.commit().await.unwrap();
+    world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(site.take_answers().0, ["/obama.jpg", "/rob.jpg"], "what the pages said went with the crawl");
+}
+
+#[tokio::test]
+async fn what_has_changed_is_read_anew() {
+    let Some(world) = World::new().await else { return };
+    let site = site().await;
+    world.crawl(&[site.url("/")], fast()).await;
+    site.take_answers();
+    site.set("/second", Answer::html("<img src=new.jpg><img src=rob.jpg>").etag("\"second\""));
+    site.set("/new.jpg", Answer::jpeg(photograph("Rob_Lowe_0002.jpg")).etag("\"new\""));
+    site.set("/rob.jpg", Answer::jpeg(photograph("group_13.jpg")).etag("\"other\""));
+    let (_, second) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(site.take_answers().0, ["/"]);
+    assert_eq!((second.images["processed"], second.images["duplicate"]), (2, 1), "{second:?}");
+    let (_, third) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(site.take_answers().0, ["/", "/new.jpg", "/rob.jpg", "/second"]);
+    assert_eq!(counts(&third.images), [("duplicate", 3)].into());
+
+    let everything = CrawlOptions { revalidate: false, ..fast() };
+    world.crawl(&[site.url("/")], everything).await;
+    assert!(site.take_answers().0.is_empty());
+}
+
+#[tokio::test]
+async fn validators_do_not_outlive_the_image_or_its_model() {
+    let Some(world) = World::new().await else { return };
+    let site = site().await;
+    world.crawl(&[site.url("/")], fast()).await;
+    let rob = photograph("Rob_Lowe_0001.jpg");
+    let images = world.images().await;
+    let image = images.iter().find(|image| image.bytes == rob.len() as i64).unwrap();
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.delete_image(tx.conn(), image.id).await.unwrap();
+    tx.commit().await.unwrap();
+    site.take_answers();
+    let (_, second) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(site.take_answers().0, ["/", "/obama.jpg", "/second"]);
+    assert_eq!(
+        (second.images["processed"], second.images["duplicate"]),
+        (1, 2),
+        "it is fetched and stored anew"
+    );
+
+    world
+        .execute("insert into embedding_models (identity, name, dimensions) values ('other', 'other', 128)")
+        .await;
+    world
+        .execute("update faces set model_id = (select id from embedding_models where identity = 'other')")
+        .await;
+    world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(site.take_answers().0, ["/", "/second"]);
+}
+
+#[tokio::test]
+async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_changed() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let page = Answer::html("<a href=second>2</a><img src=rob.jpg>").etag("\"1\"");
+    site.set("/", page.header("x-robots-tag", "noimageindex"));
+    site.set("/second", Answer::html("nothing").etag("\"2\""));
+    for _ in 0..2 {
+        let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
+        assert_eq!(progress.reasons.get("noimageindex"), Some(&1), "also when only the first answer said so");
+        assert_eq!(counts(&progress.images), [].into());
+    }
+    assert_eq!(site.take_answers().0, ["/", "/second"]);
+}
+
+#[tokio::test]
+async fn pages_of_directories_that_yield_images_come_first() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    site.set("/", Answer::html("<a href=/poor/a>1</a><a href=/rich/a>2</a>"));
+    let names = ["a", "b", "c", "d", "e"];
+    for pair in names.windows(2) {
+        let (here, next) = (pair[0], pair[1]);
+        site.set(&format!("/poor/{here}"), Answer::html(&format!("<a href={next}>on</a>")));
+        let images: String = (0..5).map(|n| format!("<img src={here}{n}.jpg>")).collect();
+        site.set(&format!("/rich/{here}"), Answer::html(&format!("<a href={next}>on</a>{images}")));
+    }
+    world.create(&[site.url("/")], CrawlOptions { max_depth: 4, ..fast() }).await;
+    // One page at a time, as the queue orders them; nobody fetches the images.
+    let handlers = world.handlers();
+    while let Some(job) = world.queue.claim(&[jobs::SCAN_PAGE.into()], 1, "one").await.unwrap().pop() {
+        handlers[jobs::SCAN_PAGE].run(job, CancellationToken::new()).await;
+    }
+    let asked = site.requests();
+    let place = |path: String| asked.iter().position(|asked| *asked == path).unwrap();
+    assert!(place("/poor/a".into()) < place("/rich/a".into()), "nothing is known of either");
+    for name in &names[1..4] {
+        assert!(place(format!("/rich/{name}")) < place(format!("/poor/{name}")), "{asked:?}");
+    }
+    assert_eq!(asked.iter().collect::<BTreeSet<_>>().len(), asked.len(), "each once");
+}
