@@ -1,4 +1,4 @@
-//! The service killed in mid-crawl: nothing is lost, nothing is stored twice.
+//! The service killed: what it had accepted is neither lost nor done twice.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get as route;
-use common::process::Workplace;
+use common::process::{Finished, Workplace};
 use common::service::{Service, get};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -113,4 +113,44 @@ async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() 
     let different: HashSet<&str> = listed.iter().map(|image| image["sha256"].as_str().unwrap()).collect();
     assert_eq!(different.len(), listed.len(), "no image is stored twice");
     assert_eq!(listed.len() as i64, answer["counts"]["images"]["processed"].as_i64().unwrap());
+}
+
+/// Files below a folder.
+fn files(folder: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_that_was_deleted_is_erased_also_when_the_service_was_killed() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let database = TestDatabase::create().await;
+    let place = Workplace::new();
+    place.put("album/obama.jpg", obama);
+    let facecrawl = |args: &[&str]| {
+        let mut command = place.facecrawl(args);
+        command.env("DATABASE_URL", database.url());
+        command
+    };
+    Finished::of(&mut facecrawl(&["scan", "album", "--collection", "press"])).expect(0);
+    let blobs = place.path().join("data/blobs");
+    assert!(files(&blobs) > 0);
+    let mut service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
+    assert_eq!(get(&format!("{}/collections/press", service.base)).await.0, 200);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let deleted = client.delete(format!("{}/collections/press", service.base)).send().await.unwrap();
+    service.signal(Signal::KILL);
+    assert_eq!(deleted.status(), 202);
+    let _ = service.ended();
+    database
+        .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
+        .await;
+
+    let service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
+    assert_eq!(get(&format!("{}/collections/press", service.base)).await.0, 404);
+    let log = format!("{}/audit?action=collection.erased", service.base);
+    until(&log, |log| !log["records"].as_array().unwrap().is_empty()).await;
+    assert_eq!(files(&blobs), 0);
+    let (_, images) = get(&format!("{}/jobs?state=discarded", service.base)).await;
+    assert!(images.contains("\"jobs\":[]"), "{images}");
 }

@@ -1,9 +1,10 @@
 "use strict";
 
 const byId = (id) => document.getElementById(id);
-const [form, file, drop, status, canvas, details, json] =
-  ["form", "file", "drop", "status", "canvas", "details", "json"].map(byId);
+const [form, file, drop, status, canvas, details, json, keys, key] =
+  ["form", "file", "drop", "status", "canvas", "details", "json", "keys", "key"].map(byId);
 let latest = 0;
+let last = null;
 
 byId("curl").textContent =
   `curl -F image=@portrait.jpg ${location.origin}/faces/detect\n` +
@@ -12,17 +13,21 @@ byId("curl").textContent =
 
 async function detect(picture) {
   const turn = ++latest;
+  last = picture;
   status.textContent = "Looking for faces…";
   canvas.hidden = details.hidden = true;
   try {
     const body = new FormData();
     body.append("image", picture);
-    const response = await fetch("/faces/detect?embeddings=false", { method: "POST", body });
+    // The key stays in this field and goes nowhere else.
+    const headers = key.value ? { authorization: `Bearer ${key.value.trim()}` } : {};
+    const response = await fetch("/faces/detect?embeddings=false", { method: "POST", body, headers });
     const answer = await response.json();
     if (turn !== latest) return;
     json.textContent = JSON.stringify(answer, null, 2);
     details.hidden = false;
     if (!response.ok) {
+      if (response.status === 401 || response.status === 403) keys.hidden = false;
       status.textContent = `${answer.title}: ${answer.detail} (${answer.code})`;
       return;
     }
@@ -69,6 +74,7 @@ async function draw(picture, answer) {
 }
 
 form.addEventListener("submit", (event) => event.preventDefault());
+key.addEventListener("change", () => last && detect(last));
 file.addEventListener("change", () => file.files[0] && detect(file.files[0]));
 for (const name of ["dragenter", "dragover"]) {
   drop.addEventListener(name, (event) => { event.preventDefault(); drop.classList.add("over"); });

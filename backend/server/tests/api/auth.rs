@@ -1,8 +1,9 @@
 //! Keys: who is let in, and as far as what.
 use crate::support::keys::{guarded, tenant_scopes};
-use crate::support::{App, ok, problem};
+use crate::support::site::Site;
+use crate::support::{App, json_of, ok, problem};
 use reqwest::{Method, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use store::keys::Scope;
 
 /// Every operation that asks for a key, with the scope that its description names.
@@ -149,4 +150,23 @@ async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
     let response = app.ask(&free, Method::GET, "/collections", None).await;
     assert!(!response.headers().contains_key("ratelimit"), "{}", made.id);
     ok(response).await;
+}
+
+#[tokio::test]
+async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let site = Site::with(&[]).await;
+    let (made, key) = app.key(Some("ours"), &tenant_scopes()).await;
+    let body = json!({"seeds": [format!("{}/held", site.url)], "delay_ms": 0});
+    let crawl = json_of(app.ask(&key, Method::POST, "/crawls", Some(&body)).await, StatusCode::CREATED).await;
+    let path = format!("/crawls/{}/events", crawl["id"].as_str().unwrap());
+    let mut events = app.ask(&key, Method::GET, &path, None).await;
+    assert!(events.chunk().await.unwrap().is_some());
+    let store = &app.state.services.store;
+    let mut tx = store.begin().await.unwrap();
+    store.revoke_key(tx.conn(), made.id).await.unwrap();
+    tx.commit().await.unwrap();
+    // The crawl goes on for ever, the stream does not.
+    while events.chunk().await.unwrap().is_some() {}
+    assert_eq!(store.crawl(crawl["id"].as_str().unwrap().parse().unwrap()).await.unwrap().state, "running");
 }

@@ -1,7 +1,7 @@
 //! `/collections`
 use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
-use crate::support::{App, Models, Options, field, json_of, ok, problem};
+use crate::support::{App, Models, Options, field, json_of, ok, pictures, problem};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
@@ -145,4 +145,62 @@ async fn a_tenant_rules_its_own_collection_and_makes_none() {
     let (_, all) = app.key(None, &[Scope::Admin]).await;
     let log = ok(app.ask(&all, Method::GET, "/audit?action=collection.delete", None).await).await;
     assert_eq!(log["records"][0]["detail"]["name"], "ours");
+}
+
+#[tokio::test]
+async fn faces_are_judged_by_the_settings_of_their_collection() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["group_13.jpg"]).await;
+    for body in [
+        json!({"name": "strict", "quality_profile": "strict", "match_threshold": 0.99}),
+        json!({"name": "lax", "quality_profile": "off", "match_threshold": -1.0}),
+    ] {
+        json_of(app.post_json("/collections", &body).await, StatusCode::CREATED).await;
+    }
+    let judged = |faces: &Value| -> Vec<Value> {
+        let faces = faces["faces"].as_array().unwrap().iter();
+        faces.map(|face| json!([face["quality"]["passed"], face["quality"]["reasons"]])).collect()
+    };
+    let photo = pictures::photo("group_13.jpg");
+    let detect = async |query: &str| {
+        let path = format!("/faces/detect?embeddings=false&{query}");
+        judged(&ok(app.post_raw(&path, "image/jpeg", photo.clone()).await).await)
+    };
+    let (strict, lax) = (detect("quality_profile=strict").await, detect("quality_profile=off").await);
+    assert_ne!(strict, lax, "the picture tells the profiles apart");
+    assert_eq!(
+        (detect("collection=strict").await, detect("collection=lax").await),
+        (strict.clone(), lax.clone())
+    );
+    assert_eq!(detect("collection=strict&quality_profile=off").await, lax, "what the caller says wins");
+    let report = app.post_raw("/images/quality?collection=strict", "image/jpeg", photo.clone()).await;
+    assert_eq!(judged(&ok(report).await), strict);
+
+    for (collection, passed) in [("strict", &strict), ("lax", &lax)] {
+        app.crawl_as("", Some(collection), &site.page()).await;
+        let stored = judged(&app.get_ok(&format!("/faces?collection={collection}")).await);
+        assert_eq!(stored.len(), passed.len());
+        assert!(passed.iter().all(|face| stored.contains(face)), "{collection}: {stored:?}, {passed:?}");
+    }
+
+    // Two people are no match where 0.99 is asked for, and are one where anything will do.
+    let parts = [("image_a", photo.clone()), ("image_b", photo)];
+    for (collection, threshold, matches) in [("strict", 0.99, false), ("lax", -1.0, true)] {
+        let path = format!("/faces/compare?face_a=0&face_b=1&collection={collection}");
+        let compared = ok(app.post_parts(&path, &parts).await).await;
+        assert!((compared["threshold"].as_f64().unwrap() - threshold).abs() < 1e-6, "{compared}");
+        assert_eq!(compared["match"], matches);
+        let face = app.get_ok(&format!("/faces?collection={collection}")).await["faces"][0]["id"].clone();
+        let found = ok(app.post_json("/faces/search", &json!({"face_id": face})).await).await;
+        assert_eq!(found["matches"].as_array().unwrap().is_empty(), !matches, "{found}");
+    }
+    problem(
+        app.post_raw("/faces/detect?collection=nobodys", "image/jpeg", Vec::new()).await,
+        400,
+        "missing_image",
+    )
+    .await;
+    let drawn = pictures::drawn(64, 64);
+    problem(app.post_raw("/faces/detect?collection=nobodys", "image/png", drawn).await, 404, "not_found")
+        .await;
 }

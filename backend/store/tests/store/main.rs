@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod blobs;
+mod burial;
 mod crawls;
 mod database;
 mod erasure;

@@ -53,4 +53,10 @@ async fn the_page_has_no_inline_code_that_its_policy_would_stop() {
     // What the page's script asks for exists.
     let script = app.get("/assets/page.js").await.text().await.unwrap();
     assert!(script.contains("fetch(\"/faces/detect?embeddings=false\""));
+    // Every element that the script asks for is in the page; the key is typed unseen and never stored.
+    let names = script.split_once('[').unwrap().1.split_once(".map(byId)").unwrap().0;
+    for name in names.split('"').skip(1).step_by(2) {
+        assert!(html.contains(&format!("id=\"{name}\"")), "{name}");
+    }
+    assert!(html.contains("type=\"password\"") && !script.contains("Storage"));
 }
