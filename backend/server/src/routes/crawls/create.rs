@@ -73,8 +73,8 @@ pub(super) struct CreateCrawl {
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 100000000, default = 5000)]
     max_images: Option<Bounded<0, 100_000_000>>,
     /// Least time in milliseconds between two requests to a host; null lets robots.txt and the host's speed decide.
-    #[schema(value_type = Option<u32>, minimum = 0, maximum = 3600000)]
-    delay_ms: Option<Bounded<0, 3_600_000>>,
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 300000)]
+    delay_ms: Option<Bounded<0, 300_000>>,
     /// Obey robots.txt and robots directives.
     #[schema(default = true)]
     respect_robots: Option<bool>,

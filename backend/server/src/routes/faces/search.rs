@@ -100,6 +100,8 @@ pub(super) struct SearchAnswer {
     collection: String,
     /// The lowest similarity that was asked for.
     threshold: f32,
+    /// What it is when nobody asks: the collection's, else the embedding model's.
+    default_threshold: f32,
     /// Whether every face in scope was compared, or the approximate index asked.
     exact: bool,
     /// The embedding model; faces of other models are never compared.
@@ -141,11 +143,8 @@ pub(super) async fn search_faces(
     let probe = Probe::prepare(&state, &caller, input, &params).await?;
     let store = caller.store();
     let collection = probe.collection;
-    let threshold = params
-        .threshold
-        .map(Cosine::get)
-        .or(collection.match_threshold)
-        .unwrap_or_else(|| state.match_threshold());
+    let default_threshold = collection.match_threshold.unwrap_or_else(|| state.match_threshold());
+    let threshold = params.threshold.map_or(default_threshold, Cosine::get);
     let query = SearchQuery {
         collection_id: collection.id,
         embedding: probe.embedding,
@@ -179,6 +178,7 @@ pub(super) async fn search_faces(
         probe: probe.info,
         collection: collection.name,
         threshold,
+        default_threshold,
         exact,
         model: state.services.analyzer.engine().embedder().name.clone(),
     }))
