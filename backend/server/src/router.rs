@@ -73,7 +73,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     })
 }
 
-async fn no_route(uri: Uri) -> ApiError {
+pub(crate) async fn no_route(uri: Uri) -> ApiError {
     ApiError::new(Code::RouteNotFound, format!("there is nothing at {}; see /docs", uri.path()))
 }
 

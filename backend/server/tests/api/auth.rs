@@ -23,7 +23,7 @@ fn guarded_operations() -> Vec<(Method, String, Scope)> {
 #[tokio::test]
 async fn without_a_key_only_health_and_the_pages_answer() {
     let Some(app) = App::spawn_with(guarded()).await else { return };
-    for path in ["/", "/assets/page.js", "/health/live", "/health/ready", "/openapi.json", "/docs/"] {
+    for path in ["/", "/assets/page.css", "/health/live", "/health/ready", "/openapi.json", "/docs/"] {
         assert_eq!(app.get(path).await.status(), StatusCode::OK, "{path}");
     }
     problem(app.get("/nowhere").await, 404, "route_not_found").await;

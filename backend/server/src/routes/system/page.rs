@@ -1,24 +1,55 @@
-//! `GET /`: a small page to try detection on.
+//! `GET /`: the web page, a client of this API like any other.
 use crate::AppState;
 use axum::Router;
-use axum::http::header;
-use axum::response::IntoResponse;
+use axum::extract::Path;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use rust_embed::{EmbeddedFile, RustEmbed};
 
-/// The page and what it loads; everything is part of the binary.
+/// What the page is made of, as it is delivered: there is no build step. Part of the binary; debug builds read the folder at each request.
+#[derive(RustEmbed)]
+#[folder = "assets/"]
+struct Assets;
+
+/// The page and what it loads.
 pub(crate) fn router() -> Router<AppState> {
-    Router::new()
-        .route("/", get(|| file("text/html; charset=utf-8", include_str!("../../assets/index.html"))))
-        .route(
-            "/assets/page.css",
-            get(|| file("text/css; charset=utf-8", include_str!("../../assets/page.css"))),
-        )
-        .route(
-            "/assets/page.js",
-            get(|| file("text/javascript; charset=utf-8", include_str!("../../assets/page.js"))),
-        )
+    Router::new().route("/", get(index)).route("/assets/{*path}", get(asset))
 }
 
-async fn file(content_type: &'static str, text: &'static str) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, content_type)], text)
+async fn index(headers: HeaderMap) -> Response {
+    file("index.html", &headers).unwrap_or_else(|| StatusCode::NOT_FOUND.into_response())
+}
+
+async fn asset(Path(path): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
+    match file(&path, &headers) {
+        Some(answer) => answer,
+        None => crate::router::no_route(uri).await.into_response(),
+    }
+}
+
+/// Browsers ask again each time (`no-cache`) and are told by the entity tag that nothing changed: a new version of the service is never
+/// shown with parts of an old one.
+fn file(path: &str, request: &HeaderMap) -> Option<Response> {
+    let content_type = HeaderValue::from_static(content_type(path)?);
+    let EmbeddedFile { data, metadata } = Assets::get(path)?;
+    let tag = format!("\"{}\"", hex::encode(&metadata.sha256_hash()[..16]));
+    let known = request.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == tag.as_bytes());
+    let headers = [(header::CONTENT_TYPE, content_type), (header::ETAG, HeaderValue::from_str(&tag).ok()?)];
+    Some(if known {
+        (StatusCode::NOT_MODIFIED, headers).into_response()
+    } else {
+        (headers, data).into_response()
+    })
+}
+
+/// Of the kinds of files that the page has; anything else in the folder is not served.
+fn content_type(path: &str) -> Option<&'static str> {
+    Some(match path.rsplit_once('.')?.1 {
+        "html" => "text/html; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "js" => "text/javascript; charset=utf-8",
+        "svg" => "image/svg+xml",
+        _ => return None,
+    })
 }

@@ -1,13 +1,27 @@
-//! `GET /` and `GET /docs`
-use crate::support::App;
+//! `GET /` with its assets, and `GET /docs`
+use crate::support::{App, problem};
 use reqwest::StatusCode;
+use std::collections::BTreeSet;
 
-/// Addresses in a page's `src` and `href` attributes.
+/// Addresses in a page's `src` and `href` attributes; those within the page (`#…`) load nothing.
 fn links(html: &str) -> Vec<String> {
     html.split(['"', '\''])
         .zip(html.split(['"', '\'']).skip(1))
-        .filter(|(before, _)| before.ends_with("src=") || before.ends_with("href="))
-        .map(|(_, link)| link.to_owned())
+        .filter(|(before, link)| {
+            (before.ends_with("src=") || before.ends_with("href=")) && !link.starts_with('#')
+        })
+        .map(|(_, link)| link.split('#').next().unwrap_or(link).to_owned())
+        .collect()
+}
+
+/// Addresses of the modules that a module imports, at once or when they are needed.
+fn imports(module: &str, at: &str) -> Vec<String> {
+    let base = url::Url::parse("http://here").unwrap().join(at).unwrap();
+    module
+        .split('"')
+        .zip(module.split('"').skip(1))
+        .filter(|(before, _)| before.ends_with("from ") || before.ends_with("import("))
+        .map(|(_, path)| base.join(path).unwrap().path().to_owned())
         .collect()
 }
 
@@ -31,6 +45,7 @@ async fn the_page_and_the_docs_load_only_from_this_server() {
             let expected = match path.rsplit('.').next() {
                 Some("js") => "text/javascript",
                 Some("css") => "text/css",
+                Some("svg") => "image/svg+xml",
                 _ => "",
             };
             assert!(response.headers()["content-type"].to_str().unwrap().starts_with(expected), "{path}");
@@ -43,20 +58,53 @@ async fn the_page_and_the_docs_load_only_from_this_server() {
 }
 
 #[tokio::test]
-async fn the_page_has_no_inline_code_that_its_policy_would_stop() {
+async fn the_page_has_no_inline_code_and_its_policy_allows_none() {
     let Some(app) = App::spawn().await else { return };
-    let html = app.get("/").await.text().await.unwrap();
+    let response = app.get("/").await;
+    let policy = response.headers()["content-security-policy"].to_str().unwrap().to_owned();
+    assert!(
+        !policy.contains("unsafe") && policy.contains("script-src 'self'; style-src 'self';"),
+        "{policy}"
+    );
+    assert!(policy.contains("require-trusted-types-for 'script'"), "{policy}");
+    let html = response.text().await.unwrap();
     assert!(!html.contains("<style") && !html.contains(" style=") && !html.contains(" onclick="));
     for script in html.split("<script").skip(1) {
-        assert!(script.trim_start().starts_with("src="), "{script}");
+        assert!(script.trim_start().trim_start_matches("type=\"module\" ").starts_with("src="), "{script}");
     }
-    // What the page's script asks for exists.
-    let script = app.get("/assets/page.js").await.text().await.unwrap();
-    assert!(script.contains("fetch(\"/faces/detect?embeddings=false\""));
-    // Every element that the script asks for is in the page; the key is typed unseen and never stored.
-    let names = script.split_once('[').unwrap().1.split_once(".map(byId)").unwrap().0;
-    for name in names.split('"').skip(1).step_by(2) {
-        assert!(html.contains(&format!("id=\"{name}\"")), "{name}");
+}
+
+#[tokio::test]
+async fn every_module_that_the_page_imports_is_served() {
+    let Some(app) = App::spawn().await else { return };
+    let mut seen = BTreeSet::new();
+    let mut waiting = vec!["/assets/js/main.js".to_owned()];
+    while let Some(path) = waiting.pop() {
+        if !seen.insert(path.clone()) {
+            continue;
+        }
+        let response = app.get(&path).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let module = response.text().await.unwrap();
+        assert!(!module.contains("innerHTML"), "{path}");
+        waiting.extend(imports(&module, &path));
     }
-    assert!(html.contains("type=\"password\"") && !script.contains("Storage"));
+    assert!(seen.len() > 20 && seen.contains("/assets/js/views/crawl.js"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn an_asset_that_did_not_change_is_not_sent_again() {
+    let Some(app) = App::spawn().await else { return };
+    let first = app.get("/assets/page.css").await;
+    assert_eq!(first.headers()["cache-control"], "no-cache");
+    let tag = first.headers()["etag"].clone();
+    let again = app.client.get(format!("{}/assets/page.css", app.url)).header("if-none-match", tag);
+    let again = again.send().await.unwrap();
+    assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+    assert_eq!(again.bytes().await.unwrap().len(), 0);
+    for path in
+        ["/assets/js/nothing.js", "/assets/", "/assets/%2e%2e/Cargo.toml", "/assets/..%2fsrc%2flib.rs"]
+    {
+        problem(app.get(path).await, 404, "route_not_found").await;
+    }
 }

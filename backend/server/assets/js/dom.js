@@ -1,0 +1,46 @@
+// Elements from plain calls. Text is only ever set as text: the page's policy forbids markup from strings.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element: `h("a.button", { href: "#/x", onclick: f }, "text", child)`. Children that are null or false are left out. */
+export function h(spec, props, ...children) {
+  const [tag, ...classes] = spec.split(".");
+  const element = document.createElement(tag || "div");
+  if (classes.length > 0) element.classList.add(...classes);
+  return fill(assign(element, props ?? {}), children);
+}
+
+/** An SVG element, likewise. */
+export function s(tag, props, ...children) {
+  return fill(assign(document.createElementNS(SVG, tag), props ?? {}), children);
+}
+
+/** A drawing of the sprite; what it means has to stand beside it as text or as the button's label. */
+export function icon(name) {
+  return s("svg", { class: "icon", "aria-hidden": "true" }, s("use", { href: `/assets/icons.svg#${name}` }));
+}
+
+/** Takes out what is in an element and puts `children` there. */
+export function put(element, ...children) {
+  element.replaceChildren();
+  return fill(element, children);
+}
+
+function assign(element, props) {
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "vars") for (const [key, v] of Object.entries(value)) element.style.setProperty(`--${key}`, v);
+    else if (name === "value" || name === "checked" || name === "selected") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  return element;
+}
+
+function fill(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child);
+  }
+  return element;
+}

@@ -1,0 +1,56 @@
+// Server-sent events by fetch: `EventSource` cannot send a key.
+import { request } from "./api.js";
+
+/** Calls `handle(event, data)` for every event until `signal` aborts or `handle` returns false; connects again when the stream breaks off. */
+export async function follow(path, signal, handle) {
+  for (let wait = 500; !signal.aborted; wait = Math.min(wait * 2, 10_000)) {
+    try {
+      const response = await request("GET", path, { signal, headers: { accept: "text/event-stream" } });
+      for await (const { event, data } of events(response.body)) {
+        wait = 500;
+        if (handle(event, data) === false) return;
+      }
+    } catch (error) {
+      // What the service says of the request itself (no such crawl, no right to) will not change by asking again.
+      if (signal.aborted || (error.status >= 400 && error.status < 500)) throw error;
+    }
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}
+
+async function* events(body) {
+  let text = "";
+  for await (const piece of chunks(body)) {
+    text += piece;
+    const blocks = text.split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const parsed = parse(block);
+      if (parsed) yield parsed;
+    }
+  }
+}
+
+async function* chunks(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      yield value.replaceAll("\r\n", "\n");
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** One block of lines; null for a comment (the keep-alive). */
+export function parse(block) {
+  let event = "message";
+  const data = [];
+  for (const line of block.split("\n")) {
+    if (line.startsWith("event:")) event = line.slice(6).trim();
+    else if (line.startsWith("data:")) data.push(line.slice(5).trim());
+  }
+  return data.length === 0 ? null : { event, data: JSON.parse(data.join("\n")) };
+}

@@ -1,0 +1,50 @@
+// Pictures: stored ones, which may need a key, and faces cut from a picture at hand.
+import { request } from "./api.js";
+import { h } from "./dom.js";
+import { square } from "./geometry.js";
+
+/**
+ * An image of the service. An `img` cannot send a key, so the bytes are fetched and shown from a blob; they are fetched when the place comes near
+ * the screen, and let go when the view is left.
+ */
+export function stored(path, alt, signal, className = "") {
+  const image = h("img", { alt, class: className, draggable: "false" });
+  const watcher = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    watcher.disconnect();
+    load(image, path, signal);
+  }, { rootMargin: "400px" });
+  watcher.observe(image);
+  signal.addEventListener("abort", () => watcher.disconnect(), { once: true });
+  return image;
+}
+
+async function load(image, path, signal) {
+  try {
+    const response = await request("GET", path, { signal });
+    const address = URL.createObjectURL(await response.blob());
+    const release = () => URL.revokeObjectURL(address);
+    if (signal.aborted) return release();
+    signal.addEventListener("abort", release, { once: true });
+    image.src = address;
+  } catch (problem) {
+    if (problem.name === "AbortError") return;
+    image.classList.add("missing");
+    image.alt = problem.status === 404 ? "No picture is kept" : `No picture: ${problem.message}`;
+  }
+}
+
+export const crop = (id, alt, signal, className) => stored(`/faces/${id}/crop`, alt, signal, className);
+export const thumbnail = (id, alt, signal, className) => stored(`/images/${id}/thumbnail`, alt, signal, className);
+
+/** A decoded picture as a browser shows it, from a file's bytes. */
+export const decode = (blob) => createImageBitmap(blob, { imageOrientation: "from-image" });
+
+/** A face of a decoded picture as a small canvas. It repeats what stands beside it, so it is hidden from who listens. */
+export function cut(bitmap, bbox, side = 96) {
+  const canvas = h("canvas.cut", { width: side, height: side, "aria-hidden": "true" });
+  if (!bitmap) return canvas;
+  const from = square(bbox, bitmap);
+  canvas.getContext("2d").drawImage(bitmap, from.x, from.y, from.side, from.side, 0, 0, side, side);
+  return canvas;
+}

@@ -1,0 +1,32 @@
+// How usable a face is, in words and bars.
+import { h } from "./dom.js";
+import { figure, score } from "./format.js";
+import { chip } from "./ui.js";
+import { measures, qualityReason } from "./words.js";
+
+/** "Usable" or what stands against it. */
+export function verdict(quality) {
+  const chips = !quality ? chip("Not judged") : quality.passed ? chip("Usable", "ok") : quality.reasons.map((reason) => chip(qualityReason(reason), "warn"));
+  return h("span.chips", {}, chips);
+}
+
+/** A value 0..1 as a bar; the number has to stand beside it. */
+export const bar = (value, tone = "") =>
+  h(`span.bar${tone ? `.${tone}` : ""}`, { "aria-hidden": "true", vars: { value: `${Math.max(0, Math.min(1, value)) * 100}%` } });
+
+/** All measures of a face: the score 0..1 and the value that it came from. */
+export function measureTable(quality) {
+  const row = (name, value, raw) =>
+    h("tr", {}, h("th", { scope: "row" }, name), h("td.barcell", {}, bar(value, value < 0.3 ? "warn" : "")), h("td.number", {}, score(value)), h("td.number.quiet", {}, raw));
+  const degrees = (n) => `${Math.round(n)}°`;
+  const { yaw, pitch, roll } = quality.pose;
+  return h("table.measures", {},
+    h("caption.hidden", {}, "Quality of the face"),
+    h("thead.hidden", {}, h("tr", {}, ["Measure", "Bar", "Score", "Measured"].map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {},
+      row("Overall", quality.overall, ""),
+      row("Pose", quality.pose.value, `yaw ${degrees(yaw)}, pitch ${degrees(pitch)}, roll ${degrees(roll)}`),
+      measures().filter(([code]) => quality[code]).map(([code, name, unit]) => row(name, quality[code].value, [figure(quality[code].raw), unit].join(" ").trim())),
+    ),
+  );
+}

@@ -1,0 +1,155 @@
+// One crawl, live.
+import { get, key, request, save, url } from "../api.js";
+import { IMAGES, PAGES, cancel, done, isOver, name, outcomes, remove, stateChip, steer } from "../crawls.js";
+import { h, put } from "../dom.js";
+import { follow } from "../events.js";
+import { outside, tile } from "../faces.js";
+import { count, duration, figure, time, title } from "../format.js";
+import { plot } from "../plot.js";
+import { go, href } from "../router.js";
+import { busy, button, facts, failed, fillWith, heading, linkButton, panel, trouble } from "../ui.js";
+import { outcome } from "../words.js";
+
+export function show(page, { params: { id }, signal }) {
+  fillWith(page, signal, () => get(`/crawls/${id}`, {}, signal), (crawl) => draw(crawl, signal));
+}
+
+function draw(first, signal) {
+  const { id } = first;
+  const [top, actions, now, reasons, strip] = [h("div.chips"), h("div.actions"), h("dl.big"), h("div"), h("div")];
+  const [pages, images] = [outcomes(PAGES), outcomes(IMAGES)];
+  const rates = plot("Images per second", { unit: "/s" });
+  const meter = speed();
+  let last = null;
+
+  const update = (crawl) => {
+    meter.note(crawl);
+    pages.draw(crawl.counts.pages);
+    images.draw(crawl.counts.images);
+    put(top, stateChip(crawl.state), crawl.error && h("span", {}, crawl.error));
+    if (!last || last.state !== crawl.state || last.next_run_at !== crawl.next_run_at) put(actions, controls(crawl, (changed) => (update(changed), listen())));
+    put(reasons, reasonTable(crawl.reasons));
+    if (!last || last.counts.faces !== crawl.counts.faces) faces.want();
+    last = crawl;
+    numbers();
+  };
+  const numbers = () => {
+    const seconds = ((last.finished_at ? new Date(last.finished_at) : Date.now()) - new Date(last.created_at)) / 1000;
+    const { done: settled } = done(last.counts.images);
+    const rate = isOver(last) ? settled / Math.max(seconds, 0.001) : meter.now();
+    put(now, [["Pages", count(done(last.counts.pages).done)], ["Images", count(settled)], ["Faces", count(last.counts.faces)],
+      [isOver(last) ? "Images/s overall" : "Images/s", figure(rate)], [isOver(last) ? "Took" : "Running for", duration(seconds)]]
+      .map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))));
+    if (!isOver(last)) rates.add(rate);
+  };
+  const faces = recent(id, strip, signal);
+
+  // Begins with the state as it is. After a step of ours it begins anew: a step of somebody else that undid ours before the service looked
+  // again would be no change to it, and be missed here.
+  let stream = new AbortController();
+  const listen = () => {
+    stream.abort();
+    stream = new AbortController();
+    follow(`/crawls/${id}/events`, AbortSignal.any([signal, stream.signal]), (event, crawl) => (update(crawl), event !== "done"))
+      .catch(failed);
+  };
+
+  update(first);
+  if (!isOver(first)) {
+    const timer = setInterval(() => (isOver(last) ? clearInterval(timer) : numbers()), 1000);
+    signal.addEventListener("abort", () => clearInterval(timer));
+    listen();
+  }
+  return [
+    heading(name(first), actions), top, now,
+    h("div.pair", {},
+      panel("Outcomes", h("h3", {}, "Images"), images.element, h("h3", {}, "Pages"), pages.element, !isOver(first) && rates.element),
+      panel("Not processed", reasons)),
+    panel("Newest faces", strip),
+    h("div.pair", {}, panel("Export", exports(id)), panel("Options", options(first))),
+  ];
+}
+
+function controls(crawl, update) {
+  const step = (label, symbol, act, kind) => {
+    const control = button(label, { symbol, kind, onclick: () => busy(control, async () => {
+      const changed = await act();
+      if (changed) update(changed);
+    }) });
+    return control;
+  };
+  const over = isOver(crawl);
+  return [
+    crawl.state === "running" && step("Pause", "pause", () => steer(crawl.id, "pause")),
+    crawl.state === "paused" && step("Resume", "play", () => steer(crawl.id, "resume"), "primary"),
+    (!over || crawl.next_run_at) && step(over ? "Stop repeating" : "Cancel", "stop", () => cancel(crawl)),
+    over && !crawl.next_run_at && step("Delete", "trash", async () => {
+      if (await remove(crawl)) go("/crawls");
+    }, "danger"),
+  ];
+}
+
+/** Images per second over the last ten seconds. */
+function speed() {
+  const seen = [];
+  return {
+    note: (crawl) => seen.push([Date.now(), done(crawl.counts.images).done]),
+    now: () => {
+      while (seen.length > 2 && Date.now() - seen[1][0] > 10_000) seen.shift();
+      const seconds = (Date.now() - seen[0][0]) / 1000;
+      return seconds < 0.5 ? NaN : (seen.at(-1)[1] - seen[0][1]) / seconds;
+    },
+  };
+}
+
+/** The faces found last; asked for at most every two seconds. */
+function recent(id, slot, signal) {
+  let [asking, again] = [false, false];
+  const want = async () => {
+    if (asking) return void (again = true);
+    [asking, again] = [true, false];
+    const answer = await get("/faces", { crawl_id: id, limit: 12 }, signal).catch((problem) => problem);
+    if (signal.aborted) return;
+    if (answer instanceof Error) put(slot, trouble(answer, want));
+    else if (answer.faces.length === 0) put(slot, h("p.quiet", {}, "No face was found so far."));
+    else put(slot, h("div.grid.small", {}, answer.faces.map((face) => tile(face, signal))), h("p", {}, linkButton("All faces of this crawl", href("/faces", { crawl_id: id }), { symbol: "faces" })));
+    setTimeout(() => ((asking = false), again && !signal.aborted && want()), 2000);
+  };
+  return { want };
+}
+
+function reasonTable(reasons) {
+  const rows = Object.entries(reasons).sort((a, b) => b[1] - a[1]);
+  if (rows.length === 0) return h("p.quiet", {}, "Every page and image so far was processed.");
+  return h("table.reasons", {},
+    h("caption.hidden", {}, "Why pages and images were not processed"),
+    h("tbody", {}, rows.map(([code, n]) => h("tr", {}, h("th", { scope: "row", title: code }, outcome(code)), h("td.number", {}, count(n))))));
+}
+
+/** Without a key these are plain links, streamed to a file by the browser; a link cannot send a key. */
+function exports(id) {
+  const path = (query) => url(`/crawls/${id}/export`, query);
+  const link = (label, query, extension) => {
+    if (!key.get()) return linkButton(label, path(query), { symbol: "download", download: `crawl-${id}.${extension}` });
+    const control = button(label, { symbol: "download", onclick: () => busy(control, async () => save(await (await request("GET", path(query))).blob(), `crawl-${id}.${extension}`)) });
+    return control;
+  };
+  return [
+    h("p.hint", {}, "Every image with its sources and faces, one per line."),
+    h("div.actions", {}, link("JSON Lines", { format: "jsonl" }, "jsonl"), link("CSV", { format: "csv" }, "csv"), link("With embeddings", { format: "jsonl", embeddings: true }, "jsonl")),
+  ];
+}
+
+function options(crawl) {
+  const said = Object.entries(crawl.options).filter(([, value]) => value !== null && !(Array.isArray(value) && value.length === 0));
+  return [
+    facts([
+      ["Began", time(crawl.created_at)],
+      crawl.next_run_at && ["Next run", time(crawl.next_run_at)],
+      crawl.series_id && ["Series", h("a", { href: href(`/crawls/${crawl.series_id}`) }, "First run")],
+      ["Collection", crawl.collection],
+      ...said.map(([name, value]) => [title(name), value === true ? "Yes" : value === false ? "No" : Array.isArray(value) ? value.join(", ") : String(value)]),
+    ]),
+    h("details", {}, h("summary", {}, "Seeds"), h("ul.sources", {}, crawl.seeds.slice(0, 100).map((seed) => h("li", {}, outside(seed))))),
+  ];
+}

@@ -1,0 +1,90 @@
+// Crawls: the list, newest first.
+import { get } from "../api.js";
+import * as collections from "../collections.js";
+import { IMAGES, done, isOver, name, outcomes, stateChip } from "../crawls.js";
+import { h, put } from "../dom.js";
+import { ago, count } from "../format.js";
+import { href, note } from "../router.js";
+import { button, busy, chip, empty, fillWith, heading, linkButton } from "../ui.js";
+
+const STATES = ["", "running", "paused", "completed", "cancelled", "failed"];
+
+export function show(page, { query, signal }) {
+  if (query.collection) collections.choose(query.collection);
+  const filter = h("select", { "aria-label": "State", value: query.state ?? "" },
+    STATES.map((state) => h("option", { value: state, selected: state === (query.state ?? "") }, state || "All states")));
+  const list = h("div");
+  const params = (cursor) => ({ collection: collections.current(), state: filter.value, cursor });
+  filter.addEventListener("change", () => (note({ state: filter.value }), start()));
+  page.append(heading("Crawls", filter, linkButton("New crawl", "#/crawls/new", { kind: "primary", symbol: "plus" })), list);
+
+  let timer = 0;
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  start();
+  async function start() {
+    clearTimeout(timer);
+    await fillWith(list, signal, () => get("/crawls", params(), signal), draw);
+  }
+  function draw(answer) {
+    if (answer.crawls.length === 0) {
+      return filter.value
+        ? empty("crawls", `No crawl is ${filter.value}.`)
+        : empty("crawls", "A crawl reads a site, finds its images, and stores the faces in them.", linkButton("Start the first crawl", "#/crawls/new", { kind: "primary", symbol: "plus" }));
+    }
+    const rows = h("ul.crawls", {}, answer.crawls.map(row));
+    watch(answer.crawls, rows);
+    return [rows, more(answer.next_cursor, rows)];
+  }
+  function more(cursor, rows) {
+    if (!cursor) return null;
+    const control = button("Older crawls", { onclick: () => busy(control, async () => {
+      const answer = await get("/crawls", params(cursor), signal);
+      rows.append(...answer.crawls.map(row));
+      control.replaceWith(...[more(answer.next_cursor, rows)].filter(Boolean));
+    }) });
+    return h("p.center", {}, control);
+  }
+  /** While one of them runs, the first page is looked at again. */
+  function watch(crawls, rows) {
+    if (crawls.every((crawl) => isOver(crawl))) return;
+    timer = setTimeout(async () => {
+      const answer = await get("/crawls", params(), signal).catch(() => null);
+      if (signal.aborted) return;
+      // Rows are drawn anew one by one: the focus stays on a row that did not change.
+      for (const [index, crawl] of (answer?.crawls ?? []).entries()) {
+        const old = rows.querySelector(`[data-id="${crawl.id}"]`);
+        const text = JSON.stringify(crawl);
+        if (!old) rows.insertBefore(row(crawl), rows.children[index] ?? null);
+        else if (old.dataset.text !== text) replace(old, row(crawl));
+      }
+      watch(answer?.crawls ?? crawls, rows);
+    }, 2000);
+  }
+}
+
+function replace(old, fresh) {
+  const focused = old.contains(document.activeElement);
+  old.replaceWith(fresh);
+  if (focused) fresh.querySelector("a").focus();
+}
+
+function row(crawl) {
+  const { counts } = crawl;
+  const images = outcomes(IMAGES, false);
+  images.draw(counts.images);
+  const progress = done(counts.images);
+  const pages = done(counts.pages);
+  const item = h("li.crawl", { "data-id": crawl.id },
+    h("div.crawlname", {},
+      h("a.strong", { href: href(`/crawls/${crawl.id}`) }, name(crawl)),
+      h("span.quiet", {}, `${ago(crawl.created_at)}${crawl.next_run_at ? `, next ${ago(crawl.next_run_at)}` : ""}`)),
+    h("div.crawlstate", {}, stateChip(crawl.state), crawl.kind === "scan" && chip("Scan"), crawl.series_id && chip("Repeats")),
+    h("div.crawlbar", {}, images.element),
+    h("dl.numbers", {},
+      number("Pages", pages), number("Images", progress), h("div", {}, h("dt", {}, "Faces"), h("dd", {}, count(counts.faces)))));
+  item.dataset.text = JSON.stringify(crawl);
+  return item;
+}
+
+const number = (label, { done: settled, all }) =>
+  h("div", {}, h("dt", {}, label), h("dd", {}, settled === all ? count(all) : [count(settled), h("span.quiet", {}, ` / ${count(all)}`)]));

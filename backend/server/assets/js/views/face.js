@@ -1,0 +1,72 @@
+// One stored face: its picture, all places where it was seen, and others that are like it.
+import { call, get } from "../api.js";
+import { h, put } from "../dom.js";
+import { match, outside } from "../faces.js";
+import { plural, score, time } from "../format.js";
+import { marked } from "../overlay.js";
+import { enrolButton } from "../people.js";
+import { crop, thumbnail } from "../picture.js";
+import { measureTable, verdict } from "../quality.js";
+import { go, href } from "../router.js";
+import { busy, button, confirm, facts, fillWith, heading, linkButton, loading, panel, toast } from "../ui.js";
+
+export function show(page, { params: { id }, signal }) {
+  fillWith(page, signal, async () => {
+    const face = await get(`/faces/${id}`, {}, signal);
+    return [face, await get(`/images/${face.image_id}`, {}, signal)];
+  }, ([face, image]) => draw(face, image, signal));
+}
+
+function draw(face, image, signal) {
+  const index = image.faces.findIndex(({ id }) => id === face.id);
+  const picture = marked(thumbnail(image.id, `The whole image with ${plural(image.faces.length, "face")} marked`, signal), image, image.faces,
+    (at) => go(`/faces/${image.faces[at].id}`));
+  picture.select(index);
+  const like = h("div");
+  const erase = button("Erase", { kind: "danger", symbol: "trash", onclick: () => busy(erase, () => remove(face)) });
+  findLike(face, like, signal);
+  return [
+    heading("Face", linkButton("Search this face", href("/search", { face: face.id }), { kind: "primary", symbol: "search" }), enrolButton(face), erase),
+    h("div.split.even", {},
+      h("div", {},
+        panel("", h("div.portrait", {}, crop(face.id, "The face", signal), h("div", {}, verdict(face.quality), facts([
+          ["Detector score", score(face.det_score)],
+          ["Stored", time(face.created_at)],
+          ["Collection", face.collection],
+          ["Embedding", face.embedding_model],
+          ["Id", h("code", {}, face.id)],
+        ])))),
+        face.quality && panel("Quality", measureTable(face.quality))),
+      h("div", {}, panel("In its image", picture.element, h("p", {}, linkButton("Image", href(`/images/${image.id}`), { symbol: "faces" }))))),
+    panel("Seen at", sightings(face.sources)),
+    panel("Like this face", like),
+  ];
+}
+
+/** Every place where its image was found. */
+export function sightings(list) {
+  if (list.length === 0) return h("p.quiet", {}, "No source is known.");
+  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Sources" }, h("table.wide", {},
+    h("thead", {}, h("tr", {}, ["Page", "Image", "Text", "Found", "Crawl"].map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, list.map((source) => h("tr", {},
+      h("td", {}, source.page_url ? outside(source.page_url) : h("span.quiet", {}, "none")),
+      h("td", {}, outside(source.image_url)),
+      h("td", {}, source.alt ?? ""),
+      h("td.number", {}, time(source.found_at)),
+      h("td", {}, source.crawl_id ? h("a", { href: href(`/crawls/${source.crawl_id}`) }, "Crawl") : ""))))));
+}
+
+const findLike = (face, slot, signal) => fillWith(slot, signal,
+  () => call("POST", "/faces/search", { json: { face_id: face.id, limit: 12 }, signal }),
+  (answer) => answer.matches.length === 0
+    ? h("p.quiet", {}, `No other face is as alike as ${score(answer.threshold)}.`)
+    : h("ul.matches", {}, answer.matches.map((found) => match(found, signal))), loading("Searching…"));
+
+async function remove(face) {
+  const sure = await confirm("Erase this face?", "The face, its picture and its embedding go for good. The image and its other faces stay.", "Erase",
+    { option: "Erase the whole image with all its faces" });
+  if (!sure) return;
+  await call("DELETE", sure.ticked ? `/images/${face.image_id}` : `/faces/${face.id}`);
+  toast(sure.ticked ? "The image and its faces were erased." : "The face was erased.");
+  go("/faces");
+}

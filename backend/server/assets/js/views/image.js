@@ -1,0 +1,43 @@
+// One stored image: its faces and where it was found.
+import { call, get } from "../api.js";
+import { h } from "../dom.js";
+import { tile } from "../faces.js";
+import { bytes, plural, time } from "../format.js";
+import { marked } from "../overlay.js";
+import { thumbnail } from "../picture.js";
+import { go } from "../router.js";
+import { busy, button, confirm, facts, fillWith, heading, panel, toast } from "../ui.js";
+import { sightings } from "./face.js";
+
+export function show(page, { params: { id }, signal }) {
+  fillWith(page, signal, () => get(`/images/${id}`, {}, signal), (image) => draw(image, signal));
+}
+
+function draw(image, signal) {
+  const found = plural(image.faces.length, "face");
+  const picture = marked(thumbnail(image.id, `The image with ${found} marked`, signal), image, image.faces, (at) => go(`/faces/${image.faces[at].id}`));
+  const erase = button("Erase", { kind: "danger", symbol: "trash", onclick: () => busy(erase, () => remove(image)) });
+  return [
+    heading("Image", erase),
+    h("div.split.even", {},
+      panel("", picture.element),
+      panel("", facts([
+        ["Picture", `${image.width} × ${image.height} ${image.format}, ${bytes(image.bytes)}`],
+        ["Stored", time(image.created_at)],
+        ["Collection", image.collection],
+        image.rotation !== 0 && ["Upright after", `${image.rotation}° clockwise`],
+        ["SHA-256", h("code", {}, image.sha256)],
+        ["Perceptual hash", h("code", {}, image.phash)],
+      ]), h("p.hint", {}, "The original is not kept; this is a small copy."))),
+    panel(found, h("div.grid.small", {}, image.faces.map((face) => tile(face, signal)))),
+    panel("Found at", sightings(image.sources)),
+  ];
+}
+
+async function remove(image) {
+  const sure = await confirm("Erase this image?", `It goes for good, with ${plural(image.faces.length, "face")}, their pictures and embeddings.`, "Erase");
+  if (!sure) return;
+  await call("DELETE", `/images/${image.id}`);
+  toast("The image and its faces were erased.");
+  go("/faces");
+}

@@ -1,0 +1,78 @@
+// One person or cluster: name, faces, merging, enrolment from a picture.
+import { call, get, withPicture } from "../api.js";
+import { h, put } from "../dom.js";
+import { tile } from "../faces.js";
+import { plural, time } from "../format.js";
+import { pictureInput } from "../input.js";
+import { name, rename } from "../people.js";
+import { go, href, refresh } from "../router.js";
+import { busy, button, chip, confirm, empty, facts, fillWith, heading, linkButton, loading, panel, toast, trouble } from "../ui.js";
+
+export function show(page, { params: { id }, signal }) {
+  fillWith(page, signal, () => get(`/subjects/${id}`, {}, signal), (subject) => draw(subject, signal));
+}
+
+function draw(subject, signal) {
+  const cluster = subject.origin === "cluster";
+  const act = (label, symbol, kind, run) => {
+    const control = button(label, { symbol, kind, onclick: () => busy(control, run) });
+    return control;
+  };
+  const naming = act(cluster ? "Name" : "Rename", "check", cluster ? "primary" : "", async () => (await rename(subject)) && refresh());
+  const erase = act("Delete", "trash", "danger", () => remove(subject));
+  const faces = h("div");
+  fillWith(faces, signal, () => get(`/subjects/${subject.id}/faces`, { limit: 200 }, signal), (answer) => gallery(subject, answer, signal));
+  return [
+    heading(name(subject), naming, subject.best_face_id && linkButton("Search", href("/search", { face: subject.best_face_id }), { symbol: "search" }), erase),
+    h("div.split", {},
+      h("div.side", {},
+        panel("", facts([
+          ["Kind", chip(cluster ? "Cluster" : "Enrolled", cluster ? "" : "ok")],
+          ["Faces", plural(subject.face_count, "face")],
+          subject.external_id && ["Your id", subject.external_id],
+          ["Collection", subject.collection],
+          ["Since", time(subject.created_at)],
+          ...Object.entries(subject.metadata ?? {}).map(([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)]),
+        ])),
+        enrolment(subject, signal)),
+      panel("Faces", faces)),
+  ];
+}
+
+/** A picture's best face, judged strictly: what is enrolled is what everybody is compared with. */
+function enrolment(subject, signal) {
+  const said = h("div");
+  const send = (query) => (blob, file) => fillWith(said, signal,
+    () => call("POST", `/subjects/${subject.id}/faces`, { query, body: withPicture(blob, file), signal }).catch((problem) => ({ problem, blob, file })),
+    (answer) => {
+      if (!answer.problem) return void (toast("The face is enrolled."), refresh());
+      const insist = answer.problem.code === "low_quality" && button("Enrol it all the same", { kind: "danger", onclick: () => send({ force: true })(answer.blob, answer.file) });
+      return [trouble(answer.problem), insist];
+    }, loading("Enrolling…"));
+  return panel("Enrol a picture", pictureInput(send({}), signal), said);
+}
+
+function gallery(subject, answer, signal) {
+  if (answer.faces.length === 0) return empty("faces", "No face shows this person yet.");
+  return [
+    h("ul.grid", {}, answer.faces.map((face) => {
+      const unlink = button("Not this person", { onclick: () => busy(unlink, async () => {
+        await call("DELETE", `/subjects/${subject.id}/faces/${face.id}`);
+        item.remove();
+        toast("The face shows nobody now.");
+      }) });
+      const item = h("li.person", {}, tile(face, signal), unlink);
+      return item;
+    })),
+    answer.next_cursor && h("p.hint", {}, `The newest ${answer.faces.length} are shown.`),
+  ];
+}
+
+async function remove(subject) {
+  const sure = await confirm(`Delete ${name(subject)}?`, "Faces that were found elsewhere stay, and show nobody. Pictures that were only sent in to enrol this person go for good.", "Delete",
+    { option: "Keep the enrolled pictures" });
+  if (!sure) return;
+  await call("DELETE", `/subjects/${subject.id}`, { query: { enrolled_images: sure.ticked ? "keep" : "delete" } });
+  toast("The person was deleted.");
+  go("/people");
+}

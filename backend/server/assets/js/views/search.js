@@ -1,0 +1,99 @@
+// Search: where else a face appears (1:N).
+import { call, get, save } from "../api.js";
+import { analyse, facePicker } from "../analysis.js";
+import * as collections from "../collections.js";
+import { csv } from "../csv.js";
+import { h, put, s } from "../dom.js";
+import { match } from "../faces.js";
+import { plural, score } from "../format.js";
+import { receive } from "../handoff.js";
+import { pictureInput } from "../input.js";
+import { badge } from "../people.js";
+import { crop } from "../picture.js";
+import { href } from "../router.js";
+import { button, empty, fillWith, heading, linkButton, loading, panel } from "../ui.js";
+
+const MOST = 200;
+
+export function show(page, { query, signal }) {
+  const probe = h("div.probe");
+  const results = h("div.result", {}, empty("search", "Choose a picture, or a stored face, to see where that face appears."));
+  const search = (body) => fillWith(results, signal,
+    () => call("POST", "/faces/search", { json: { ...body, limit: MOST, threshold: 0 }, signal }),
+    (answer) => matches(answer, signal), loading("Searching…"));
+
+  const take = (blob, name, index = 0) => fillWith(probe, signal, () => analyse(blob, name, {}, signal), (found) => {
+    if (found.answer.faces.length === 0) {
+      put(results, empty("detect", "There is no face in this picture."));
+      return picture(found, blob, signal, () => {});
+    }
+    const collection = collections.current();
+    return picture(found, blob, signal, (at) => search({ embedding: found.answer.faces[at].embedding, collection }), index);
+  }, loading("Looking for faces…"));
+
+  page.append(heading("Search"), h("div.split", {}, h("div.side", {}, pictureInput(take, signal), probe), results));
+  const handed = receive();
+  if (handed) take(handed.blob, handed.name, handed.face);
+  else if (query.face) {
+    fillWith(probe, signal, () => get(`/faces/${query.face}`, {}, signal), (face) => panel("Searched for",
+      h("a.probeface", { href: href(`/faces/${face.id}`) }, crop(face.id, "The stored face that is searched for", signal)),
+      h("p.hint", {}, `A stored face of ${face.collection}; it is left out of the matches.`)));
+    search({ face_id: query.face });
+  }
+}
+
+function picture(found, blob, signal, onChoose, index = 0) {
+  const picker = facePicker(found, blob, signal, onChoose);
+  const drawn = panel("Searched for", picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Choose the face that is meant."), picker.list);
+  if (found.answer.faces.length > 0) picker.choose(Math.min(index, found.answer.faces.length - 1));
+  return drawn;
+}
+
+/** Everything at or above a similarity of 0 was asked for, so that the slider answers at once. */
+function matches(answer, signal) {
+  if (answer.matches.length === 0) {
+    return empty("faces", `No face of ${answer.collection} is at all alike.`, linkButton("Start a crawl", "#/crawls/new", { symbol: "plus" }));
+  }
+  const list = h("ul.matches", { "aria-label": "Matches, best first" }, answer.matches.map((found) => match(found, signal, badge(found))));
+  const said = h("p.strong", { role: "status" });
+  const output = h("output", { for: "threshold" });
+  const slider = h("input", { type: "range", id: "threshold", min: 0, max: 1, step: 0.01, value: answer.default_threshold.toFixed(2) });
+  const filter = () => {
+    const threshold = Number(slider.value);
+    let shown = 0;
+    answer.matches.forEach((found, index) => {
+      const keep = found.similarity >= threshold;
+      list.children[index].hidden = !keep;
+      if (keep) shown++;
+    });
+    output.value = score(threshold);
+    const total = answer.matches.length === MOST ? `the best ${MOST}` : String(answer.matches.length);
+    put(said, `${shown} of ${total} ${shown === 1 ? "is" : "are"} at or above ${score(threshold)}`);
+    none.hidden = shown > 0;
+  };
+  const none = h("div", { hidden: true }, empty("search", "Nothing is that much alike. A lower threshold shows more, and more that is wrong."));
+  slider.addEventListener("input", filter);
+  const defaults = button(`Default ${score(answer.default_threshold)}`, { onclick: () => ((slider.value = answer.default_threshold.toFixed(2)), filter()) });
+  const shown = () => answer.matches.filter(({ similarity }) => similarity >= Number(slider.value));
+  const drawn = h("div", {},
+    h("div.panel", {},
+      h("div.heading", {}, said, h("div.actions", {}, defaults,
+        button("CSV", { symbol: "download", onclick: () => save(new Blob([table(shown())], { type: "text/csv" }), "matches.csv") }))),
+      h("div.slider", {}, h("label", { for: "threshold" }, "Threshold"), h("div", {}, distribution(answer.matches), slider), output),
+      h("p.hint", {}, `${plural(answer.matches.length, "face")} of ${answer.collection} compared by ${answer.model}, ${answer.exact ? "exactly" : "by the approximate index"}. A match is a hint, no proof of identity.`)),
+    list, none);
+  filter();
+  return drawn;
+}
+
+/** One stroke per match where its similarity lies above the slider. */
+function distribution(found) {
+  return s("svg", { class: "distribution", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+    found.map(({ similarity }) => s("line", { x1: similarity * 100, x2: similarity * 100, y1: 0, y2: 10 })));
+}
+
+function table(found) {
+  const head = ["face_id", "image_id", "similarity", "page_url", "image_url"];
+  return csv([head, ...found.flatMap(({ face_id, image_id, similarity, sources }) =>
+    (sources.length > 0 ? sources : [{}]).map(({ page_url, image_url }) => [face_id, image_id, similarity, page_url, image_url]))]);
+}

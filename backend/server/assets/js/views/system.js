@@ -1,0 +1,113 @@
+// System: whether it works, what it runs on, how much there is to do, and what was given up.
+import { call, get, request } from "../api.js";
+import { h, put } from "../dom.js";
+import { bytes, count, duration, percent, title } from "../format.js";
+import { jobs } from "../jobs.js";
+import { parse, rate, sum } from "../metrics.js";
+import { plot } from "../plot.js";
+import { bar } from "../quality.js";
+import { chip, facts, fillWith, heading, linkButton, panel, trouble } from "../ui.js";
+
+const LIVE = ["available", "running", "retryable"];
+/** The plots' samples outlive the view: who comes back sees what was drawn before. */
+const history = { jobs: [], depth: [], requests: [], faces: [] };
+let before = null;
+
+export function show(page, { query, signal }) {
+  const [health, devices, queue] = [h("div"), h("div"), h("div")];
+  const plots = {
+    depth: plot("Jobs waiting", { samples: history.depth }),
+    jobs: plot("Jobs done", { unit: "/s", samples: history.jobs }),
+    faces: plot("Faces stored", { unit: "/s", samples: history.faces }),
+    requests: plot("API requests", { unit: "/s", samples: history.requests }),
+  };
+  page.append(
+    heading("System", linkButton("API description", "/docs/", { symbol: "book" })),
+    health,
+    panel("Throughput", h("div.plots", {}, Object.values(plots).map(({ element }) => element)), queue),
+    panel("Devices", devices),
+    panel("Jobs", jobs(query, signal)));
+  fillWith(devices, signal, () => get("/gpu", {}, signal), gpu);
+
+  const look = async () => {
+    try {
+      const text = await (await request("GET", "/metrics", { signal })).text();
+      const samples = parse(text);
+      measure(samples, plots);
+      put(queue, depths(samples));
+    } catch (problem) {
+      if (problem.name === "AbortError") return;
+      put(queue, trouble(problem));
+      // A key that may not read this will not be allowed to by asking again.
+      if (problem.status === 403) clearInterval(timer);
+    }
+    const state = await call("GET", "/health/ready", { signal }).then(() => null, (problem) => problem);
+    if (!signal.aborted) put(health, state ? trouble(state) : ready());
+  };
+  const timer = setInterval(() => !document.hidden && look(), 2000);
+  look();
+  signal.addEventListener("abort", () => clearInterval(timer));
+}
+
+const ready = () => h("p.ready", {}, chip("Ready", "ok"), " The database answers and the models can run.");
+
+function measure(samples, plots) {
+  const now = {
+    at: performance.now() / 1000,
+    jobs: sum(samples, "facecrawl_jobs_total"),
+    faces: sum(samples, "facecrawl_faces_stored_total"),
+    requests: sum(samples, "facecrawl_http_requests_total"),
+  };
+  plots.depth.add(sum(samples, "facecrawl_queue_jobs", { state: ["available", "retryable"] }));
+  // After a pause (another view, a hidden tab) the line begins anew rather than tell a mean of it.
+  const seconds = before ? now.at - before.at : 0;
+  for (const name of ["jobs", "faces", "requests"]) {
+    plots[name].add(seconds > 0 && seconds < 10 ? rate(before[name], now[name], seconds) : NaN);
+  }
+  before = now;
+}
+
+const item = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
+
+/** Jobs by kind and state. */
+function depths(samples) {
+  const mine = samples.filter(({ name }) => name === "facecrawl_queue_jobs");
+  const kinds = [...new Set(mine.map(({ labels }) => labels.kind))].sort();
+  const states = [...LIVE, "discarded"];
+  const oldest = sum(samples, "facecrawl_queue_oldest_due_seconds");
+  const memory = sum(samples, "process_resident_memory_bytes");
+  return [
+    h("p.legend", {}, item("Oldest due job waits", duration(oldest)), memory > 0 && item("Memory", bytes(memory)),
+      // Not counting the one that asks.
+      item("Requests in flight", count(Math.max(0, sum(samples, "facecrawl_http_requests_in_flight") - 1)))),
+    kinds.length === 0
+      ? h("p.quiet", {}, "The queue has seen no job yet.")
+      : h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Queue" }, h("table.wide", {},
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Queue"), states.map((state) => h("th.number", { scope: "col" }, title(state))))),
+        h("tbody", {}, kinds.map((kind) => h("tr", {}, h("th", { scope: "row" }, title(kind)),
+          states.map((state) => h("td.number", {}, count(sum(mine, "facecrawl_queue_jobs", { kind, state }))))))))),
+  ];
+}
+
+function gpu(report) {
+  const where = (operation) => chip(operation.effective, operation.effective === operation.requested || !operation.gpu_requested ? "ok" : "warn");
+  const providers = report.providers.map(({ name, in_build, in_library }) =>
+    h("li", {}, chip(name, in_build && in_library ? "ok" : ""), h("span.quiet", {}, in_build && in_library ? "" : in_build ? "not in the loaded library" : "not in this program")));
+  return [
+    report.devices.map(device),
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Operations" }, h("table.wide", {},
+      h("thead", {}, h("tr", {}, ["Operation", "Asked for", "Runs on", "Why"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, report.operations.map((one) => h("tr", {}, h("th", { scope: "row" }, title(one.operation)), h("td", {}, one.requested), h("td", {}, where(one)), h("td.quiet", {}, one.reason ?? "As asked for")))))),
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Models" }, h("table.wide", {},
+      h("thead", {}, h("tr", {}, ["Model", "Device", "Sessions", "Size", "Loaded in"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, report.models.map((model) => h("tr", {}, h("th", { scope: "row" }, model.file), h("td", {}, model.device), h("td.number", {}, count(model.sessions)), h("td.number", {}, bytes(model.bytes)), h("td.number", {}, `${model.seconds.toFixed(2)} s`)))))),
+    facts([["ONNX Runtime", report.runtime_version]]),
+    h("ul.providers", { "aria-label": "Execution providers" }, providers),
+  ];
+}
+
+const device = (one) => h("div.device", {},
+  h("p.strong", {}, `${one.name} (${one.backend}:${one.id})`),
+  one.memory_total && h("p", {}, `Memory ${bytes(one.memory_used ?? 0)} of ${bytes(one.memory_total)}`, bar((one.memory_used ?? 0) / one.memory_total)),
+  one.utilization !== null && h("p", {}, `At work ${percent(one.utilization)}`, bar(one.utilization)),
+  one.driver && h("p.quiet", {}, `Driver ${one.driver}`));
