@@ -6,6 +6,7 @@ pub mod assets;
 pub mod damage;
 pub mod database;
 pub mod fixture_models;
+pub mod people;
 pub mod scene;
 
 pub use assets::{image, images, library, model, models_dir, oracle};

@@ -31,9 +31,12 @@ pub struct FileServer {
 
 impl FileServer {
     pub async fn start<const N: usize>(files: [(&str, Vec<u8>); N]) -> Self {
+        Self::with(files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect()).await
+    }
+    pub async fn with(files: Vec<(String, Vec<u8>)>) -> Self {
         // The command line does this for the process; here there is none.
         let _already = rustls::crypto::ring::default_provider().install_default();
-        let files = files.into_iter().map(|(path, content)| (path.to_owned(), content.into())).collect();
+        let files = files.into_iter().map(|(path, content)| (path, content.into())).collect();
         let shared = Arc::new(Shared { files, ..Shared::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
@@ -81,6 +84,9 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap)
         None => (Response::builder(), content),
     };
     response = response.header(header::CONTENT_LENGTH, rest.len());
+    if let Some(kind) = content_type(uri.path()) {
+        response = response.header(header::CONTENT_TYPE, kind);
+    }
     let body = match shared.break_after.lock().unwrap().take() {
         Some(bytes) => {
             let torn = [Ok(rest.slice(..bytes)), Err(io::Error::other("torn on purpose"))];
@@ -89,4 +95,15 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap)
         None => Body::from(rest),
     };
     response.body(body).unwrap()
+}
+
+/// Of the kinds of files that sites have; models have none.
+fn content_type(path: &str) -> Option<&'static str> {
+    match path.rsplit_once('.').map_or(path, |(_, extension)| extension) {
+        "html" => Some("text/html; charset=utf-8"),
+        "jpg" => Some("image/jpeg"),
+        "txt" => Some("text/plain"),
+        _ if path.ends_with('/') => Some("text/html; charset=utf-8"),
+        _ => None,
+    }
 }

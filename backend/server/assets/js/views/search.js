@@ -22,19 +22,24 @@ export function show(page, { query, signal }) {
     () => call("POST", "/faces/search", { json: { ...body, limit: MOST, threshold: 0 }, signal }),
     (answer) => matches(answer, signal), loading("Searching…"));
 
-  const take = (blob, name, index = 0) => fillWith(probe, signal, () => analyse(blob, name, {}, signal), (found) => {
-    if (found.answer.faces.length === 0) {
-      put(results, empty("detect", "There is no face in this picture."));
-      return picture(found, blob, signal, () => {});
-    }
-    const collection = collections.current();
-    return picture(found, blob, signal, (at) => search({ embedding: found.answer.faces[at].embedding, collection }), index);
-  }, loading("Looking for faces…"));
+  const take = (blob, name, index = 0) => {
+    input.classList.add("compact");
+    return fillWith(probe, signal, () => analyse(blob, name, {}, signal), (found) => {
+      if (found.answer.faces.length === 0) {
+        put(results, empty("detect", "There is no face in this picture."));
+        return picture(found, blob, signal, () => {});
+      }
+      const collection = collections.current();
+      return picture(found, blob, signal, (at) => search({ embedding: found.answer.faces[at].embedding, collection }), index);
+    }, loading("Looking for faces…"));
+  };
 
-  page.append(heading("Search"), h("div.split", {}, h("div.side", {}, pictureInput(take, signal), probe), results));
+  const input = pictureInput((blob, name) => take(blob, name), signal);
+  page.append(heading("Search"), h("div.split", {}, h("div.side", {}, input, probe), results));
   const handed = receive();
   if (handed) take(handed.blob, handed.name, handed.face);
   else if (query.face) {
+    input.classList.add("compact");
     fillWith(probe, signal, () => get(`/faces/${query.face}`, {}, signal), (face) => panel("Searched for",
       h("a.probeface", { href: href(`/faces/${face.id}`) }, crop(face.id, "The stored face that is searched for", signal)),
       h("p.hint", {}, `A stored face of ${face.collection}; it is left out of the matches.`)));

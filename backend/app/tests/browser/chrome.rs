@@ -1,0 +1,244 @@
+//! Chromium by way of chromedriver, in as much of the WebDriver protocol as the tests need.
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+
+/// The longest wait for something that should happen soon; failing is the only thing that takes so long.
+const DEADLINE_MS: u64 = 60_000;
+
+/// A browser window with a profile of its own.
+pub struct Browser {
+    driver: Child,
+    client: reqwest::Client,
+    session: String,
+    /// What was done in it, for the report of a failure.
+    done: Mutex<Vec<String>>,
+    _profile: tempfile::TempDir,
+}
+
+/// Says that something is missing and that the test is skipped; a failure with `REQUIRE_BROWSER=1`.
+pub fn skip(missing: &str, remedy: &str) {
+    let required = std::env::var("REQUIRE_BROWSER").as_deref() == Ok("1");
+    assert!(!required, "REQUIRE_BROWSER=1, but {missing} is not there; {remedy}");
+    eprintln!("skipped: {missing} is not there; {remedy} (REQUIRE_BROWSER=1 makes this a failure)");
+}
+
+/// The program's path, or `None` where the test must skip itself.
+fn program(names: &[&str]) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders)
+        .flat_map(|folder| names.iter().map(move |name| folder.join(name)))
+        .find(|path| path.is_file());
+    if found.is_none() {
+        skip(&names.join(" or "), "on Debian: apt-get install chromium chromium-driver");
+    }
+    found
+}
+
+impl Browser {
+    /// `None` where there is no browser and may be none.
+    pub async fn start() -> Option<Self> {
+        let chromium = program(&["chromium", "chromium-browser", "google-chrome"])?;
+        let mut driver = Command::new(program(&["chromedriver"])?);
+        let mut driver = driver.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let port = BufReader::new(driver.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| {
+                line.split_once("successfully on port ")
+                    .map(|(_, port)| port.trim_end_matches('.').to_owned())
+            })
+            .expect("chromedriver says its port");
+        let profile = tempfile::tempdir().unwrap();
+        let mut arguments = vec![
+            "--headless".to_owned(),
+            "--disable-gpu".into(),
+            "--disable-quic".into(),
+            "--no-first-run".into(),
+            "--disable-background-networking".into(),
+            "--disable-component-update".into(),
+            "--disable-sync".into(),
+            "--hide-scrollbars".into(),
+            // A camera that shows a moving pattern, and needs no permission.
+            "--use-fake-device-for-media-stream".into(),
+            "--use-fake-ui-for-media-stream".into(),
+            format!("--user-data-dir={}", profile.path().display()),
+        ];
+        if rustix::process::getuid().is_root() {
+            arguments.push("--no-sandbox".into());
+        }
+        let _already = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let mut browser = Self {
+            driver,
+            client,
+            session: format!("http://127.0.0.1:{port}/session"),
+            done: Mutex::default(),
+            _profile: profile,
+        };
+        let capabilities = json!({
+            "goog:loggingPrefs": {"browser": "ALL"},
+            "goog:chromeOptions": {"binary": chromium, "args": arguments},
+            "timeouts": {"script": DEADLINE_MS, "pageLoad": DEADLINE_MS},
+        });
+        let made = browser.post("", json!({"capabilities": {"alwaysMatch": capabilities}})).await;
+        browser.session = format!("{}/{}", browser.session, made["sessionId"].as_str().unwrap());
+        Some(browser)
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, String> {
+        let mut request = self.client.request(method, format!("{}{path}", self.session));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let response = request.send().await.unwrap();
+        let good = response.status().is_success();
+        let mut answer: Value = response.json().await.unwrap();
+        let value = answer["value"].take();
+        if good { Ok(value) } else { Err(format!("{}: {}", value["error"], value["message"])) }
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Value {
+        self.ask(Method::POST, path, Some(body)).await.unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// Loads an address.
+    pub async fn load(&self, url: &str) {
+        self.post("/url", json!({"url": url})).await;
+    }
+
+    /// A step back in the history.
+    pub async fn back(&self) {
+        self.post("/back", json!({})).await;
+    }
+
+    /// What the body of a function answers in the page.
+    pub async fn run(&self, body: &str) -> Value {
+        self.post("/execute/sync", json!({"script": body, "args": []})).await
+    }
+
+    /// What an async function's body answers in the page.
+    pub async fn run_async(&self, body: &str) -> Value {
+        let script = format!(
+            "const done = arguments[0]; (async () => {{ {body} }})().then(done, error => done(`failed: ${{error.stack}}`))"
+        );
+        self.post("/execute/async", json!({"script": script, "args": []})).await
+    }
+
+    /// Waits in the page until an expression holds; fails with what the page shows.
+    pub async fn until(&self, condition: &str) {
+        let script = format!(
+            "const done = arguments[0], end = Date.now() + {}; (function look() {{ let held = false; try {{ held = Boolean({condition}) }} catch {{}} \
+             if (held || Date.now() > end) done(held); else setTimeout(look, 20) }})()",
+            DEADLINE_MS / 2
+        );
+        let held = self.post("/execute/async", json!({"script": script, "args": []})).await;
+        if held != true {
+            let text = self.run("return `${location}\\n${document.body.innerText}`").await;
+            let done = self.done.lock().unwrap().join("\n  ");
+            panic!(
+                "this never held: {condition}\nafter\n  {done}\nthe page shows\n{}",
+                text.as_str().unwrap()
+            );
+        }
+        self.note(format!("it held: {condition}"));
+    }
+
+    /// Waits until some element has this text.
+    pub async fn until_text(&self, css: &str, text: &str) {
+        self.until(&format!(
+            "[...document.querySelectorAll({css:?})].some(e => e.textContent.includes({text:?}))"
+        ))
+        .await;
+    }
+
+    fn note(&self, what: String) {
+        self.done.lock().unwrap().push(what);
+    }
+
+    async fn element(&self, css: &str) -> String {
+        self.until(&format!("document.querySelector({css:?})")).await;
+        let found = self.post("/element", json!({"using": "css selector", "value": css})).await;
+        found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned()
+    }
+
+    /// Clicks as a hand would: the element has to be visible and on top.
+    pub async fn click(&self, css: &str) {
+        let id = self.element(css).await;
+        self.post(&format!("/element/{id}/click"), json!({})).await;
+        self.note(format!("clicked {css}"));
+    }
+
+    /// Clicks the button or link with this text.
+    pub async fn click_text(&self, text: &str) {
+        let script = format!(
+            "for (const e of document.querySelectorAll('[data-test]')) e.removeAttribute('data-test'); \
+             const found = [...document.querySelectorAll('dialog[open] button, dialog[open] a')].concat([...document.querySelectorAll('button, a')]) \
+             .find(e => e.textContent.trim() === {text:?} && e.offsetParent); found?.setAttribute('data-test', ''); return Boolean(found)"
+        );
+        self.until(&format!("(() => {{ {script} }})()")).await;
+        self.click("[data-test]").await;
+    }
+
+    /// Types into an element, or gives a file input the path of a file.
+    pub async fn type_into(&self, css: &str, text: &str) {
+        let id = self.element(css).await;
+        self.post(&format!("/element/{id}/value"), json!({"text": text})).await;
+    }
+
+    /// Presses keys, one after the other, wherever the focus is.
+    pub async fn press(&self, keys: &[char]) {
+        let actions: Vec<Value> = keys
+            .iter()
+            .flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()})))
+            .collect();
+        self.post("/actions", json!({"actions": [{"type": "key", "id": "keys", "actions": actions}]})).await;
+    }
+
+    /// A window of this size, and the colours of the system.
+    pub async fn look(&self, width: u32, height: u32, dark: bool) {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.devtools("Emulation.setDeviceMetricsOverride", size).await;
+        let scheme = if dark { "dark" } else { "light" };
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.devtools("Emulation.setEmulatedMedia", features).await;
+    }
+
+    async fn devtools(&self, command: &str, params: Value) -> Value {
+        self.post("/goog/cdp/execute", json!({"cmd": command, "params": params})).await
+    }
+
+    /// What the window shows, as a PNG.
+    pub async fn screenshot(&self, file: &Path) {
+        let picture = self.ask(Method::GET, "/screenshot", None).await.unwrap();
+        let bytes = BASE64_STANDARD.decode(picture.as_str().unwrap()).unwrap();
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, bytes).unwrap();
+    }
+
+    /// What the console has said since it was last asked: level and message.
+    pub async fn console(&self) -> Vec<String> {
+        let lines = self.post("/se/log", json!({"type": "browser"})).await;
+        let line =
+            |one: &Value| format!("{} {}", one["level"].as_str().unwrap(), one["message"].as_str().unwrap());
+        lines.as_array().unwrap().iter().map(line).collect()
+    }
+
+    /// Ends the window; the driver goes with this value.
+    pub async fn close(&self) {
+        let _gone = self.ask(Method::DELETE, "", None).await;
+    }
+}
+
+impl Drop for Browser {
+    /// The driver takes its browser along.
+    fn drop(&mut self) {
+        let _gone = self.driver.kill();
+        let _reaped = self.driver.wait();
+    }
+}

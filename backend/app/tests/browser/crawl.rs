@@ -1,0 +1,142 @@
+//! Crawls, and the faces that they bring.
+use crate::site;
+use crate::stage::Stage;
+
+/// What a list shows once all its lazily loaded pictures near the window are there.
+const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]')";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
+    let Some(stage) = Stage::set().await else { return };
+    let browser = &stage.browser;
+    let site = site::start().await;
+    stage.open("/crawls", "Crawls").await;
+    browser.click_text("Start the first crawl").await;
+    browser.until_text("h1", "New crawl").await;
+    stage.judge("new-crawl").await;
+
+    // A wrong field is named and gets the focus.
+    browser.type_into("textarea", "gopher://example.org/").await;
+    browser.click_text("Start the crawl").await;
+    browser
+        .until(
+            "document.activeElement.getAttribute('aria-invalid') && document.activeElement.name === 'seeds'",
+        )
+        .await;
+    stage.heard_only(422).await;
+
+    browser.run("document.querySelector('textarea').value = ''").await;
+    browser.type_into("textarea", &site.url("/")).await;
+    browser.type_into("[name=delay_ms]", "0").await;
+    browser.run("document.querySelector('[name=dedupe]').value = 'exact'").await;
+    browser.click_text("Start the crawl").await;
+    browser.until_text(".chip", "Completed").await;
+    for (name, number) in [("Faces", "15"), ("Images", "17"), ("Pages", "4")] {
+        let shown = format!(
+            "[...document.querySelectorAll('.big > div')].some(e => e.textContent === '{name}{number}')"
+        );
+        browser.until(&shown).await;
+    }
+    browser.until_text(".reasons", "robots.txt does not allow it").await;
+    browser.until_text(".reasons", "The host answered 404").await;
+    browser.until(PICTURES).await;
+    browser.until("document.querySelector('a[download][href*=\"/export?format=csv\"]')").await;
+    stage.judge("crawl").await;
+
+    stage.open("/crawls", "Crawls").await;
+    browser.until_text(".crawl .numbers", "15").await;
+    stage.judge("crawls").await;
+
+    // All its faces, a filter that leaves none, one of them, and back to the list.
+    stage.open("/faces", "Faces").await;
+    browser.until("document.querySelectorAll('.tile').length === 15").await;
+    browser.until(PICTURES).await;
+    stage.judge("faces").await;
+    browser.run("const q = document.getElementById('min-quality'); q.value = 1; q.dispatchEvent(new Event('input')); q.dispatchEvent(new Event('change'))").await;
+    browser.until_text(".empty", "No face passes these filters").await;
+    browser.until("location.hash === '#/faces?min_quality=1'").await;
+    stage.open("/faces", "Faces").await;
+    browser.click(".tile").await;
+    browser.until_text("h1", "Face").await;
+    browser
+        .until("document.querySelector('.portrait img[src]') && document.querySelector('.marked img[src]')")
+        .await;
+    browser.until_text("table", "Portrait").await;
+    browser.until_text(".match", "127.0.0.1").await;
+    stage.judge("face").await;
+    browser.back().await;
+    browser.until("document.querySelectorAll('.tile').length === 15").await;
+    browser.click(".tile").await;
+
+    // Where else it appears: the others of the same person come first, and the slider filters at once.
+    browser.click_text("Search this face").await;
+    browser.until_text("h1", "Search").await;
+    browser.until(PICTURES).await;
+    let shown = "document.querySelectorAll('.match:not([hidden])').length";
+    browser.until(&format!("{shown} > 3")).await;
+    stage.judge("search").await;
+    let scores = browser
+        .run("return [...document.querySelectorAll('.match b')].map(e => Number(e.textContent))")
+        .await;
+    let scores: Vec<f64> = scores.as_array().unwrap().iter().map(|score| score.as_f64().unwrap()).collect();
+    assert!(scores.is_sorted_by(|a, b| a >= b) && scores.len() == 14, "{scores:?}");
+    browser.run("const t = document.getElementById('threshold'); t.value = 0.99; t.dispatchEvent(new Event('input'))").await;
+    let above = scores.iter().filter(|score| **score >= 0.99).count();
+    browser.until(&format!("Math.abs({shown} - {above}) <= 1")).await;
+    browser.until_text("[role=status]", "at or above 0.99").await;
+
+    // Erase it, after a question; then the crawl with all images.
+    browser.click(".probeface").await;
+    browser.click_text("Erase").await;
+    browser.until("document.activeElement.textContent === 'Cancel'").await;
+    stage.judge("erase").await;
+    browser.click("dialog .danger").await;
+    browser.until_text(".toast", "The face was erased").await;
+    browser.until("document.querySelectorAll('.tile').length === 14").await;
+    stage.open("/crawls", "Crawls").await;
+    browser.click(".crawl a").await;
+    browser.click_text("Delete").await;
+    browser.click("dialog input[type=checkbox]").await;
+    browser.click("dialog .danger").await;
+    browser.until_text(".empty", "A crawl reads a site").await;
+    stage.open("/faces", "Faces").await;
+    browser.until_text(".empty", "No faces are stored yet").await;
+    stage.strike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
+    let Some(stage) = Stage::set().await else { return };
+    let browser = &stage.browser;
+    let site = site::start().await;
+    stage.open("/crawls/new", "New crawl").await;
+    browser.type_into("textarea", &site.url("/")).await;
+    // So slow that it does not end by itself.
+    browser.type_into("[name=delay_ms]", "300000").await;
+    browser.click_text("Start the crawl").await;
+    browser.until_text(".chip", "Running").await;
+    browser.until_text(".legend", "Queued").await;
+    browser.until("document.querySelector('.plot')").await;
+    browser.click_text("Pause").await;
+    browser.until_text(".chip", "Paused").await;
+    stage.judge("crawl-paused").await;
+
+    // The state is the service's: it is there again after a reload.
+    browser.run("location.reload()").await;
+    browser.click_text("Resume").await;
+    browser.until_text(".chip", "Running").await;
+    // What others do to it is seen without asking: the events tell.
+    let id = browser.run("return location.hash.split('/')[2]").await;
+    let pause = format!(
+        "return (await fetch('/crawls/{}/pause', {{ method: 'POST' }})).status",
+        id.as_str().unwrap()
+    );
+    assert_eq!(browser.run_async(&pause).await, 200);
+    browser.until_text(".chip", "Paused").await;
+
+    browser.click_text("Cancel").await;
+    browser.click("dialog .danger").await;
+    browser.until_text(".chip", "Cancelled").await;
+    browser.until("[...document.querySelectorAll('button')].some(e => e.textContent === 'Delete')").await;
+    stage.strike().await;
+}

@@ -1,0 +1,128 @@
+//! The parts of the page that only compute.
+use crate::stage::Stage;
+use serde_json::{Value, json};
+
+async fn all(stage: &Stage, module: &str, cases: &[(&str, Value)]) {
+    for (expression, expected) in cases {
+        let script = format!("const m = await import('/assets/js/{module}.js'); return {expression}");
+        assert_eq!(stage.browser.run_async(&script).await, *expected, "{module}: {expression}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_rectangles_tables_and_metrics_come_out_right() {
+    let Some(stage) = Stage::set().await else { return };
+    stage.open("/detect", "Detect").await;
+    all(
+        &stage,
+        "format",
+        &[
+            ("m.count(1234567)", json!("1,234,567")),
+            ("m.count(NaN)", json!("–")),
+            ("m.plural(1, 'face') + ' ' + m.plural(2, 'face')", json!("1 face 2 faces")),
+            (
+                "[0, 0.01234, 4.5678, 78.94, 412.3, 12345].map(m.figure)",
+                json!(["0", "0.0123", "4.57", "78.9", "412", "12,345"]),
+            ),
+            ("[412, 4200000, 999950].map(m.bytes)", json!(["412 B", "4.2 MB", "1.0 MB"])),
+            ("[8.412, 1250].map(m.milliseconds)", json!(["8.41 ms", "1.25 s"])),
+            (
+                "[0, 42, 185, 7800, 273600].map(m.duration)",
+                json!(["0 s", "42 s", "3 min 5 s", "2 h 10 min", "3 d 4 h"]),
+            ),
+            ("m.ago('2026-03-01T12:00:00Z', Date.parse('2026-03-01T12:05:09Z'))", json!("5 min ago")),
+            ("m.time('nonsense')", json!("–")),
+            ("m.shortUrl('https://example.org/')", json!("example.org")),
+            ("m.shortUrl('https://example.org/' + 'a'.repeat(90), 21).length", json!(21)),
+            (
+                "[m.isWeb('https://a'), m.isWeb('javascript:alert(1)'), m.isWeb('file:///x')]",
+                json!([true, false, false]),
+            ),
+        ],
+    )
+    .await;
+    all(
+        &stage,
+        "geometry",
+        &[
+            (
+                "m.square({x: 40, y: 40, width: 20, height: 20}, {width: 100, height: 100})",
+                json!({"x": 35, "y": 35, "side": 30}),
+            ),
+            // At an edge it is moved inside, in a small picture it is all of it.
+            (
+                "m.square({x: -10, y: 90, width: 20, height: 20}, {width: 100, height: 100})",
+                json!({"x": 0, "y": 70, "side": 30}),
+            ),
+            (
+                "m.square({x: 0, y: 0, width: 90, height: 50}, {width: 100, height: 60})",
+                json!({"x": 15, "y": 0, "side": 60}),
+            ),
+            ("m.shares([0, 0])", json!([0, 0])),
+            ("m.shares([3, 0, 1])", json!([75, 0, 25])),
+            ("m.shares([9999, 1])[1] > 1", json!(true)),
+            ("m.lines([0, 5, null, 10], 30, 10, 10)", json!([[[0, 10], [10, 5]], [[30, 0]]])),
+            ("[0, 0.7, 1, 3, 70].map(m.axisTop)", json!([1, 1, 1, 5, 100])),
+        ],
+    )
+    .await;
+    all(
+        &stage,
+        "csv",
+        &[
+            (
+                r#"m.csv([["a", 1, null], ["b,c", "d\"e", "f\ng"]])"#,
+                json!("a,1,\r\n\"b,c\",\"d\"\"e\",\"f\ng\"\r\n"),
+            ),
+            // No spreadsheet runs what a stranger's page was called; numbers stay numbers.
+            (r#"m.csv([["=1+1", "@x", -5]])"#, json!("'=1+1,'@x,-5\r\n")),
+        ],
+    )
+    .await;
+    let text = r##""# HELP a b\na_total{kind=\"x\",path=\"q\\\"}\"} 3\na_total{kind=\"y\"} 4.5\nb 1e3\n""##;
+    all(
+        &stage,
+        "metrics",
+        &[
+            (&format!("m.parse({text}).length"), json!(3)),
+            (&format!("m.parse({text})[0].labels"), json!({"kind": "x", "path": "q\"}"})),
+            (&format!("[m.sum(m.parse({text}), 'a_total'), m.sum(m.parse({text}), 'a_total', {{kind: ['y', 'z']}}), m.sum(m.parse({text}), 'b')]"), json!([7.5, 4.5, 1000])),
+            ("[m.rate(10, 30, 2), m.rate(10, 4, 2)]", json!([10, 2])),
+        ],
+    )
+    .await;
+    all(
+        &stage,
+        "events",
+        &[
+            (
+                r#"m.parse("event: done\ndata: {\"a\":\ndata: 1}")"#,
+                json!({"event": "done", "data": {"a": 1}}),
+            ),
+            ("m.parse(': keep-alive')", json!(null)),
+        ],
+    )
+    .await;
+    all(
+        &stage,
+        "router",
+        &[
+            (
+                "m.parse('#/faces/1%2F2?a=b&c=')",
+                json!({"segments": ["faces", "1/2"], "query": {"a": "b", "c": ""}}),
+            ),
+            ("m.href('/faces', {a: 'x y', b: undefined})", json!("#/faces?a=x+y")),
+        ],
+    )
+    .await;
+    all(
+        &stage,
+        "words",
+        &[(
+            "[m.outcome('http_503'), m.outcome('never_seen'), m.qualityReason('too_blurry')]",
+            json!(["The host answered 503", "Never seen", "Too blurry"]),
+        )],
+    )
+    .await;
+    stage.strike().await;
+}

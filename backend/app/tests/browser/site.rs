@@ -1,0 +1,65 @@
+//! A site with people who do not exist.
+use crate::common::files::FileServer;
+use image::{ImageFormat, RgbImage};
+use std::io::Cursor;
+use std::sync::OnceLock;
+use testing::people::{Head, picture};
+
+/// A portrait as a JPEG; `view` turns the head and changes the wall.
+pub fn portrait(person: u32, view: u32) -> Vec<u8> {
+    let (nearer, turn) = (view as f32, view as f32 * 0.5 - 0.5);
+    let (x, y) = (200.0 + 30.0 * nearer, 200.0 + 12.0 * nearer);
+    let head = Head { person, x, y, height: 220.0 + 50.0 * nearer, turn };
+    encode(480, 560, picture(480, 560, person * 3 + view, &[head]))
+}
+
+/// Ten people in two rows.
+pub fn group() -> Vec<u8> {
+    let heads: Vec<Head> = (0..10u8)
+        .map(|place| {
+            let (row, column) = (f32::from(place / 5), f32::from(place % 5));
+            let turn = (f32::from(place * 7 % 9) - 4.0) / 5.0;
+            Head {
+                person: place.into(),
+                x: 130.0 + 250.0 * column,
+                y: 200.0 + 420.0 * row,
+                height: 190.0,
+                turn,
+            }
+        })
+        .collect();
+    encode(1260, 860, picture(1260, 860, 2, &heads))
+}
+
+fn encode(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
+    let mut file = Cursor::new(Vec::new());
+    RgbImage::from_raw(width, height, pixels).unwrap().write_to(&mut file, ImageFormat::Jpeg).unwrap();
+    file.into_inner()
+}
+
+/// How many portraits the site shows: three of each person.
+pub const PORTRAITS: usize = 15;
+
+/// Starts it. Besides its portraits it has a damaged image, a link to nothing and a folder that robots may not enter.
+pub async fn start() -> FileServer {
+    static PORTRAIT_FILES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    let portraits =
+        PORTRAIT_FILES.get_or_init(|| (0..15).map(|number| portrait(number / 3, number % 3)).collect());
+    let tags = |numbers: std::ops::Range<usize>| -> String {
+        numbers.map(|number| format!("<img src=\"/{number}.jpg\" alt=\"Portrait {number}\">")).collect()
+    };
+    let home = format!(
+        "<a href=\"/team.html\">Team</a> <a href=\"/archive.html\">Archive</a> <a href=\"/private/\">Private</a>{}",
+        tags(0..3)
+    );
+    let archive = format!("{}<img src=\"/damaged.jpg\"><img src=\"/missing.jpg\">", tags(6..PORTRAITS));
+    let mut files = vec![
+        ("/".to_owned(), home.into_bytes()),
+        ("/team.html".to_owned(), tags(0..9).into_bytes()),
+        ("/archive.html".to_owned(), archive.into_bytes()),
+        ("/robots.txt".to_owned(), b"User-agent: *\nDisallow: /private/\n".to_vec()),
+        ("/damaged.jpg".to_owned(), b"no picture at all".to_vec()),
+    ];
+    files.extend(portraits.iter().enumerate().map(|(number, file)| (format!("/{number}.jpg"), file.clone())));
+    FileServer::with(files).await
+}

@@ -1,0 +1,108 @@
+//! A service, a browser on its page, and what every view is judged by.
+use crate::chrome::{Browser, skip};
+use crate::common::process::Workplace;
+use crate::common::service::Service;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use testing::TestDatabase;
+
+pub struct Stage {
+    pub browser: Browser,
+    pub service: Service,
+    pub place: Workplace,
+    pub database: TestDatabase,
+    axe: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+impl Stage {
+    /// `None` where the browser or the models are not there and may be missing.
+    pub async fn set() -> Option<Self> {
+        Self::with(&[]).await
+    }
+
+    /// With more variables in the service's environment.
+    pub async fn with(variables: &[(&str, &str)]) -> Option<Self> {
+        testing::models_dir()?;
+        let axe = root().join(".runtime/axe/axe.min.js");
+        let Ok(axe) = std::fs::read_to_string(&axe) else {
+            skip("axe-core", "run ./scripts/browser-tools");
+            return None;
+        };
+        let browser = Browser::start().await?;
+        let database = TestDatabase::create().await;
+        let place = Workplace::new();
+        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        command.env("DATABASE_URL", database.url()).envs(variables.iter().copied());
+        // Nobody reads its log while the test runs, so it must not be long.
+        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("WORKERS", "2").env("LOG_LEVEL", "warn");
+        let service = Service::start(&mut command);
+        let stage = Self { browser, service, place, database, axe };
+        stage.browser.look(1280, 860, false).await;
+        Some(stage)
+    }
+
+    /// Opens a view and waits for its heading.
+    pub async fn open(&self, view: &str, heading: &str) {
+        self.browser.load(&format!("{}/#{view}", self.service.base)).await;
+        self.browser.until(&format!("document.querySelector('h1')?.textContent === {heading:?}")).await;
+    }
+
+    /// A picture in a file, for the file inputs.
+    pub fn file(&self, name: &str, content: &[u8]) -> String {
+        self.place.put(name, content).display().to_string()
+    }
+
+    /// Judges the view as it is, wide and light, and as on a phone at night: axe-core finds nothing serious, nothing is wider than the window, the
+    /// console is silent. Leaves a screenshot of each.
+    pub async fn judge(&self, name: &str) {
+        for (width, height, dark) in [(1280, 860, false), (360, 740, true)] {
+            self.browser.look(width, height, dark).await;
+            // A phone's browser zooms out over what is too wide, so the window's own width says nothing.
+            self.browser.until(&format!("document.documentElement.scrollWidth <= {width}")).await;
+            let tone = if dark { "dark" } else { "light" };
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../screenshots");
+            self.browser.screenshot(&folder.join(format!("{name}-{width}-{tone}.png"))).await;
+            let found = self.violations().await;
+            assert!(found.is_empty(), "{name} at {width} pixels, {tone}: {found:#?}");
+        }
+        self.browser.look(1280, 860, false).await;
+        self.silent().await;
+    }
+
+    async fn violations(&self) -> Vec<Value> {
+        self.browser.run(&format!("if (!window.axe) {{ {} }}", self.axe)).await;
+        let script = "const { violations } = await axe.run({ resultTypes: ['violations'] }); \
+                      return violations.map(v => ({ impact: v.impact, id: v.id, help: v.help, nodes: v.nodes.map(n => n.html + ' ' + n.failureSummary) }))";
+        let found = self.browser.run_async(script).await;
+        let found = found.as_array().unwrap_or_else(|| panic!("axe-core: {found}"));
+        let bad = |one: &&Value| matches!(one["impact"].as_str(), Some("serious" | "critical"));
+        found.iter().filter(bad).cloned().collect()
+    }
+
+    /// The console has said nothing: no error, no warning, no violation of the page's policy.
+    pub async fn silent(&self) {
+        let lines = self.browser.console().await;
+        assert!(lines.is_empty(), "{lines:#?}");
+    }
+
+    /// The console tells of this refused request alone, as browsers do.
+    pub async fn heard_only(&self, status: u16) {
+        let lines = self.browser.console().await;
+        let said = format!("status of {status} ");
+        assert!(lines.iter().all(|line| line.contains(&said)), "{lines:#?}");
+    }
+
+    /// Ends everything in order.
+    pub async fn strike(mut self) {
+        self.silent().await;
+        self.browser.close().await;
+        self.service.signal(Signal::TERM);
+        let (status, log) = self.service.ended();
+        assert_eq!(status, Some(0), "{log}");
+    }
+}

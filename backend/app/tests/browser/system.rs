@@ -1,0 +1,77 @@
+//! System: devices, queue, discarded jobs. And what every view has in common.
+use crate::stage::Stage;
+use queue::{NewJob, Queue};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
+    let Some(stage) = Stage::set().await else { return };
+    let browser = &stage.browser;
+    // A page job without an address can only be given up.
+    let queue = Queue::new(stage.database.pool().clone(), queue::Config::default());
+    let mut tx = stage.database.store().begin().await.unwrap();
+    queue.enqueue(tx.conn(), &[NewJob::new("scan_page", json!({"nothing": true}))]).await.unwrap();
+    tx.commit().await.unwrap();
+
+    stage.open("/system", "System").await;
+    browser.until_text(".ready", "Ready").await;
+    browser.until_text("table", "Face embedding").await;
+    browser.until_text("table", "mobilefacenet.onnx").await;
+    // Two looks at the counters make a rate.
+    browser
+        .until(
+            "[...document.querySelectorAll('.plotbox')].every(e => e.querySelector('b').textContent !== '–')",
+        )
+        .await;
+    browser
+        .until("[...document.querySelectorAll('.plot')].every(e => /now/.test(e.getAttribute('aria-label')))")
+        .await;
+
+    browser.until(
+        "(() => { const row = [...document.querySelectorAll('tr')].find(e => e.textContent.includes('Scan page') && e.textContent.includes('Discarded')); \
+         if (!row) [...document.querySelectorAll('button')].find(e => e.textContent === 'Refresh')?.click(); return row })()",
+    )
+    .await;
+    stage.judge("system").await;
+    browser.click_text("Retry").await;
+    browser.until_text(".toast", "The job is queued again").await;
+    stage.strike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
+    let Some(stage) = Stage::set().await else { return };
+    let browser = &stage.browser;
+    // No address is Detect; an unknown one says so; a thing that is not there is a problem of the service.
+    browser.load(&format!("{}/", stage.service.base)).await;
+    browser.until("location.hash === '#/detect' && document.title === 'Detect · facecrawl'").await;
+    stage.open("/elsewhere", "Nothing here").await;
+    browser.load(&format!("{}/#/crawls/00000000-0000-7000-8000-000000000000", stage.service.base)).await;
+    browser.until_text(".trouble", "there is no crawl").await;
+    stage.heard_only(404).await;
+    browser.until("document.querySelector('nav [aria-current]').textContent === 'Crawls'").await;
+
+    // The first stop of the keyboard leads to the content, and not to another view.
+    stage.open("/faces", "Faces").await;
+    browser.run("location.reload()").await;
+    browser.until_text("h1", "Faces").await;
+    browser.press(&['\u{E004}', '\u{E007}']).await;
+    browser.until("document.activeElement.id === 'main' && location.hash === '#/faces'").await;
+
+    // Light, dark, as the system; the choice outlives a reload.
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.run(&format!("return {ground}")).await;
+    browser.click("#theme").await;
+    browser.click("#theme").await;
+    browser
+        .until(&format!(
+            "document.documentElement.dataset.theme === 'dark' && {ground} !== '{}'",
+            light.as_str().unwrap()
+        ))
+        .await;
+    browser.run("location.reload()").await;
+    browser.until("document.documentElement.dataset.theme === 'dark'").await;
+    browser.click("#theme").await;
+    browser.until(&format!("{ground} === '{}'", light.as_str().unwrap())).await;
+    stage.strike().await;
+}
