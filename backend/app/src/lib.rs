@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod models;
+pub mod otlp;
 pub mod profile;
 pub mod progress;
 pub mod service;

@@ -1,5 +1,6 @@
 //! Logs, metrics and the panic hook.
 use crate::config::{Log, LogFormat};
+use crate::otlp::Traces;
 use crate::profile::{self, ChromeLayer};
 use crate::progress::LogWriter;
 use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
@@ -43,17 +44,23 @@ where
     }
 }
 
-/// Sends `tracing` to stderr, and what belongs to a profile to `chrome` where there is one; logs panics.
-pub fn init_logs(log: &Log, chrome: Option<ChromeLayer>) -> Result<(), TryInitError> {
+/// Sends `tracing` to stderr, what belongs to a profile to `chrome` and spans to `traces` where there are such; logs panics.
+pub fn init_logs(
+    log: &Log,
+    chrome: Option<ChromeLayer>,
+    traces: Option<&Traces>,
+) -> Result<(), TryInitError> {
     use tracing_subscriber::prelude::*;
     let filter = EnvFilter::new(filter(log));
-    match chrome {
+    if chrome.is_none() && traces.is_none() {
         // One filter for all, so that a span nobody wants is turned away by a comparison of levels.
-        None => tracing_subscriber::registry().with(filter).with(lines(log)).try_init()?,
-        Some(chrome) => {
-            let chrome = chrome.with_filter(profile::filter());
-            tracing_subscriber::registry().with(lines(log).with_filter(filter)).with(chrome).try_init()?;
-        }
+        tracing_subscriber::registry().with(filter).with(lines(log)).try_init()?;
+    } else {
+        tracing_subscriber::registry()
+            .with(lines(log).with_filter(filter))
+            .with(chrome.map(|chrome| chrome.with_filter(profile::filter())))
+            .with(traces.map(Traces::layer))
+            .try_init()?;
     }
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);

@@ -38,6 +38,10 @@ pub struct Config {
     pub match_threshold: Option<f32>,
     /// How long a shutdown waits for accepted requests.
     pub drain: Duration,
+    /// How long a connection may take to send the head of a request, and may stay open between two requests.
+    pub connection_idle: Duration,
+    /// Connections open at a time; one more waits until another is closed.
+    pub max_connections: usize,
 }
 
 impl Default for Config {
@@ -55,6 +59,8 @@ impl Default for Config {
             allow_origins: Vec::new(),
             match_threshold: None,
             drain: Duration::from_secs(20),
+            connection_idle: Duration::from_secs(75),
+            max_connections: 512,
         }
     }
 }

@@ -18,7 +18,7 @@ pub mod telemetry;
 pub use auth::CACHED as KEY_CACHED;
 pub use config::{Auth, Config};
 pub use error::{ApiError, Code, Problem};
-pub use router::{openapi, router};
+pub use router::{openapi, router, status_router};
 pub use serve::serve;
 pub use state::{AppState, Services};
 

@@ -31,14 +31,23 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 
 /// The whole HTTP service.
 pub fn router(state: AppState) -> Router {
-    let (router, _) = operations().split_for_parts();
-    let mut router = router
-        // Before the pages are merged: they, and paths that do not exist, ask for no key.
-        .route_layer(from_fn_with_state(state.clone(), auth::layer))
+    let router = guarded(operations(), &state)
         .merge(routes::system::docs_router())
         .merge(routes::system::page_router())
         .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
+        .method_not_allowed_fallback(no_method);
+    surround(router, state)
+}
+
+/// Operations that ask for the key that they need. Pages are merged later: they, and paths that do not exist, ask for none.
+fn guarded(operations: OpenApiRouter<AppState>, state: &AppState) -> Router<AppState> {
+    let (router, _) = operations.split_for_parts();
+    router.route_layer(from_fn_with_state(state.clone(), auth::layer))
+}
+
+/// What happens around every handler.
+fn surround(router: Router<AppState>, state: AppState) -> Router {
+    let mut router = router
         .layer(from_fn_with_state(state.clone(), timeout::layer))
         .layer(CatchPanicLayer::custom(panic::answer))
         .layer(from_fn(headers::layer));
@@ -46,6 +55,14 @@ pub fn router(state: AppState) -> Router {
         router = router.layer(cors);
     }
     router.layer(from_fn(observe::layer)).layer(from_fn(request_id::layer)).with_state(state)
+}
+
+/// What a process without an API shows of itself: health and metrics.
+pub fn status_router(state: AppState) -> Router {
+    let router = guarded(routes::system::status_router(), &state)
+        .fallback(no_status_route)
+        .method_not_allowed_fallback(no_method);
+    surround(router, state)
 }
 
 /// None unless the operator named origins.
@@ -75,6 +92,14 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
 
 pub(crate) async fn no_route(uri: Uri) -> ApiError {
     ApiError::new(Code::RouteNotFound, format!("there is nothing at {}; see /docs", uri.path()))
+}
+
+async fn no_status_route(uri: Uri) -> ApiError {
+    let detail = format!(
+        "there is nothing at {}; a worker answers /health/live, /health/ready and /metrics",
+        uri.path()
+    );
+    ApiError::new(Code::RouteNotFound, detail)
 }
 
 async fn no_method(method: Method, uri: Uri) -> ApiError {

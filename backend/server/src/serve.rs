@@ -1,34 +1,181 @@
 //! Accepting connections until the process is asked to stop.
+//!
+//! `axum::serve` gives a connection no time limit and no number, and a stop closes connections whose next request is already on its
+//! way. This loop does the same work with a limit on both, and a stop that first says so on every answer.
+use crate::Config;
 use axum::Router;
-use axum::serve::ListenerExt;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
 
-/// Serves until `shutdown` fires, then answers what was accepted, for at most `drain`. Give the same token to `AppState`, so that
-/// event streams end too.
+/// How long a stop still takes what comes on open connections, answered with `connection: close`: a client that sends its next
+/// request at the moment of the stop is answered instead of cut off. Shorter when no connection is open. A connection that was
+/// accepted meanwhile has as long for its request.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Before accepting is tried again when the process or the machine has no more file descriptors.
+const OUT_OF_FILES: Duration = Duration::from_secs(1);
+
+/// Serves until `shutdown` fires, then answers what was accepted, for at most `config.drain`. Give the same token to `AppState`, so
+/// that event streams end too.
+///
+/// At most `config.max_connections` are open at a time; others wait to be accepted. A connection that has not sent the head of a
+/// request, the first or the next, within `config.connection_idle` is closed.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     shutdown: CancellationToken,
-    drain: Duration,
-) -> std::io::Result<()> {
-    // Answers are small and whole: waiting for more to send only delays them.
-    let listener = listener.tap_io(|stream| {
+    config: &Config,
+) -> io::Result<()> {
+    let connections = Connections {
+        router,
+        shutdown: shutdown.clone(),
+        idle: config.connection_idle,
+        closing: CancellationToken::new(),
+        permits: Arc::new(Semaphore::new(config.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
+        open: TaskTracker::new(),
+    };
+    let deadline = tokio::select! {
+        never = connections.accept(&listener) => match never {},
+        () = shutdown.cancelled() => Instant::now() + config.drain,
+    };
+    // Says no more than that `wait` may return; connections are still opened.
+    connections.open.close();
+    tokio::select! {
+        never = connections.accept(&listener) => match never {},
+        () = connections.open.wait() => {}
+        () = tokio::time::sleep_until(deadline.min(Instant::now() + LINGER)) => {}
+    }
+    connections.accept_waiting(listener)?;
+    connections.closing.cancel();
+    if tokio::time::timeout_at(deadline, connections.open.wait()).await.is_err() {
+        tracing::warn!(drain = ?config.drain, "some requests were not answered in time and are cut off");
+    }
+    Ok(())
+}
+
+/// What all connections share.
+struct Connections {
+    router: Router,
+    /// From here on, answers say that they are the last of their connection.
+    shutdown: CancellationToken,
+    idle: Duration,
+    /// From here on, a connection without a request ends.
+    closing: CancellationToken,
+    permits: Arc<Semaphore>,
+    open: TaskTracker,
+}
+
+/// What `Connections::accept` returns: it never does.
+enum Never {}
+
+impl Connections {
+    async fn accept(&self, listener: &TcpListener) -> Never {
+        loop {
+            // Before accepting: who is one too many waits in the kernel's queue, and costs nothing here.
+            let Ok(permit) = self.permits.clone().acquire_owned().await else {
+                unreachable!("nobody closes this semaphore")
+            };
+            match listener.accept().await {
+                Ok((stream, _)) => self.open(stream, permit),
+                Err(error) if is_of_the_connection(&error) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept connections; trying again");
+                    tokio::time::sleep(OUT_OF_FILES).await;
+                }
+            }
+        }
+    }
+
+    /// Takes what the kernel has accepted for this process already, so that closing the listener resets nobody.
+    fn accept_waiting(&self, listener: TcpListener) -> io::Result<()> {
+        let listener = listener.into_std()?;
+        while let (Ok(permit), Ok((stream, _))) =
+            (self.permits.clone().try_acquire_owned(), listener.accept())
+        {
+            stream.set_nonblocking(true)?;
+            self.open(TcpStream::from_std(stream)?, permit);
+        }
+        Ok(())
+    }
+
+    fn open(&self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        // Answers are small and whole: waiting for more to send only delays them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-    });
-    let deadline = async {
-        shutdown.cancelled().await;
-        tokio::time::sleep(drain).await;
-    };
-    let server = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
-    tokio::select! {
-        result = async { server.await } => result,
-        () = deadline => {
-            tracing::warn!(?drain, "some requests were not answered in time and are cut off");
-            Ok(())
-        }
+        let (router, shutdown) = (self.router.clone(), self.shutdown.clone());
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let (router, shutdown) = (router.clone(), shutdown.clone());
+            async move {
+                let mut response: Response = router.oneshot(request).await?;
+                if shutdown.is_cancelled() {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.idle)
+            .serve_connection(TokioIo::new(stream), service);
+        let (closing, opened) = (self.closing.clone(), Instant::now());
+        // A new connection that is told to close does so before it has read anything.
+        let time_is_over = async move {
+            closing.cancelled().await;
+            tokio::time::sleep_until(opened + LINGER).await;
+        };
+        self.open.spawn(async move {
+            let _open = Open::enter(permit);
+            let mut connection = pin!(connection);
+            let result = tokio::select! {
+                result = connection.as_mut() => result,
+                () = time_is_over => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = result {
+                tracing::debug!(%error, "a connection ended early");
+            }
+        });
+    }
+}
+
+/// Errors of one connection that was gone before it was accepted.
+fn is_of_the_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// Counts a connection while it is open, and holds its place among `max_connections`.
+struct Open {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Open {
+    fn enter(permit: OwnedSemaphorePermit) -> Self {
+        metrics::gauge!("facecrawl_http_connections").increment(1.0);
+        Self { _permit: permit }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        metrics::gauge!("facecrawl_http_connections").decrement(1.0);
     }
 }

@@ -19,10 +19,12 @@ pub use args::{Cli, Command};
 pub(crate) use output::megabytes;
 pub(crate) use scan::find_images;
 
-use crate::config::{ConfigErrors, Loaded, Log, Settings, load};
+use crate::config::{ConfigErrors, Loaded, Log, Otlp, Settings, load};
 use crate::models::ModelError;
+use crate::otlp::Traces;
 use crate::{profile, telemetry};
 use anyhow::Context;
+use listenfd::ListenFd;
 use std::path::Path;
 
 /// How a command ended, as its exit status.
@@ -64,12 +66,12 @@ impl Exit {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Runs a command to its end.
-pub async fn run(cli: Cli) -> Exit {
+/// Runs a command to its end. `inherited` are the sockets that a service manager opened for this process.
+pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
     // reqwest, the crawler and the database use rustls; the first to ask must find the provider in place.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
-        Ok(loaded) => start(cli, loaded).await,
+        Ok(loaded) => start(cli, loaded, inherited).await,
         Err(errors) => Err(errors.into()),
     };
     result.unwrap_or_else(|error| {
@@ -78,8 +80,8 @@ pub async fn run(cli: Cli) -> Exit {
     })
 }
 
-/// Logs, and the profile where one was asked for, around the command.
-async fn start(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
+/// Logs, and traces and the profile where they were asked for, around the command.
+async fn start(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Result<Exit> {
     let wanted = match &cli.command {
         Some(Command::Bench(args)) => args.profile(),
         _ => None,
@@ -93,20 +95,25 @@ async fn start(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
         Some((layer, profile, path)) => (Some(layer), Some((profile, path))),
         None => (None, None),
     };
-    telemetry::init_logs(&log_of(&cli, &loaded), layer)?;
-    let result = dispatch(cli, loaded).await;
+    let otlp = Otlp::from_environment().map_err(ConfigErrors::from)?;
+    let traces = otlp.map(|otlp| Traces::start(&otlp)).transpose()?;
+    telemetry::init_logs(&log_of(&cli, &loaded), layer, traces.as_ref())?;
+    let result = dispatch(cli, loaded, inherited).await;
+    if let Some(traces) = traces {
+        traces.finish().await;
+    }
     let finished = profile.map(|(profile, path)| profile.finish().with_context(|| cannot(&path)));
     let exit = result?;
     finished.transpose()?;
     Ok(exit)
 }
 
-async fn dispatch(cli: Cli, loaded: Loaded) -> anyhow::Result<Exit> {
+async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Result<Exit> {
     let settings: &Settings = &loaded.settings;
     match cli.command.unwrap_or(Command::Up) {
-        Command::Up => up::run(settings, up::Roles { api: true, worker: true }).await,
-        Command::Serve => up::run(settings, up::Roles { api: true, worker: false }).await,
-        Command::Worker => up::run(settings, up::Roles { api: false, worker: true }).await,
+        Command::Up => up::run(settings, up::Roles { api: true, worker: true }, inherited).await,
+        Command::Serve => up::run(settings, up::Roles { api: true, worker: false }, inherited).await,
+        Command::Worker => up::run(settings, up::Roles { api: false, worker: true }, inherited).await,
         Command::Scan(args) => scan::run(settings, args).await,
         Command::Detect(args) => detect::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,

@@ -1,9 +1,10 @@
 //! `up`, `serve` and `worker`: the service in its roles.
 use super::Exit;
 use crate::config::{LogFormat, Settings};
-use crate::service::{Foundation, Sharing, bind, listen_for_signals, serve, start_runner};
+use crate::service::{Foundation, Sharing, Surface, bind, listen_for_signals, serve, start_runner};
 use crate::telemetry;
 use anyhow::bail;
+use listenfd::ListenFd;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -16,11 +17,24 @@ pub(super) struct Roles {
     pub(super) worker: bool,
 }
 
-pub(super) async fn run(settings: &Settings, roles: Roles) -> anyhow::Result<Exit> {
+impl Roles {
+    /// What it answers over HTTP, and on which port; a worker only where one was chosen.
+    fn listens(self, settings: &Settings) -> Option<(Surface, u16)> {
+        if self.api {
+            return Some((Surface::Api, settings.service.port));
+        }
+        settings.service.worker_port.map(|port| (Surface::Status, port))
+    }
+}
+
+pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let metrics = telemetry::init_metrics()?;
     let signal = listen_for_signals()?;
-    let listener = if roles.api { Some(bind(settings).await?) } else { None };
+    let listener = match roles.listens(settings) {
+        Some((surface, port)) => Some((bind(settings, port, inherited).await?, surface)),
+        None => None,
+    };
     telemetry::watch_process();
 
     let foundation = tokio::select! {
@@ -30,7 +44,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles) -> anyhow::Result<Exi
     // Fires for a signal and for a failure alike.
     let shutdown = signal.child_token();
     let runner = roles.worker.then(|| start_runner(&foundation, settings, shutdown.clone()));
-    let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    let address = listener.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
     tracing::info!(
         seconds = started.elapsed().as_secs_f64(),
         address = address.map(tracing::field::display),
@@ -39,16 +53,19 @@ pub(super) async fn run(settings: &Settings, roles: Roles) -> anyhow::Result<Exi
     // For people; a program that reads JSON lines has the line above.
     if settings.log.format == LogFormat::Text {
         match address {
-            Some(address) => {
+            Some(address) if roles.api => {
                 eprintln!("facecrawl is ready on http://{address} (API pages: http://{address}/docs)");
             }
+            Some(address) => eprintln!("facecrawl worker is ready; health and metrics on http://{address}"),
             None => eprintln!("facecrawl worker is ready"),
         }
     }
 
     let serving = async {
         match listener {
-            Some(listener) => serve(listener, &foundation, settings, metrics, shutdown.clone()).await,
+            Some((listener, surface)) => {
+                serve(listener, surface, &foundation, settings, metrics, shutdown.clone()).await
+            }
             None => {
                 shutdown.cancelled().await;
                 Ok(())

@@ -112,6 +112,8 @@ impl Settings {
             match_threshold: self.service.match_threshold,
             allow_origins: self.service.allow_origins.clone(),
             drain: self.drain(),
+            connection_idle: Duration::from_secs(self.service.connection_idle_seconds),
+            max_connections: self.service.max_connections,
             ..server::Config::default()
         }
     }

@@ -3,6 +3,18 @@ use super::variables;
 
 const WIDTH: usize = 110;
 
+/// What docker-compose.yml reads besides: name, default, meaning. The program does not know them.
+const CONTAINERS: &[(&str, &str, &str)] = &[
+    ("POSTGRES_PASSWORD", "facecrawl", "Password of the database, which only the containers can reach."),
+    ("GPU_PORT", "8081", "Port of backend-gpu on this machine's loopback address."),
+    ("ROCM_PORT", "8082", "Port of backend-rocm on this machine's loopback address."),
+    ("VIDEO_GID", "44", "Number of the host's group video, for AMD GPUs."),
+    ("RENDER_GID", "109", "Number of the host's group render, for AMD GPUs."),
+    ("PROMETHEUS_PORT", "9090", "Port of Prometheus on this machine's loopback address."),
+    ("GRAFANA_PORT", "3000", "Port of Grafana on this machine's loopback address."),
+    ("GRAFANA_PASSWORD", "facecrawl", "Password of Grafana's user admin, at its first start."),
+];
+
 /// The text of `.env.example`: every variable with its meaning, what is allowed and its default.
 pub fn env_example() -> String {
     let mut text = String::from(
@@ -21,6 +33,10 @@ pub fn env_example() -> String {
             text.push_str(&format!("# {line}\n"));
         }
         text.push_str(&format!("#{}={}\n", variable.name, variable.default));
+    }
+    text.push_str("\n# ---- Containers (docker-compose.yml alone reads these) ----\n");
+    for (name, default, meaning) in CONTAINERS {
+        text.push_str(&format!("\n# {meaning}\n#{name}={default}\n"));
     }
     text
 }

@@ -9,6 +9,7 @@ mod error;
 mod example;
 mod layers;
 pub mod mask;
+mod otlp;
 pub mod parse;
 mod performance;
 mod recipes;
@@ -19,6 +20,7 @@ pub use convert::{DATABASE, cores};
 pub use error::{ConfigError, ConfigErrors};
 pub use example::env_example;
 pub use layers::{Flag, Sources};
+pub use otlp::Otlp;
 pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, Service, Settings, Storage, Tensorrt, variables,
 };

@@ -80,6 +80,12 @@ settings! {
             match_threshold: Option<f32> = MATCH_THRESHOLD, "", optional(number(-1.0..=1.0));
             /// `ALLOW_ORIGINS`: Web origins whose pages may call the API from a browser, comma-separated: https://app.example.org. Unset: none.
             allow_origins: Vec<String> = ALLOW_ORIGINS, "", list(origin(), "origins like https://app.example.org, comma-separated");
+            /// `CONNECTION_IDLE_SECONDS`: How long a connection may take to send the head of a request, and may stay open between two. A proxy in front should close its idle connections sooner.
+            connection_idle_seconds: u64 = CONNECTION_IDLE_SECONDS, "75", number(1..=3600);
+            /// `MAX_CONNECTIONS`: Connections of callers open at once; one more waits until another is closed. Each is an open file (ulimit -n).
+            max_connections: usize = MAX_CONNECTIONS, "512", number(1..=100_000);
+            /// `WORKER_PORT`: Port, at `HOST`, on which `facecrawl worker` answers `/health/live`, `/health/ready` and `/metrics`. Unset: none.
+            worker_port: Option<u16> = WORKER_PORT, "", optional(number(1..=65535));
             /// `DRAIN_SECONDS`: How long a stop waits for requests and jobs that are under way.
             drain_seconds: u64 = DRAIN_SECONDS, "8", number(0..=3600);
         }

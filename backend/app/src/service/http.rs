@@ -1,25 +1,52 @@
-//! The API on a socket.
+//! The API, or a worker's health and metrics, on a socket.
 use super::Foundation;
 use crate::config::Settings;
-use anyhow::Context;
+use anyhow::{Context, bail};
+use listenfd::ListenFd;
 use metrics_exporter_prometheus::PrometheusHandle;
 use server::{AppState, Services};
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Takes the address before anything slow starts, so that a port in use is said at once.
-pub async fn bind(settings: &Settings) -> anyhow::Result<TcpListener> {
-    settings.check_listen().map_err(crate::config::ConfigErrors::from)?;
-    let address = SocketAddr::new(settings.service.host, settings.service.port);
+/// What a process answers on its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surface {
+    /// The whole API.
+    Api,
+    /// Health and metrics alone.
+    Status,
+}
+
+/// Takes the address before anything slow starts, so that a port in use is said at once. A socket that a service manager has
+/// opened for this process (systemd's `LISTEN_FDS`) goes before `HOST` and the port.
+pub async fn bind(settings: &Settings, port: u16, mut inherited: ListenFd) -> anyhow::Result<TcpListener> {
+    if let Some(listener) = inherited.take_tcp_listener(0).context("the socket of the service manager")? {
+        if inherited.len() > 1 {
+            bail!("the service manager passes {} sockets; allowed: one", inherited.len());
+        }
+        listener.set_nonblocking(true)?;
+        check(settings, listener.local_addr()?)?;
+        return Ok(TcpListener::from_std(listener)?);
+    }
+    let address = SocketAddr::new(settings.service.host, port);
+    check(settings, address)?;
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address} (set HOST and PORT to choose another address)"))
 }
 
+/// An address that others can reach needs `AUTH`, whoever chose it.
+fn check(settings: &Settings, address: SocketAddr) -> anyhow::Result<()> {
+    let mut settings = settings.clone();
+    settings.service.host = address.ip();
+    Ok(settings.check_listen().map_err(crate::config::ConfigErrors::from)?)
+}
+
 /// Answers until `shutdown` fires, then finishes what was accepted, for `DRAIN_SECONDS` at most.
 pub async fn serve(
     listener: TcpListener,
+    surface: Surface,
     foundation: &Foundation,
     settings: &Settings,
     metrics: PrometheusHandle,
@@ -37,7 +64,12 @@ pub async fn serve(
         ingest: foundation.ingest.clone(),
         fetcher: foundation.fetcher.clone(),
     };
-    let state = AppState::new(services, settings.server(), metrics, shutdown.clone());
-    server::serve(listener, server::router(state), shutdown, settings.drain()).await?;
+    let config = settings.server();
+    let state = AppState::new(services, config.clone(), metrics, shutdown.clone());
+    let router = match surface {
+        Surface::Api => server::router(state),
+        Surface::Status => server::status_router(state),
+    };
+    server::serve(listener, router, shutdown, &config).await?;
     Ok(())
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// Most completions in one statement.
 const BATCH: usize = 500;
@@ -33,6 +34,18 @@ pub(super) async fn run(
     done: mpsc::Sender<Done>,
 ) {
     let (claim, kind) = (job.claim, job.kind.clone());
+    let span = tracing::info_span!("job", job_id = %claim.id, kind);
+    settled(shared, job, claim, kind, cancel, done).instrument(span).await;
+}
+
+async fn settled(
+    shared: Arc<Shared>,
+    job: ClaimedJob,
+    claim: Claim,
+    kind: String,
+    cancel: CancellationToken,
+    done: mpsc::Sender<Done>,
+) {
     let start = Instant::now();
     let outcome = match shared.handlers.get(&kind).cloned() {
         // The call is inside the block, so that a handler that panics before its first await is caught too.

@@ -6,6 +6,7 @@ mod support;
 mod audit;
 mod auth;
 mod collections;
+mod connections;
 mod crawls;
 mod faces;
 mod images;

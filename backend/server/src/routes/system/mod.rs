@@ -14,10 +14,13 @@ use utoipa_axum::routes;
 
 /// The routes of this resource.
 pub(crate) fn router() -> OpenApiRouter<AppState> {
+    status_router().routes(routes!(gpu::get_gpu)).routes(routes!(docs::get_openapi))
+}
+
+/// What every process with a port answers, a worker too.
+pub(crate) fn status_router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(routes!(gpu::get_gpu))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(metrics::get_metrics))
-        .routes(routes!(docs::get_openapi))
 }

@@ -152,12 +152,12 @@ impl App {
             Runner::start(queue.clone(), handlers, config, shutdown.clone())
         });
         let services = Services { analyzer, store, blobs, queue, crawls, ingest, fetcher };
-        let drain = options.config.drain;
+        let config = options.config.clone();
         let state = AppState::new(services, options.config, recorder(), shutdown.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let server =
-            tokio::spawn(server::serve(listener, server::router(state.clone()), shutdown.clone(), drain));
+        let (router, stop) = (server::router(state.clone()), shutdown.clone());
+        let server = tokio::spawn(async move { server::serve(listener, router, stop, &config).await });
         Some(Self {
             url,
             client: client(),

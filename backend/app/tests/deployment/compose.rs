@@ -1,0 +1,291 @@
+//! `docker-compose.yml`, read strictly: a key that is not one of these is a mistake, or a new thing to check.
+use crate::{accepts, read, root};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compose {
+    services: BTreeMap<String, Service>,
+    volumes: BTreeMap<String, Option<()>>,
+    #[serde(rename = "x-facecrawl")]
+    _facecrawl: serde_json::Value,
+    #[serde(rename = "x-monitoring")]
+    _monitoring: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Service {
+    image: String,
+    build: Option<Build>,
+    pull_policy: Option<String>,
+    #[serde(default)]
+    command: Vec<String>,
+    restart: String,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    cap_drop: Vec<String>,
+    #[serde(default)]
+    security_opt: Vec<String>,
+    #[serde(default)]
+    profiles: Vec<String>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    #[serde(default)]
+    ports: Vec<String>,
+    #[serde(default)]
+    volumes: Vec<String>,
+    #[serde(default)]
+    depends_on: BTreeMap<String, DependsOn>,
+    healthcheck: Option<Healthcheck>,
+    stop_grace_period: Option<String>,
+    #[serde(default)]
+    devices: Vec<String>,
+    deploy: Option<serde_json::Value>,
+    #[serde(rename = "tmpfs")]
+    _tmpfs: Option<Vec<String>>,
+    #[serde(rename = "env_file")]
+    _env_file: Option<Vec<EnvFile>>,
+    #[serde(rename = "shm_size")]
+    _shm_size: Option<String>,
+    #[serde(rename = "group_add")]
+    _group_add: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Build {
+    context: String,
+    dockerfile: Option<String>,
+    target: Option<String>,
+    #[serde(default)]
+    args: BTreeMap<String, String>,
+    #[serde(default)]
+    additional_contexts: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EnvFile {
+    #[serde(rename = "path")]
+    _path: String,
+    #[serde(rename = "required")]
+    _required: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DependsOn {
+    condition: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Healthcheck {
+    test: Vec<String>,
+    #[serde(rename = "interval")]
+    _interval: String,
+    #[serde(rename = "timeout")]
+    _timeout: String,
+    #[serde(rename = "start_period")]
+    _start_period: Option<String>,
+    #[serde(rename = "retries")]
+    _retries: Option<u32>,
+}
+
+fn compose() -> Compose {
+    serde_saphyr::from_str(&read("docker-compose.yml")).unwrap()
+}
+
+/// Those that run this program.
+fn ours(compose: &Compose) -> impl Iterator<Item = (&String, &Service)> {
+    compose.services.iter().filter(|(_, service)| service.image.starts_with("facecrawl"))
+}
+
+/// Names in `${NAME}` and `${NAME:-default}`, with the default.
+fn substitutions(text: &str) -> Vec<(&str, Option<&str>)> {
+    let parts = text.split("${").skip(1).map(|rest| rest.split('}').next().unwrap());
+    parts
+        .map(|part| part.split_once(":-").map_or((part, None), |(name, default)| (name, Some(default))))
+        .collect()
+}
+
+#[test]
+fn every_service_that_the_design_names_is_there_and_only_the_plain_ones_start_by_themselves() {
+    let compose = compose();
+    let plain: Vec<&str> = (compose.services.iter())
+        .filter(|(_, service)| service.profiles.is_empty())
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert_eq!(plain, ["backend", "postgres", "worker"]);
+    let profile = |name: &str| compose.services[name].profiles.join(",");
+    assert_eq!(
+        ["backend-gpu", "backend-rocm", "prometheus", "grafana"].map(profile),
+        ["gpu", "rocm", "monitoring", "monitoring"]
+    );
+    assert_eq!(
+        compose.services["backend-gpu"].deploy.as_ref().unwrap()["resources"]["reservations"]["devices"][0]["driver"],
+        "nvidia"
+    );
+    assert!(compose.services["backend-rocm"].devices.iter().any(|device| device.starts_with("/dev/kfd")));
+}
+
+#[test]
+fn nothing_is_published_beyond_this_machine_and_no_two_ports_meet() {
+    let compose = compose();
+    let mut taken = BTreeSet::new();
+    for (name, service) in &compose.services {
+        for port in &service.ports {
+            let published = port
+                .strip_prefix("127.0.0.1:")
+                .unwrap_or_else(|| panic!("{name}: {port} is published to all"));
+            let default = published.split(":-").nth(1).unwrap().split('}').next().unwrap();
+            assert!(taken.insert(default.parse::<u16>().unwrap()), "{name}: {default} is taken");
+        }
+    }
+    assert_eq!(taken.first(), Some(&3000));
+    assert!(
+        taken.contains(&8080)
+            && compose.services["postgres"].ports.is_empty()
+            && compose.services["worker"].ports.is_empty()
+    );
+}
+
+#[test]
+fn a_port_that_is_published_is_one_that_the_service_listens_on() {
+    for (name, service) in ours(&compose()) {
+        let environment = &service.environment;
+        assert_eq!(
+            (environment["HOST"].as_str(), environment["PORT"].as_str()),
+            ("0.0.0.0", "8080"),
+            "{name}"
+        );
+        assert!(service.ports.iter().all(|port| port.ends_with(":8080")), "{name}");
+        assert!(
+            environment["AUTH"].starts_with("${AUTH:-"),
+            "{name}: an open port needs AUTH, said explicitly"
+        );
+    }
+}
+
+#[test]
+fn every_variable_is_one_of_the_example_file_with_the_same_default() {
+    let example = read(".env.example");
+    let default = |name: &str| {
+        example.lines().find_map(|line| line.strip_prefix(&format!("#{name}=")).map(str::to_owned))
+    };
+    let text = read("docker-compose.yml");
+    // Containers have an address, an account and a time of their own.
+    let differs = ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU"];
+    for (name, value) in substitutions(&text) {
+        let there = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));
+        assert!(
+            differs.contains(&name) || value == Some(there.as_str()),
+            "{name}: {value:?} here, {there} there"
+        );
+    }
+    for (service, found) in ours(&compose()) {
+        for name in found.environment.keys() {
+            assert!(default(name).is_some(), "{service}: {name} is not in .env.example");
+        }
+    }
+}
+
+#[test]
+fn what_the_containers_run_is_what_the_program_takes() {
+    for (name, service) in ours(&compose()) {
+        accepts(&service.command).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if let Some(check) = &service.healthcheck {
+            assert_eq!((check.test[0].as_str(), check.test[1].as_str()), ("CMD", "facecrawl"), "{name}");
+            accepts(&check.test[2..]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+    let compose = compose();
+    let worker = &compose.services["worker"];
+    let port = &worker.environment["WORKER_PORT"];
+    assert!(worker.healthcheck.as_ref().unwrap().test.last().unwrap().ends_with(&format!(":{port}")));
+    assert!(read("docs/monitoring/prometheus.yml").contains(&format!("port: {port}")));
+}
+
+#[test]
+fn our_containers_can_write_to_their_volumes_alone_and_have_time_to_stop() {
+    let seconds = |text: &str| text.strip_suffix('s').unwrap().parse::<u32>().unwrap();
+    for (name, service) in ours(&compose()) {
+        assert!(service.read_only && service.cap_drop == ["ALL"], "{name}");
+        assert_eq!(service.security_opt, ["no-new-privileges:true"], "{name}");
+        let (_, drain) = substitutions(&service.environment["DRAIN_SECONDS"])[0];
+        let grace = seconds(service.stop_grace_period.as_deref().unwrap());
+        assert!(drain.unwrap().parse::<u32>().unwrap() < grace, "{name}");
+    }
+}
+
+#[test]
+fn images_are_pinned_and_volumes_folders_and_services_that_are_named_exist() {
+    let compose = compose();
+    let mut used = BTreeSet::new();
+    for (name, service) in &compose.services {
+        let tag = service
+            .image
+            .rsplit_once(':')
+            .unwrap_or_else(|| panic!("{name}: {} has no tag", service.image))
+            .1;
+        assert_ne!(tag, "latest", "{name}");
+        assert_eq!(service.restart, "unless-stopped", "{name}");
+        let built =
+            compose.services.values().any(|other| other.build.is_some() && other.image == service.image);
+        assert_eq!(tag == "local", built, "{name}: a local image is built here, and another one is not");
+        assert_eq!(
+            service.pull_policy.as_deref(),
+            (built && service.build.is_none()).then_some("never"),
+            "{name}"
+        );
+        for volume in &service.volumes {
+            let source = volume.split(':').next().unwrap();
+            match source.strip_prefix("./") {
+                Some(path) => {
+                    assert!(root().join(path).is_file() && volume.ends_with(":ro"), "{name}: {volume}")
+                }
+                None => assert!(used.insert(source.to_owned()) || source != "postgres", "{name}: {volume}"),
+            }
+        }
+        for (other, on) in &service.depends_on {
+            let other_service = &compose.services[other];
+            let checked = other_service.healthcheck.is_some() || other_service.image.starts_with("facecrawl");
+            assert!(
+                on.condition == "service_started" || on.condition == "service_healthy" && checked,
+                "{name}: {other}"
+            );
+        }
+    }
+    assert!(
+        used.iter().eq(compose.volumes.keys()),
+        "{used:?} are used, {:?} declared",
+        compose.volumes.keys()
+    );
+}
+
+#[test]
+fn what_is_built_names_files_stages_and_services_that_exist() {
+    let compose = compose();
+    for (name, service) in &compose.services {
+        let Some(build) = &service.build else { continue };
+        assert_eq!(build.context, ".", "{name}");
+        let file = read(build.dockerfile.as_deref().unwrap_or("Dockerfile"));
+        if let Some(target) = &build.target {
+            assert!(
+                file.lines().any(|line| line.ends_with(&format!(" AS {target}"))),
+                "{name}: no stage {target}"
+            );
+        }
+        for argument in build.args.keys() {
+            assert!(file.contains(&format!("ARG {argument}=")), "{name}: no argument {argument}");
+        }
+        for (context, source) in &build.additional_contexts {
+            let other = source.strip_prefix("service:").unwrap();
+            assert!(compose.services[other].build.is_some(), "{name}: {source} is not built");
+            assert!(build.args.values().any(|value| value == context), "{name}: nothing names {context}");
+        }
+    }
+}

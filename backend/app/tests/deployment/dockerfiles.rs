@@ -1,0 +1,194 @@
+//! The Dockerfiles: what they name exists, what they run is unprivileged and checked, what they fetch is pinned.
+use crate::{accepts, read, root};
+use app::config::variables;
+
+/// An instruction with its continued lines in one.
+struct Instruction {
+    name: String,
+    rest: String,
+}
+
+/// A `FROM` and what follows it.
+struct Stage {
+    name: String,
+    base: String,
+    instructions: Vec<Instruction>,
+}
+
+impl Stage {
+    fn all(&self, name: &str) -> Vec<&str> {
+        self.instructions.iter().filter(|one| one.name == name).map(|one| one.rest.as_str()).collect()
+    }
+
+    fn last(&self, name: &str) -> Option<&str> {
+        self.all(name).pop()
+    }
+}
+
+/// The stages, and the build arguments before the first one.
+fn stages(file: &str) -> (Vec<Stage>, Vec<(String, String)>) {
+    let text = read(file);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+    let joined = lines.join("\n").replace("\\\n", " ");
+    let (mut stages, mut arguments): (Vec<Stage>, Vec<(String, String)>) = Default::default();
+    for line in joined.lines().filter(|line| !line.trim().is_empty()) {
+        let (name, rest) = line.split_once(' ').unwrap();
+        let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");
+        match name {
+            "FROM" => {
+                let (base, stage) = rest.split_once(" AS ").unwrap_or((&rest, ""));
+                let mut base = base.to_owned();
+                for (argument, default) in &arguments {
+                    base = base.replace(&format!("${{{argument}}}"), default);
+                }
+                stages.push(Stage { name: stage.to_owned(), base, instructions: Vec::new() });
+            }
+            "ARG" if stages.is_empty() => {
+                let (argument, default) = rest.split_once('=').unwrap();
+                arguments.push((argument.to_owned(), default.to_owned()));
+            }
+            _ => stages.last_mut().unwrap().instructions.push(Instruction { name: name.to_owned(), rest }),
+        }
+    }
+    (stages, arguments)
+}
+
+const FILES: [&str; 2] = ["Dockerfile", "Dockerfile.gpu"];
+
+/// The words of `["a", "b"]`.
+fn words(exec_form: &str) -> Vec<String> {
+    serde_json::from_str(exec_form).unwrap_or_else(|_| panic!("not in exec form: {exec_form}"))
+}
+
+#[test]
+fn every_base_is_a_stage_or_pinned_to_a_version() {
+    for file in FILES {
+        let (stages, _) = stages(file);
+        for (at, stage) in stages.iter().enumerate() {
+            let known = stages[..at].iter().any(|other| other.name == stage.base);
+            let tag = stage.base.rsplit_once(':').map_or("", |(_, tag)| tag);
+            assert!(known || !tag.is_empty() && tag != "latest", "{file}: FROM {}", stage.base);
+        }
+    }
+    // The compiler is the one that the workspace asks for.
+    let manifest = read("Cargo.toml");
+    let wanted =
+        manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
+    assert!(
+        stages("Dockerfile").0[0].base.starts_with(&format!("rust:{wanted}")),
+        "rust-version is {wanted}"
+    );
+}
+
+/// What `.dockerignore` keeps out of the build.
+fn ignored(path: &str) -> bool {
+    let first = path.split('/').next().unwrap();
+    read(".dockerignore").lines().any(|line| line == first || line == path)
+}
+
+#[test]
+fn what_is_copied_is_in_the_context_or_in_a_stage_before() {
+    for file in FILES {
+        let (stages, _) = stages(file);
+        for (at, stage) in stages.iter().enumerate() {
+            for copy in stage.all("COPY") {
+                let mut words: Vec<&str> = copy.split(' ').collect();
+                words.pop();
+                if let Some(from) = words[0].strip_prefix("--from=") {
+                    assert!(stages[..at].iter().any(|other| other.name == from), "{file}: COPY {copy}");
+                    continue;
+                }
+                for source in words {
+                    assert!(root().join(source).exists() && !ignored(source), "{file}: COPY {copy}");
+                }
+            }
+        }
+    }
+    // What the build reads is not kept out of it.
+    for path in ["Cargo.toml", "Cargo.lock", "backend", "migrations", "models.toml", "scripts"] {
+        assert!(root().join(path).exists() && !ignored(path), "{path}");
+    }
+    assert!(ignored(".env") && ignored("data") && ignored(".git"), "secrets and data stay out of images");
+}
+
+#[test]
+fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
+    for file in FILES {
+        for stage in stages(file).0 {
+            assert_eq!(stage.all("ADD").len(), 0, "{file}: COPY is enough, and fetches nothing");
+            for run in stage.all("RUN") {
+                if run.contains("apt-get install") {
+                    let tidy = run.contains("--no-install-recommends")
+                        && run.contains("rm -rf /var/lib/apt/lists/*");
+                    assert!(run.starts_with("apt-get update && ") && tidy, "{file}: {run}");
+                }
+                assert!(
+                    !run.contains("cargo install") || run.contains("--locked --version "),
+                    "{file}: {run}"
+                );
+                assert!(
+                    !["curl", "wget", "pip install", "sudo", "http:", "https:"]
+                        .iter()
+                        .any(|bad| run.contains(bad)),
+                    "{file}: {run}"
+                );
+                if let Some(words) = run.strip_prefix("./unpack-wheels ") {
+                    let mut words = words.split(' ');
+                    let (list, name) = (words.next().unwrap(), words.next().unwrap());
+                    let list = read(&format!("scripts/{list}"));
+                    assert!(list.lines().any(|line| line.starts_with(name)), "{file}: {run}");
+                }
+            }
+        }
+    }
+    for list in ["scripts/runtime-wheels.txt", "scripts/gpu-wheels.txt"] {
+        let text = read(list);
+        for entry in text.split("\n").filter(|line| !line.starts_with(['#', ' ']) && !line.is_empty()) {
+            assert!(
+                entry.contains("==") && entry.ends_with('\\'),
+                "{list}: {entry} has no version or no hash"
+            );
+        }
+    }
+    assert!(read("scripts/unpack-wheels").contains("--require-hashes"));
+}
+
+#[test]
+fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
+    let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
+    let loader = ["LD_LIBRARY_PATH", "HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"];
+    let cpu = stages("Dockerfile").0.pop().unwrap();
+    let gpu = stages("Dockerfile.gpu").0;
+    let image = |name: &str| gpu.iter().find(|stage| stage.name == name).unwrap();
+    // The NVIDIA image is the CPU image with more in it.
+    assert_eq!(image("cuda").base, "program");
+    for (image, inherits) in [(&cpu, None), (image("rocm"), None), (image("cuda"), Some(&cpu))] {
+        let last = |name: &str| {
+            image.last(name).or_else(|| inherits?.last(name)).unwrap_or_else(|| panic!("no {name}"))
+        };
+        let user = last("USER");
+        assert!(user.split(':').all(|id| id.parse::<u32>().is_ok_and(|id| id > 0)), "USER {user}");
+        assert!(
+            last("RUN").contains(&format!("--uid {}", user.split(':').next().unwrap())),
+            "USER {user} is made"
+        );
+        assert_eq!(words(last("ENTRYPOINT")), ["facecrawl"]);
+        accepts(&words(last("CMD"))).unwrap();
+        let (_, check) = last("HEALTHCHECK").split_once(" CMD ").unwrap();
+        assert_eq!(words(check)[0], "facecrawl");
+        accepts(&words(check)[1..]).unwrap();
+        assert_eq!(last("EXPOSE"), "8080");
+        let environment = last("ENV");
+        assert!(environment.contains("HOST=0.0.0.0") || inherits.is_some(), "{environment}");
+        for assignment in environment.split(' ') {
+            let (name, _) = assignment.split_once('=').unwrap();
+            assert!(names.contains(&name) || loader.contains(&name), "{name} is no variable of this program");
+        }
+        for folder in words(last("VOLUME")) {
+            assert!(
+                last("RUN").contains(&format!("chown facecrawl:facecrawl /models {folder}"))
+                    || folder == "/models"
+            );
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a connection may do, and how the server treats those that are open when it stops.
+use crate::support::{App, Models, Options};
+use server::Config;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+async fn spawn(config: Config) -> App {
+    let options = Options { config, worker: false, models: Models::Fixture, ..Options::default() };
+    App::spawn_with(options).await.expect("fixture models are always there")
+}
+
+async fn connect(app: &App) -> TcpStream {
+    TcpStream::connect(app.url.strip_prefix("http://").unwrap()).await.unwrap()
+}
+
+/// Sends a request on an open connection and reads the head of its answer and the whole body.
+async fn ask(stream: &mut TcpStream) -> String {
+    stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"}") {
+        assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0, "{}", String::from_utf8_lossy(&answer));
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+/// What comes until the server closes the connection; a reset is a close too.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut rest = Vec::new();
+    let _closed = stream.read_to_end(&mut rest).await;
+    String::from_utf8(rest).unwrap()
+}
+
+#[tokio::test]
+async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
+    let app = spawn(Config { connection_idle: Duration::from_millis(300), ..Config::default() }).await;
+    let mut half = connect(&app).await;
+    half.write_all(b"GET /health/live HTTP/1.1\r\nhost: te").await.unwrap();
+    let mut silent = connect(&app).await;
+    let mut idle = connect(&app).await;
+    assert!(ask(&mut idle).await.starts_with("HTTP/1.1 200"));
+    // Each returns because the server closes it; nothing here does.
+    for stream in [&mut half, &mut silent, &mut idle] {
+        assert_eq!(rest(stream).await, "");
+    }
+}
+
+#[tokio::test]
+async fn one_connection_too_many_waits_for_another_to_be_closed() {
+    let app = spawn(Config { max_connections: 1, ..Config::default() }).await;
+    let mut first = connect(&app).await;
+    ask(&mut first).await;
+    let mut second = connect(&app).await;
+    second.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await.unwrap();
+    // The first one is still served, so the server is alive and the second one has not been accepted.
+    let mut byte = [0];
+    for _ in 0..20 {
+        ask(&mut first).await;
+        assert!(
+            second.try_read(&mut byte).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        );
+    }
+    drop(first);
+    assert!(rest(&mut second).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_request_that_comes_with_the_stop_is_answered_as_the_last_of_its_connection() {
+    let app = spawn(Config::default()).await;
+    let mut open = connect(&app).await;
+    assert!(!ask(&mut open).await.contains("connection: close"));
+    app.shutdown.cancel();
+    let last = ask(&mut open).await;
+    assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
+    assert_eq!(rest(&mut open).await, "");
+    app.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_nobody_uses_does_not_hold_up_the_stop() {
+    let app = spawn(Config { drain: Duration::from_secs(600), ..Config::default() }).await;
+    let mut idle = connect(&app).await;
+    ask(&mut idle).await;
+    app.stop().await.unwrap();
+    assert_eq!(rest(&mut idle).await, "");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
+    let app = spawn(Config { max_connections: 1, ..Config::default() }).await;
+    let mut first = connect(&app).await;
+    ask(&mut first).await;
+    // Waits in the kernel until the first one is closed, which only the stop does here.
+    let mut late = connect(&app).await;
+    late.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+    app.shutdown.cancel();
+    assert!(ask(&mut first).await.contains("connection: close"));
+    let answer = rest(&mut late).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+    app.stop().await.unwrap();
+}
