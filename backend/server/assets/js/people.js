@@ -87,6 +87,8 @@ function choose(collection) {
   });
 }
 
+const BEGUN = "facecrawl.clustering";
+
 /** Looks for people among the faces of a collection; draws how far it is until it has ended, then calls `done`. */
 export function clustering(slot, signal, done) {
   const path = `/collections/${encodeURIComponent(collections.current())}/cluster`;
@@ -101,7 +103,10 @@ export function clustering(slot, signal, done) {
     if (over && asked) done();
     if (!over) timer = setTimeout(async () => show(await get(path, {}, signal).catch(() => run), true), 1000);
   };
-  // A run that others asked for is followed too; none yet is no trouble.
-  get(path, {}, signal).then((run) => show(run, false), () => {});
-  return async () => show(await call("POST", path, { json: {} }), true);
+  // A run that this tab began is followed again after a reload.
+  if (sessionStorage.getItem(BEGUN) === path) get(path, {}, signal).then((run) => show(run, false), () => sessionStorage.removeItem(BEGUN));
+  return async () => {
+    show(await call("POST", path, { json: {} }), true);
+    sessionStorage.setItem(BEGUN, path);
+  };
 }

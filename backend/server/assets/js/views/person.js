@@ -23,7 +23,7 @@ function draw(subject, signal) {
   const faces = h("div");
   fillWith(faces, signal, () => get(`/subjects/${subject.id}/faces`, { limit: 200 }, signal), (answer) => gallery(subject, answer, signal));
   return [
-    heading(name(subject), naming, subject.best_face_id && linkButton("Search", href("/search", { face: subject.best_face_id }), { symbol: "search" }), erase),
+    heading(name(subject), naming, subject.best_face_id && linkButton("Search this person", href("/search", { face: subject.best_face_id }), { symbol: "search" }), erase),
     h("div.split", {},
       h("div.side", {},
         panel("", facts([
