@@ -79,6 +79,8 @@ pub struct ModelFile {
     pub nms_iou: Option<f32>,
     /// Embedders: the cosine similarity from which two faces count as one person, -1..1.
     pub match_threshold: Option<f32>,
+    /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/ACCURACY.md), 0..1.
+    pub match_fmr: Option<f64>,
     /// Embedders: components of an embedding.
     pub dimensions: Option<usize>,
 }
@@ -196,6 +198,9 @@ impl ModelFile {
             }
             ModelKind::Embedder if self.match_threshold.is_none() || self.dimensions.unwrap_or(0) == 0 => {
                 wrong("an embedder needs match_threshold and dimensions")
+            }
+            _ if self.match_fmr.is_some_and(|fmr| !(0.0..=1.0).contains(&fmr)) => {
+                wrong("match_fmr is a share, from 0 to 1")
             }
             _ => Ok(()),
         }

@@ -3,6 +3,7 @@
 //! The work is offered in two stages, so that a caller can stop in between: [`Analyzer::decode`] gives pixels and hashes (enough to tell a
 //! duplicate), [`Analyzer::find_faces`] does the rest. [`Analyzer::analyze`] is both.
 
+mod aligned;
 mod cpu;
 mod enhanced;
 mod error;

@@ -5,11 +5,15 @@
 //! the blob store. Deleting them here could take them from another holder that just stored the same content.
 
 mod blobs;
+mod enrol;
 mod kinship;
 mod known;
 mod record;
+mod reembed;
 pub(crate) mod scan;
 
+pub use enrol::{EnrolError, Enrolled, Enrolment, lacks};
+pub use reembed::{Left, Reembedded};
 pub use scan::Scan;
 
 use crate::crawl::news::NewsError;
@@ -129,6 +133,7 @@ impl Ingest {
         let embedder = analyzer.engine().embedder();
         let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
         let model = store.register_model(&embedder.identity, &embedder.name, dimensions).await?;
+        store.note_match(model.id, embedder.match_threshold, embedder.match_fmr).await?;
         Ok(Self { inner: Arc::new(Inner { analyzer, store, blobs, queue, model_id: model.id }) })
     }
 

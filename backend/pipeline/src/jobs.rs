@@ -1,5 +1,6 @@
-//! The job bodies: `scan_page`, `scan_image`, `start_crawl`, `deliver_webhook` and `erase_collection`.
+//! The job bodies: `scan_page`, `scan_image`, `start_crawl`, `deliver_webhook`, `erase_collection` and `cluster_collection`.
 
+mod clustering;
 mod context;
 mod crowd;
 mod erase_collection;
@@ -36,6 +37,8 @@ pub const START_CRAWL: &str = "start_crawl";
 pub const DELIVER_WEBHOOK: &str = "deliver_webhook";
 /// Kind of the job that erases what is in a deleted collection.
 pub const ERASE_COLLECTION: &str = "erase_collection";
+/// Kind of the job that finds out which of a collection's faces are one person.
+pub const CLUSTER_COLLECTION: &str = "cluster_collection";
 
 pub use erase_collection::erase_collection;
 
@@ -49,6 +52,7 @@ pub fn handlers(
 ) -> HashMap<String, Arc<dyn Handler>> {
     let webhook = webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone());
     let erase = erase_collection::EraseCollection::new(store.clone(), crawls.clone(), ingest.blobs().clone());
+    let clustering = cluster_handler(store.clone(), queue.clone());
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
     HashMap::from([
         (SCAN_PAGE.to_owned(), Arc::new(page::ScanPage(context.clone())) as Arc<dyn Handler>),
@@ -56,7 +60,13 @@ pub fn handlers(
         (START_CRAWL.to_owned(), Arc::new(next_run::StartCrawl(crawls))),
         (DELIVER_WEBHOOK.to_owned(), Arc::new(webhook)),
         (ERASE_COLLECTION.to_owned(), Arc::new(erase)),
+        (CLUSTER_COLLECTION.to_owned(), clustering),
     ])
+}
+
+/// The handler of [`CLUSTER_COLLECTION`] alone: it needs no models.
+pub fn cluster_handler(store: Store, queue: Queue) -> Arc<dyn Handler> {
+    Arc::new(clustering::ClusterCollection::new(store, queue))
 }
 
 /// Feeds `facecrawl_crawl_outcomes_total{ledger,state,reason}`.

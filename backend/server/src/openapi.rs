@@ -23,6 +23,7 @@ use utoipa::openapi::{ContentBuilder, Ref, Response, ResponseBuilder};
         (name = "crawls", description = "Crawls of the web"),
         (name = "collections", description = "The unit of isolation"),
         (name = "audit", description = "Who did what"),
+        (name = "subjects", description = "People: enrolled subjects and clusters of alike faces"),
         (name = "jobs", description = "Work in the queue"),
         (name = "system", description = "Devices, health, metrics")
     ),

@@ -18,6 +18,7 @@ fn operations() -> OpenApiRouter<AppState> {
         .merge(routes::collections::router())
         .merge(routes::audit::router())
         .merge(routes::jobs::router())
+        .merge(routes::subjects::router())
         .merge(routes::system::router())
 }
 

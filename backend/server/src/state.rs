@@ -98,6 +98,12 @@ impl AppState {
             .match_threshold
             .unwrap_or_else(|| self.services.analyzer.engine().embedder().match_threshold)
     }
+
+    /// The false-match rate of a threshold, if it is the model's own and was measured.
+    pub(crate) fn match_fmr(&self, threshold: f32) -> Option<f64> {
+        let embedder = self.services.analyzer.engine().embedder();
+        embedder.match_fmr.filter(|_| threshold == embedder.match_threshold)
+    }
 }
 
 impl Deref for AppState {

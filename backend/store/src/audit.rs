@@ -37,6 +37,10 @@ actions! {
     DeleteFace = "face.delete";
     /// An image was deleted, with its faces.
     DeleteImage = "image.delete";
+    /// A subject was deleted, with what was sent in to enrol it.
+    DeleteSubject = "subject.delete";
+    /// A face was taken away from a subject.
+    RemoveSubjectFace = "subject.remove_face";
     /// A crawl was deleted.
     DeleteCrawl = "crawl.delete";
     /// A key was made.

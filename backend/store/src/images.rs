@@ -78,6 +78,8 @@ pub struct Source {
     pub crawl_id: Option<Uuid>,
     /// Alternative text.
     pub alt: Option<String>,
+    /// `crawl` (scans too), or `enrolment` for a picture that was sent in to enrol somebody.
+    pub kind: String,
     /// When.
     #[serde(with = "time::serde::rfc3339")]
     pub found_at: OffsetDateTime,
@@ -298,7 +300,7 @@ impl Store {
             source: Source,
         }
         let rows: Vec<Row> = sqlx::query_as(
-            "select s.image_id, s.page_url, s.image_url, s.crawl_id, s.alt, s.found_at
+            "select s.image_id, s.page_url, s.image_url, s.crawl_id, s.alt, s.kind, s.found_at
              from (select distinct unnest($1::uuid[]) as id) wanted
              cross join lateral (
                  select * from image_sources where image_id = wanted.id and ($3::uuid is null or crawl_id = $3)

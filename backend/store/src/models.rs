@@ -68,6 +68,20 @@ impl Store {
         Ok(model)
     }
 
+    /// Notes the similarity from which two faces of the model count as one person, and the false-match rate that was measured for it.
+    pub async fn note_match(&self, model: i32, threshold: f32, fmr: Option<f64>) -> Result<(), StoreError> {
+        sqlx::query(
+            "update embedding_models set match_threshold = $2, match_fmr = $3
+             where id = $1 and (match_threshold, match_fmr) is distinct from ($2, $3)",
+        )
+        .bind(model)
+        .bind(threshold)
+        .bind(fmr)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
     /// The model under the key that faces use.
     pub async fn model(&self, id: i32) -> Result<EmbeddingModel, StoreError> {
         sqlx::query_as("select id, identity, name, dimensions from embedding_models where id = $1")

@@ -4,9 +4,10 @@
 //! model's number is written into the statement, because a partial index is only used when its condition is plain to see.
 use crate::faces::{Face, check_embedding, halfvec, push_scope};
 use crate::models::EmbeddingModel;
+use crate::subject_faces::Shown;
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -32,6 +33,8 @@ pub struct SearchQuery {
     pub min_quality: Option<f32>,
     /// Leave this face out (a search by `face_id`).
     pub exclude_face: Option<Uuid>,
+    /// Only faces that show a subject.
+    pub with_subject: bool,
 }
 
 /// A face and how near it is.
@@ -48,6 +51,9 @@ const EF_PER_RESULT: i64 = 4;
 const EF_SEARCH: std::ops::RangeInclusive<i64> = 200..=1000;
 /// Index entries that a filtered search may visit before it gives up and the exact way is taken.
 const MAX_SCAN_TUPLES: i64 = 100_000;
+/// Faces looked at first for every subject that is wanted, and in all.
+const FACES_PER_SUBJECT: i64 = 4;
+const MOST_FACES: i64 = 20_000;
 
 impl Store {
     /// Best first. Exact up to 50,000 faces in scope ([`crate::Config::exact_limit`]), then HNSW with iterative scan; the flag says which it
@@ -86,10 +92,42 @@ impl Store {
         Ok((hits, exact))
     }
 
+    /// The best face of each subject, best first: `query.limit` subjects at most, and whether every face in scope was compared. Faces that show
+    /// nobody are left out. A subject's score is the similarity of its best face.
+    ///
+    /// # Errors
+    /// Those of [`Self::search`].
+    pub async fn search_subjects(
+        &self,
+        query: &SearchQuery,
+    ) -> Result<(Vec<(Hit, Shown)>, bool), StoreError> {
+        let wanted = usize::try_from(query.limit).unwrap_or(0);
+        // Many faces can show the same person: look at more of them until there are enough people, or no more faces.
+        let mut faces = query.limit.max(1).saturating_mul(FACES_PER_SUBJECT);
+        loop {
+            let step = SearchQuery { limit: faces, with_subject: true, ..query.clone() };
+            let (hits, exact) = self.search(&step).await?;
+            let all = (hits.len() as i64) < faces || faces >= MOST_FACES;
+            let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
+            let mut shown = self.shown_by(&ids).await?;
+            let mut seen = HashSet::new();
+            let mut best: Vec<(Hit, Shown)> = hits
+                .into_iter()
+                .filter_map(|hit| shown.remove(&hit.face.id).map(|shown| (hit, shown)))
+                .filter(|(_, shown)| seen.insert(shown.subject_id))
+                .collect();
+            if all || best.len() >= wanted {
+                best.truncate(wanted);
+                return Ok((best, exact));
+            }
+            faces = faces.saturating_mul(4).min(MOST_FACES);
+        }
+    }
+
     /// Whether more than `bound` faces are in scope; counts no further than that. Counting takes longer than the search itself, so for a
     /// whole collection the answer "yes" is remembered for a minute: were it wrong by then, the index would come up short.
     async fn scope_exceeds(&self, query: &SearchQuery, bound: i64) -> Result<bool, StoreError> {
-        let whole = query.crawl_id.is_none() && query.min_quality.is_none();
+        let whole = query.crawl_id.is_none() && query.min_quality.is_none() && !query.with_subject;
         if whole && self.large_scopes.contains(query.model_id, query.collection_id, bound) {
             return Ok(true);
         }
@@ -180,5 +218,8 @@ fn push_filters(sql: &mut QueryBuilder<Postgres>, query: &SearchQuery) {
     push_scope(sql, query.crawl_id, query.min_quality);
     if let Some(face) = query.exclude_face {
         sql.push(" and f.id <> ").push_bind(face);
+    }
+    if query.with_subject {
+        sql.push(" and exists (select 1 from subject_faces sf where sf.face_id = f.id)");
     }
 }

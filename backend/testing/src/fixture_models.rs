@@ -115,6 +115,7 @@ pub fn fixture_quality(directory: &Path) -> ModelFile {
         min_score: None,
         nms_iou: None,
         match_threshold: None,
+        match_fmr: None,
         dimensions: None,
     }
 }

@@ -104,6 +104,13 @@ impl Measure {
     }
 }
 
+impl QualityReport {
+    /// Codes of the demands of `profile` that the measures do not meet, whatever profile the report was made for.
+    pub fn unmet(&self, profile: Profile) -> Vec<String> {
+        profile::unmet(self, profile)
+    }
+}
+
 /// Judges one face: `chip` is its aligned 112x112 chip, `image` the size (width, height) of the picture that it was
 /// found in. Values that are not finite count as the worst.
 pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: Profile) -> QualityReport {

@@ -81,6 +81,8 @@ pub enum Command {
     Keys(super::keys::KeysArgs),
     /// Bring the database schema up to date
     Migrate(super::migrate::MigrateArgs),
+    /// Compute embeddings of other models anew, from the stored chips
+    Reembed(super::reembed::ReembedArgs),
     /// Print the OpenAPI document
     Openapi,
     /// Ask a running service whether it is ready

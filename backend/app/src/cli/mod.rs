@@ -12,6 +12,7 @@ mod migrate;
 mod models;
 mod openapi;
 mod output;
+mod reembed;
 mod scan;
 mod up;
 
@@ -122,6 +123,7 @@ async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Resu
         Command::Config(args) => config::run(&loaded, args),
         Command::Migrate(args) => migrate::run(settings, args).await,
         Command::Keys(args) => keys::run(settings, args).await,
+        Command::Reembed(args) => reembed::run(settings, args).await,
         Command::Openapi => openapi::run(),
         Command::Health(args) => health::run(settings, args).await,
     }

@@ -45,6 +45,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         identity: crate::models::identity(&file.sha256, &file.input),
         dimensions: file.dimensions.unwrap_or(0),
         match_threshold: file.match_threshold.unwrap_or(0.4),
+        match_fmr: file.match_fmr,
     };
 
     let mut operations = vec![detection.report, embedding.report];

@@ -58,6 +58,8 @@ pub struct EmbedderInfo {
     pub dimensions: usize,
     /// Default similarity from which two faces count as one person.
     pub match_threshold: f32,
+    /// Share of pairs of different people that reach it, where it was measured.
+    pub match_fmr: Option<f64>,
 }
 
 /// The learned quality score in use.

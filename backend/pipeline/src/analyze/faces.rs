@@ -12,7 +12,7 @@ use vision::quality::Measure;
 use vision::{Detection, Frame, Point, QualityReport};
 
 /// Side of an aligned chip in pixels.
-const CHIP: u32 = 112;
+pub(super) const CHIP: u32 = 112;
 /// Chips of one picture that wait for a model at once: enough to fill a batch, few enough that a crowd does not fill the queue alone.
 const CHIPS_IN_FLIGHT: usize = 32;
 
@@ -115,7 +115,7 @@ impl Analyzer {
     }
 
     /// Adds the learned score to the faces that are judged, where a model for it is installed.
-    async fn score(
+    pub(super) async fn score(
         &self,
         faces: &mut [AnalyzedFace],
         lane: Lane,
@@ -132,7 +132,7 @@ impl Analyzer {
         Ok(())
     }
 
-    async fn embed(
+    pub(super) async fn embed(
         &self,
         faces: &mut [AnalyzedFace],
         lane: Lane,

@@ -116,7 +116,7 @@ impl Ingest {
     }
 }
 
-fn new_image(analysis: &Analysis, thumbnail: String) -> NewImage {
+pub(super) fn new_image(analysis: &Analysis, thumbnail: String) -> NewImage {
     let signed = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     NewImage {
         id: Uuid::now_v7(),
@@ -134,7 +134,7 @@ fn new_image(analysis: &Analysis, thumbnail: String) -> NewImage {
 }
 
 /// `None` for a face without embedding: it could never be found again.
-fn new_face(face: &AnalyzedFace, model_id: i32, crop: String, chip: String) -> Option<NewFace> {
+pub(super) fn new_face(face: &AnalyzedFace, model_id: i32, crop: String, chip: String) -> Option<NewFace> {
     let embedding = face.embedding.as_ref()?.as_slice().to_vec();
     let bbox = face.detection.bbox;
     let points = &face.detection.landmarks;

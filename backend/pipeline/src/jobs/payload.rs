@@ -1,6 +1,6 @@
 //! What a job carries.
 
-use super::{DELIVER_WEBHOOK, ERASE_COLLECTION, SCAN_IMAGE, SCAN_PAGE, START_CRAWL};
+use super::{CLUSTER_COLLECTION, DELIVER_WEBHOOK, ERASE_COLLECTION, SCAN_IMAGE, SCAN_PAGE, START_CRAWL};
 use crawler::frontier::level;
 use queue::NewJob;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -121,6 +121,25 @@ impl Burial {
             max_attempts: i16::MAX,
             unique_key: Some(self.collection_id.to_string()),
             ..NewJob::new(ERASE_COLLECTION, plain(self))
+        }
+    }
+}
+
+/// A run of the clustering.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClusterJob {
+    pub(crate) clustering_id: Uuid,
+}
+
+/// Behind crawls and calls: a run takes long, and nobody waits for it.
+const CLUSTERING_PRIORITY: i16 = 100;
+
+impl ClusterJob {
+    pub(crate) fn job(&self) -> NewJob {
+        NewJob {
+            priority: CLUSTERING_PRIORITY,
+            unique_key: Some(self.clustering_id.to_string()),
+            ..NewJob::new(CLUSTER_COLLECTION, plain(self))
         }
     }
 }

@@ -106,6 +106,7 @@ async fn assert_alone(world: &World, side: i32, sources: usize) {
         crawl_id: None,
         min_quality: None,
         exclude_face: None,
+        with_subject: false,
     };
     let (hits, _) = world.store.search(&query).await.unwrap();
     assert_eq!(hits.iter().map(|hit| hit.face.id).collect::<Vec<_>>(), [faces[0].id]);

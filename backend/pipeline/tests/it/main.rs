@@ -10,6 +10,7 @@ mod enhance;
 mod fairness;
 mod manners;
 mod passes;
+mod people;
 mod pixels;
 mod quality;
 mod revisits;

@@ -33,10 +33,20 @@ pub(crate) fn access(operation_id: &str) -> Option<Access> {
         | "get_image_thumbnail"
         | "list_faces"
         | "get_face"
-        | "get_face_crop" => Scope::Read,
+        | "get_face_crop"
+        | "list_subjects"
+        | "get_subject"
+        | "list_subject_faces"
+        | "get_clustering" => Scope::Read,
         "search_faces" => Scope::Search,
         "create_crawl" | "pause_crawl" | "resume_crawl" | "cancel_crawl" => Scope::Crawl,
-        "delete_crawl" | "delete_image" | "delete_face" => Scope::Erase,
+        "create_subject"
+        | "update_subject"
+        | "merge_subject"
+        | "enrol_subject_faces"
+        | "remove_subject_face"
+        | "cluster_collection" => Scope::Write,
+        "delete_crawl" | "delete_image" | "delete_face" | "delete_subject" => Scope::Erase,
         "create_collection" | "update_collection" | "delete_collection" | "list_audit" => Scope::Admin,
         "get_gpu" | "get_metrics" | "list_jobs" | "retry_job" => Scope::System,
         _ => return None,

@@ -71,6 +71,8 @@ codes! {
     NoFace = "no_face", UNPROCESSABLE_ENTITY, "No face was found";
     /// A face index beyond the faces found.
     NoSuchFace = "no_such_face", UNPROCESSABLE_ENTITY, "The picture has fewer faces";
+    /// A face that is not good enough to be enrolled; `errors` has the reasons.
+    LowQuality = "low_quality", UNPROCESSABLE_ENTITY, "The face does not meet the quality profile";
     /// A stored face whose embedding is of another model than the one in use.
     ModelMismatch = "model_mismatch", CONFLICT, "The embedding is of another model";
     /// A body of a type that the operation does not take.

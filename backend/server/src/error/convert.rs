@@ -2,8 +2,10 @@
 use super::{ApiError, Code};
 use crawler::FetchError;
 use inference::RunError;
-use pipeline::AnalyzeError;
+use pipeline::cluster::ClusterError;
 use pipeline::crawl::CrawlError;
+use pipeline::ingest::EnrolError;
+use pipeline::{AnalyzeError, IngestError};
 use queue::QueueError;
 use store::StoreError;
 use vision::DecodeError;
@@ -85,6 +87,44 @@ impl From<CrawlError> for ApiError {
             }
             CrawlError::Store(error) => error.into(),
             CrawlError::Queue(error) => error.into(),
+        }
+    }
+}
+
+impl From<IngestError> for ApiError {
+    fn from(error: IngestError) -> Self {
+        match error {
+            IngestError::Analyze(error) => error.into(),
+            IngestError::Store(error) => error.into(),
+            IngestError::Queue(error) => error.into(),
+        }
+    }
+}
+
+impl From<EnrolError> for ApiError {
+    fn from(error: EnrolError) -> Self {
+        match error {
+            EnrolError::Ingest(error) => error.into(),
+            EnrolError::NoFace { found: 0, .. } => {
+                Self::new(Code::NoFace, "no face was found in `image`").field("image")
+            }
+            EnrolError::NoFace { index, found } => Self::new(Code::NoSuchFace, error.to_string())
+                .field("face_index")
+                .value(index.to_string())
+                .allowed([format!("0 to {}", found - 1)]),
+            EnrolError::NoEmbedding => Self::new(Code::LowQuality, error.to_string()).field("image"),
+            EnrolError::Quality(reasons) => Self::new(Code::LowQuality, "the face does not meet the profile")
+                .field("image")
+                .errors(reasons),
+        }
+    }
+}
+
+impl From<ClusterError> for ApiError {
+    fn from(error: ClusterError) -> Self {
+        match error {
+            ClusterError::Store(error) => error.into(),
+            ClusterError::Queue(error) => error.into(),
         }
     }
 }

@@ -9,5 +9,5 @@ mod query;
 pub(crate) mod values;
 
 pub(crate) use json::Json;
-pub(crate) use path::{Id, NameOrId};
+pub(crate) use path::{Id, NameOrId, SubjectFace};
 pub(crate) use query::Query;

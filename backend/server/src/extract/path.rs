@@ -1,4 +1,4 @@
-//! Ids in paths.
+//! Ids and names in paths.
 use crate::{ApiError, Code};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -32,16 +32,41 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let refuse = |text: &str| {
-            ApiError::new(Code::BadId, format!("id: `{text}` is not a UUID"))
-                .field("id")
-                .value(text)
-                .allowed(["a UUID"])
-        };
         match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(text)) => Uuid::parse_str(&text).map(Self).map_err(|_| refuse(&text)),
-            // Percent-encoding that is no UTF-8.
-            Err(_) => Err(refuse(parts.uri.path().rsplit('/').next().unwrap_or_default())),
+            Ok(Path(text)) => Uuid::parse_str(&text).map(Self).map_err(|_| refuse("id", &text)),
+            Err(_) => Err(refuse("id", last_part(parts))),
         }
     }
+}
+
+/// The `{id}` of a subject and the `{face_id}` of a face in a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SubjectFace {
+    pub(crate) id: Uuid,
+    pub(crate) face_id: Uuid,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for SubjectFace {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Ok(Path((id, face_id))) = Path::<(String, String)>::from_request_parts(parts, state).await else {
+            return Err(refuse("face_id", last_part(parts)));
+        };
+        let parse = |field: &str, text: &str| Uuid::parse_str(text).map_err(|_| refuse(field, text));
+        Ok(Self { id: parse("id", &id)?, face_id: parse("face_id", &face_id)? })
+    }
+}
+
+/// An id in a path that is none.
+fn refuse(field: &str, text: &str) -> ApiError {
+    ApiError::new(Code::BadId, format!("{field}: `{text}` is not a UUID"))
+        .field(field)
+        .value(text)
+        .allowed(["a UUID"])
+}
+
+/// The last part of the path as it was sent, for percent-encoding that is no UTF-8.
+fn last_part(parts: &Parts) -> &str {
+    parts.uri.path().rsplit('/').next().unwrap_or_default()
 }

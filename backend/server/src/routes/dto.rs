@@ -139,6 +139,9 @@ pub(crate) struct Source {
     pub(crate) crawl_id: Option<Uuid>,
     /// Its alternative text on the page.
     pub(crate) alt: Option<String>,
+    /// `crawl` (scans too), or `enrolment` for a picture that was sent in to enrol somebody.
+    #[schema(example = "crawl")]
+    pub(crate) kind: String,
     /// When.
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) found_at: OffsetDateTime,
@@ -151,6 +154,7 @@ impl From<store::images::Source> for Source {
             image_url: source.image_url,
             crawl_id: source.crawl_id,
             alt: source.alt,
+            kind: source.kind,
             found_at: source.found_at,
         }
     }

@@ -6,4 +6,5 @@ pub(crate) mod dto;
 pub(crate) mod faces;
 pub(crate) mod images;
 pub(crate) mod jobs;
+pub(crate) mod subjects;
 pub(crate) mod system;

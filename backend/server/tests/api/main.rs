@@ -13,5 +13,6 @@ mod images;
 mod jobs;
 mod openapi;
 mod problems;
+mod subjects;
 mod system;
 mod tenants;

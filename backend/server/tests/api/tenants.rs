@@ -18,6 +18,7 @@ struct Names {
     crawls: [String; 3],
     image: String,
     face: String,
+    subject: String,
 }
 
 impl Names {
@@ -30,12 +31,13 @@ impl Names {
             crawls: [id(), id(), id()],
             image: id(),
             face: id(),
+            subject: id(),
         }
     }
 
     fn all(&self) -> Vec<&str> {
         let [a, b, c] = &self.crawls;
-        [&self.collection, &self.collection_id, &self.key, a, b, c, &self.image, &self.face]
+        [&self.collection, &self.collection_id, &self.key, a, b, c, &self.image, &self.face, &self.subject]
             .map(String::as_str)
             .to_vec()
     }
@@ -58,7 +60,7 @@ type Try = (String, Option<Value>);
 
 /// Every way to name something of another's to an operation.
 fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<Try> {
-    let Names { collection, collection_id, key, crawls, image, face } = names;
+    let Names { collection, collection_id, key, crawls, image, face, subject } = names;
     let at = |id: &str| path.replace("{id}", id);
     let get = |query: String| (format!("{path}?{query}"), None);
     let picture = json!({"image_base64": STANDARD.encode(pictures::drawn(64, 64))});
@@ -104,6 +106,17 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
             body(json!({"embedding": embedding, "collection": collection})),
             body(json!({"embedding": embedding, "threshold": -1.0, "exact": true, "crawl_id": crawls[0]})),
         ],
+        "list_subjects" => vec![get(format!("collection={collection}"))],
+        "create_subject" => vec![body(json!({"name": "a", "collection": collection}))],
+        "get_subject" | "delete_subject" | "list_subject_faces" => vec![(at(subject), None)],
+        "update_subject" => vec![(at(subject), Some(json!({"name": "mine"})))],
+        "merge_subject" => vec![(at(subject), Some(json!({"subjects": [Uuid::nil()]})))],
+        "enrol_subject_faces" => vec![(at(subject), Some(json!({"face_ids": [face], "force": true})))],
+        "remove_subject_face" => vec![(at(subject).replace("{face_id}", face), None)],
+        "get_clustering" => vec![(at(collection), None), (at(collection_id), None)],
+        "cluster_collection" => {
+            vec![(at(collection), Some(json!({}))), (at(collection_id), Some(json!({})))]
+        }
         "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
         "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
         "retry_job" => vec![(at(&crawls[2]), None)],
@@ -114,9 +127,10 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
 /// Requests that name nothing, whose answers differ from time to time, and that must show nothing all the same.
 fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
     let cursor = |id: &str| URL_SAFE_NO_PAD.encode(Uuid::parse_str(id).unwrap());
-    let mut looks: Vec<(Method, Try)> = ["/collections", "/crawls", "/images", "/faces", "/audit"]
-        .map(|path| (Method::GET, (path.to_owned(), None)))
-        .to_vec();
+    let mut looks: Vec<(Method, Try)> =
+        ["/collections", "/crawls", "/images", "/faces", "/subjects", "/audit"]
+            .map(|path| (Method::GET, (path.to_owned(), None)))
+            .to_vec();
     for (path, id) in [("/crawls", &names.crawls[2]), ("/images", &names.image), ("/faces", &names.face)] {
         looks.push((Method::GET, (format!("{path}?cursor={}", cursor(id)), None)));
     }
@@ -128,7 +142,7 @@ fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
 /// Everything that a tenant has, as it sees it.
 async fn inventory(app: &App, key: &str) -> Vec<Value> {
     let mut all = Vec::new();
-    for path in ["/collections", "/crawls", "/images", "/faces"] {
+    for path in ["/collections", "/crawls", "/images", "/faces", "/subjects"] {
         all.push(ok(app.ask(key, Method::GET, path, None).await).await);
     }
     all
@@ -157,6 +171,15 @@ async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
     [ended["id"].as_str().unwrap().to_owned(), paused, begin().await]
 }
 
+/// Somebody whom a face shows.
+async fn enrol(app: &App, key: &str, face: &Value) -> String {
+    let made = app.ask(key, Method::POST, "/subjects", Some(&json!({"name": "theirs"}))).await;
+    let subject = json_of(made, StatusCode::CREATED).await["id"].as_str().unwrap().to_owned();
+    let body = json!({"face_ids": [face], "force": true});
+    ok(app.ask(key, Method::POST, &format!("/subjects/{subject}/faces"), Some(&body)).await).await;
+    subject
+}
+
 #[tokio::test]
 async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     let Some(app) = App::spawn_with(guarded()).await else { return };
@@ -172,6 +195,7 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
         key: their_key.id.to_string(),
         image: face["image_id"].as_str().unwrap().to_owned(),
         face: face["id"].as_str().unwrap().to_owned(),
+        subject: enrol(&app, &theirs, &face["id"]).await,
         crawls,
     };
     let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);

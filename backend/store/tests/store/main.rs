@@ -13,3 +13,4 @@ mod images;
 mod keys;
 mod ledgers;
 mod search;
+mod subjects;

@@ -74,6 +74,7 @@ fn query(collection_id: Uuid, model_id: i32, embedding: Vec<f32>) -> SearchQuery
         crawl_id: None,
         min_quality: None,
         exclude_face: None,
+        with_subject: false,
     }
 }
 
@@ -277,5 +278,41 @@ async fn a_search_can_be_narrowed_to_one_crawl_and_a_quality() {
     for odd in [vec![1.0; 5], vec![0.0; 4], vec![f32::INFINITY, 0.0, 0.0, 0.0]] {
         let odd = query(one.collection_id, model.id, odd);
         assert!(matches!(store.search(&odd).await, Err(StoreError::Invalid(_))));
+    }
+}
+
+#[tokio::test]
+async fn grouping_gives_the_best_face_of_each_subject() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let gallery = gallery(&store, collection, &model, 200, 3).await;
+    // Two people have 60 faces each, one has one, and the rest shows nobody.
+    let mut subjects = Vec::new();
+    for faces in [&gallery[..60], &gallery[60..120], &gallery[120..121]] {
+        let mut tx = store.begin().await.unwrap();
+        let new = store::subjects::NewSubject {
+            metadata: serde_json::json!({}),
+            name: Some(format!("person {}", subjects.len())),
+            ..Default::default()
+        };
+        let subject = store.insert_subject(tx.conn(), collection, &new).await.unwrap();
+        let ids: Vec<Uuid> = faces.iter().map(|(id, _)| *id).collect();
+        store.enrol_faces(tx.conn(), collection, subject, &ids, false).await.unwrap();
+        tx.commit().await.unwrap();
+        subjects.push((subject, faces));
+    }
+    let probe = gallery[130].1.clone();
+    let mut wanted: Vec<(Uuid, f64)> =
+        subjects.iter().map(|(_, faces)| brute_force(faces, &probe, -1.0, 1)[0]).collect();
+    wanted.sort_by(|a, b| b.1.total_cmp(&a.1));
+    for limit in [1, 2, 3, 10] {
+        let query = SearchQuery { limit, ..query(collection, model.id, probe.clone()) };
+        let (best, _) = store.search_subjects(&query).await.unwrap();
+        let found: Vec<Uuid> = best.iter().map(|(hit, _)| hit.face.id).collect();
+        let first: Vec<Uuid> = wanted.iter().take(limit as usize).map(|(id, _)| *id).collect();
+        assert_eq!(found, first);
+        assert!(best.iter().all(|(_, shown)| shown.name.as_deref().is_some_and(|n| n.starts_with("person"))));
     }
 }

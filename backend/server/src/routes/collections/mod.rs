@@ -1,4 +1,5 @@
 //! Collections: the unit of isolation.
+mod cluster;
 mod create;
 mod delete;
 mod get;
@@ -14,9 +15,8 @@ use utoipa_axum::routes;
 
 /// The routes of this resource.
 pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(create::create_collection, list::list_collections)).routes(routes!(
-        get::get_collection,
-        update::update_collection,
-        delete::delete_collection
-    ))
+    OpenApiRouter::new()
+        .routes(routes!(create::create_collection, list::list_collections))
+        .routes(routes!(get::get_collection, update::update_collection, delete::delete_collection))
+        .routes(routes!(cluster::cluster_collection, cluster::get_clustering))
 }

@@ -71,6 +71,10 @@ pub(super) struct CompareAnswer {
     similarity: f32,
     /// Whether the similarity reaches the threshold. A threshold trades false matches for missed ones; a match is no proof of identity.
     r#match: bool,
+    /// Share of pairs of different people that reach this threshold, as it was measured for the embedding model; null for a threshold that is not the model's own, or
+    /// where it was not measured.
+    #[schema(example = 0.0001)]
+    match_fmr: Option<f64>,
     /// The threshold that was used.
     #[schema(example = 0.4)]
     threshold: f32,
@@ -128,6 +132,7 @@ pub(super) async fn compare_faces(
     Ok(Json(CompareAnswer {
         similarity,
         r#match: similarity >= threshold,
+        match_fmr: state.match_fmr(threshold),
         threshold,
         a: a.1,
         b: b.1,

@@ -13,8 +13,10 @@ use axum::extract::{Request, State};
 use probe::{Probe, ProbeInfo, ProbeInput, SearchBody, SearchForm};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use store::Store;
 use store::audit::Action;
 use store::search::{Hit, SearchQuery};
+use store::subject_faces::Shown;
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -47,6 +49,21 @@ pub(super) struct SearchParams {
     /// Lowest `det_score` of a face of the picture.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_score: Option<Fraction>,
+    /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity is the subject's score; `limit` counts subjects, and faces that
+    /// show nobody are left out.
+    #[param(inline)]
+    group_by: Option<GroupBy>,
+}
+
+/// What a match is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum GroupBy {
+    /// A stored face.
+    #[default]
+    Face,
+    /// A subject, by its best face.
+    Subject,
 }
 
 /// A stored face and how alike it is.
@@ -59,6 +76,10 @@ struct Match {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
+    /// Whom the face shows; null where nobody said so and no clustering found it out.
+    subject_id: Option<Uuid>,
+    /// That subject's name.
+    subject_name: Option<String>,
     /// The box around the face.
     bbox: BoundingBox,
     /// The detector's confidence, 0 to 1.
@@ -73,9 +94,12 @@ struct Match {
 }
 
 impl Match {
-    fn new(hit: Hit, sources: Vec<Source>) -> Self {
+    fn new(hit: Hit, shown: Option<Shown>, sources: Vec<Source>) -> Self {
         let face = StoredFace::new(hit.face, sources);
+        let (subject_id, subject_name) = shown.map(|shown| (shown.subject_id, shown.name)).unzip();
         Self {
+            subject_id,
+            subject_name: subject_name.flatten(),
             face_id: face.id,
             image_id: face.image_id,
             similarity: hit.similarity,
@@ -102,6 +126,10 @@ pub(super) struct SearchAnswer {
     threshold: f32,
     /// What it is when nobody asks: the collection's, else the embedding model's.
     default_threshold: f32,
+    /// Share of pairs of different people that reach this threshold, as it was measured for the embedding model; null for a threshold that is not the model's own, or
+    /// where it was not measured. In a search every stored face is such a pair: expect `match_fmr` times the faces in scope.
+    #[schema(example = 0.0001)]
+    match_fmr: Option<f64>,
     /// Whether every face in scope was compared, or the approximate index asked.
     exact: bool,
     /// The embedding model; faces of other models are never compared.
@@ -155,22 +183,23 @@ pub(super) async fn search_faces(
         crawl_id: params.crawl_id,
         min_quality: params.min_quality.map(Fraction::get),
         exclude_face: probe.face,
+        with_subject: false,
     };
-    let (hits, exact) = store.search(&query).await?;
+    let (found, exact) = hits(store, &query, params.group_by.unwrap_or_default()).await?;
     let mut tx = store.begin().await?;
     let detail = json!({
         "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id, "threshold": threshold,
-        "limit": query.limit, "matches": hits.len(),
+        "limit": query.limit, "matches": found.len(),
     });
     caller.audit(&mut tx, Action::Search, collection.id, detail).await?;
     tx.commit().await?;
-    let images = hits.iter().map(|hit| hit.face.image_id).collect();
+    let images = found.iter().map(|(hit, _)| hit.face.image_id).collect();
     let sources = sources_by_image(&state, images).await?;
-    let matches = hits
+    let matches = found
         .into_iter()
-        .map(|hit| {
+        .map(|(hit, shown)| {
             let found = sources.get(&hit.face.image_id).cloned().unwrap_or_default();
-            Match::new(hit, found)
+            Match::new(hit, shown, found)
         })
         .collect();
     Ok(Json(SearchAnswer {
@@ -179,7 +208,28 @@ pub(super) async fn search_faces(
         collection: collection.name,
         threshold,
         default_threshold,
+        match_fmr: state.match_fmr(threshold),
         exact,
         model: state.services.analyzer.engine().embedder().name.clone(),
     }))
+}
+
+/// Faces, or subjects by their best face, each with whom it shows.
+async fn hits(
+    store: &Store,
+    query: &SearchQuery,
+    by: GroupBy,
+) -> Result<(Vec<(Hit, Option<Shown>)>, bool), ApiError> {
+    if by == GroupBy::Subject {
+        let (best, exact) = store.search_subjects(query).await?;
+        return Ok((best.into_iter().map(|(hit, shown)| (hit, Some(shown))).collect(), exact));
+    }
+    let (hits, exact) = store.search(query).await?;
+    let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
+    let mut shown = store.shown_by(&ids).await?;
+    let hits = hits.into_iter().map(|hit| {
+        let shown = shown.remove(&hit.face.id);
+        (hit, shown)
+    });
+    Ok((hits.collect(), exact))
 }

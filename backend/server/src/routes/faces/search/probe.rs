@@ -1,5 +1,5 @@
 //! What is searched for: the best face of a picture, a stored face, or an embedding.
-use super::SearchParams;
+use super::{GroupBy, SearchParams};
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
 use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
@@ -49,6 +49,9 @@ pub(in super::super) struct SearchBody {
     /// Lowest `det_score` of a face of the picture.
     #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_score: Option<Fraction>,
+    /// `face` (the default): every face; `subject`: the best face of each subject.
+    #[schema(inline)]
+    group_by: Option<GroupBy>,
 }
 
 /// A multipart body with one picture.
@@ -80,6 +83,7 @@ impl SearchBody {
             min_quality: self.min_quality.or(query.min_quality),
             face_index: self.face_index.or(query.face_index),
             min_score: self.min_score.or(query.min_score),
+            group_by: self.group_by.or(query.group_by),
         };
         let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
         let input =

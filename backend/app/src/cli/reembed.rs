@@ -1,0 +1,108 @@
+//! `reembed`.
+use super::{Exit, output};
+use crate::config::Settings;
+use crate::progress;
+use crate::service::{Foundation, Sharing, listen_for_signals};
+use anyhow::Context;
+use clap::Args;
+use pipeline::ingest::Left;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use store::StoreError;
+use store::collections::Collection;
+use tokio_util::sync::CancellationToken;
+
+/// Compute the embeddings of faces of other models anew, from their stored chips, for the model in force
+///
+/// A face is found by search while its embedding is of the model in force. The embeddings are replaced in place, batch by batch; an interrupted or killed run is
+/// taken up by the next one. Faces without a chip keep what they have and are named.
+#[derive(Args, Debug)]
+pub struct ReembedArgs {
+    /// Only the faces of this collection
+    #[arg(long, short, value_name = "NAME")]
+    collection: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of the faces.
+#[derive(Serialize)]
+struct Report {
+    /// The model in force.
+    model: String,
+    /// Faces whose embedding is of it now, and was not before.
+    reembedded: u64,
+    /// Faces that keep an embedding of another model.
+    left: Vec<Left>,
+    /// By collection, those that were worked on.
+    collections: BTreeMap<String, u64>,
+    /// The run was asked to stop before the end.
+    interrupted: bool,
+}
+
+pub(super) async fn run(settings: &Settings, args: ReembedArgs) -> anyhow::Result<Exit> {
+    let signal = listen_for_signals()?;
+    let foundation = Foundation::start(settings, Sharing::Join).await?;
+    let result = reembed(&foundation, args.collection.as_deref(), &signal).await;
+    foundation.database.close().await;
+    let report = result?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        show(&report)?;
+    }
+    let left = report.left.len() + usize::from(report.interrupted);
+    Ok(Exit::of(usize::try_from(report.reembedded).unwrap_or(usize::MAX), left))
+}
+
+async fn reembed(
+    foundation: &Foundation,
+    collection: Option<&str>,
+    signal: &CancellationToken,
+) -> anyhow::Result<Report> {
+    let (store, ingest) = (foundation.store(), &foundation.ingest);
+    let collections: Vec<Collection> = match collection {
+        None => store.collections().await?,
+        Some(name) => match store.collection(name).await {
+            Err(error @ StoreError::NotFound { .. }) => {
+                return Err(super::UsageError(format!("--collection: {error}")).into());
+            }
+            found => vec![found?],
+        },
+    };
+    let mut report = Report {
+        model: foundation.analyzer.engine().embedder().name.clone(),
+        reembedded: 0,
+        left: Vec::new(),
+        collections: BTreeMap::new(),
+        interrupted: false,
+    };
+    for collection in collections {
+        let outdated = store.count_outdated(collection.id, ingest.model_id()).await?;
+        let bar = progress::images(outdated.unsigned_abs());
+        let done = ingest
+            .reembed(collection.id, signal, |so_far| {
+                bar.set_position(so_far.done + so_far.left.len() as u64);
+            })
+            .await
+            .with_context(|| format!("the collection {}", collection.name))?;
+        bar.finish_and_clear();
+        report.reembedded += done.done;
+        report.left.extend(done.left);
+        report.collections.insert(collection.name, done.done);
+    }
+    report.interrupted = signal.is_cancelled();
+    Ok(report)
+}
+
+fn show(report: &Report) -> anyhow::Result<()> {
+    output::line(format!("{} faces have embeddings of {} now", report.reembedded, report.model))?;
+    for left in &report.left {
+        output::line(format!("{} keeps its embedding of {}: {}", left.face_id, left.model, left.reason))?;
+    }
+    if report.interrupted {
+        output::line("stopped before the end; run it again for the rest")?;
+    }
+    Ok(())
+}

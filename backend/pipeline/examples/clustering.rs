@@ -1,0 +1,186 @@
+//! Clusters faces that are drawn at random, and says how well and how fast.
+//!
+//! `TEST_DATABASE_URL=… cargo run --release -p facecrawl-pipeline --example clustering -- FACES PEOPLE FREEDOM GENUINE THRESHOLD`. Each of `PEOPLE` has a
+//! direction in a space of `FREEDOM` of the 128 dimensions: similarities of different people scatter by `1 / sqrt(FREEDOM)` around 0. Faces lie around their person's
+//! direction such that two of them are `GENUINE` alike on average. Every face is in an image of its own. 32 degrees of freedom are about as bad
+//! as the default embedder on small faces of crowds (docs/ACCURACY.md).
+#![allow(clippy::unwrap_used)]
+
+use futures::{StreamExt, TryStreamExt, stream};
+use pipeline::Clusters;
+use queue::{Queue, Runner, RunnerConfig};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use store::Store;
+use store::clusters::ClusterScope;
+use store::faces::NewFace;
+use store::images::NewImage;
+use testing::TestDatabase;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+const DIMENSIONS: usize = 128;
+/// Faces in one transaction.
+const CHUNK: usize = 250;
+
+/// SplitMix64, and Gaussian numbers from it (Box and Muller).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn uniform(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+
+    fn direction(&mut self, freedom: usize) -> Vec<f32> {
+        let mut gauss =
+            || (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos();
+        let raw: Vec<f64> = (0..DIMENSIONS).map(|i| if i < freedom { gauss() } else { 0.0 }).collect();
+        unit(&raw)
+    }
+}
+
+fn unit(raw: &[f64]) -> Vec<f32> {
+    let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt();
+    raw.iter().map(|x| (x / length) as f32).collect()
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<f64> = std::env::args().skip(1).map(|text| text.parse().unwrap()).collect();
+    let [faces, people, freedom, genuine, threshold] = arguments[..] else {
+        panic!("usage: clustering FACES PEOPLE FREEDOM GENUINE THRESHOLD")
+    };
+    let (faces, people) = (faces as usize, people as usize);
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let collection = store.collection("default").await.unwrap().id;
+    let model = store.register_model("drawn", "drawn", DIMENSIONS as i32).await.unwrap();
+
+    let mut random = Random(1);
+    let centres: Vec<Vec<f32>> = (0..people).map(|_| random.direction(freedom as usize)).collect();
+    // Two faces c + s n with independent directions n have the mean cosine 1 / (1 + s²).
+    let scatter = (1.0 / genuine - 1.0).sqrt();
+    let mut person_of = HashMap::new();
+    let mut drawn = Vec::with_capacity(faces);
+    for index in 0..faces {
+        let person = (random.next() % people as u64) as usize;
+        let noise = random.direction(DIMENSIONS);
+        let raw: Vec<f64> = (centres[person].iter().zip(&noise))
+            .map(|(centre, noise)| f64::from(*centre) + scatter * f64::from(*noise))
+            .collect();
+        let id = Uuid::now_v7();
+        person_of.insert(id, person);
+        drawn.push((index as u64, face(id, unit(&raw), model.id)));
+    }
+    let started = Instant::now();
+    stream::iter(drawn.chunks(CHUNK).map(|chunk| insert(&store, collection, chunk)))
+        .buffer_unordered(4)
+        .try_collect::<Vec<()>>()
+        .await
+        .unwrap();
+    println!("{faces} faces of {people} people stored in {:.0} s", started.elapsed().as_secs_f64());
+
+    let queue = Queue::new(database.pool().clone(), queue::Config::default());
+    let scope = ClusterScope { collection_id: collection, model_id: model.id, any_quality: false };
+    let started = Instant::now();
+    let (run, _) = Clusters::new(store.clone(), queue.clone()).begin(&scope, threshold as f32).await.unwrap();
+    let handler = pipeline::jobs::cluster_handler(store.clone(), queue.clone());
+    let handlers = HashMap::from([(pipeline::jobs::CLUSTER_COLLECTION.to_owned(), handler)]);
+    let config = RunnerConfig {
+        concurrency: HashMap::new(),
+        poll: Duration::from_millis(100),
+        drain: Duration::from_secs(5),
+        worker: "example".into(),
+    };
+    let stop = CancellationToken::new();
+    let runner = Runner::start(queue, handlers, config, stop.clone());
+    let ended = loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = store.clustering(run.id).await.unwrap();
+        if now.finished_at.is_some() {
+            break now;
+        }
+        eprintln!("{} of {} after {:.0} s", now.looked, now.faces, started.elapsed().as_secs_f64());
+    };
+    println!("clustered in {:.0} s: {ended:?}", started.elapsed().as_secs_f64());
+    stop.cancel();
+    runner.stopped().await;
+    judge(&store, &person_of).await;
+}
+
+fn face(id: Uuid, embedding: Vec<f32>, model_id: i32) -> NewFace {
+    NewFace {
+        id,
+        bbox: [0.0; 4],
+        det_score: 1.0,
+        landmarks: [0.0; 10],
+        quality: None,
+        quality_overall: None,
+        quality_passed: Some(true),
+        embedding,
+        model_id,
+        chip_key: None,
+        crop_key: None,
+    }
+}
+
+async fn insert(store: &Store, collection: Uuid, chunk: &[(u64, NewFace)]) -> Result<(), store::StoreError> {
+    let mut tx = store.begin().await?;
+    for (number, face) in chunk {
+        let mut sha256 = [0; 32];
+        sha256[..8].copy_from_slice(&number.to_be_bytes());
+        let image = NewImage {
+            id: Uuid::now_v7(),
+            sha256,
+            phash: number.cast_signed(),
+            dhash: 0,
+            ahash: 0,
+            width: 1,
+            height: 1,
+            format: "png".into(),
+            bytes: 1,
+            rotation: 0,
+            thumbnail_key: None,
+        };
+        store.insert_image(tx.conn(), collection, &image).await?.unwrap();
+        store.insert_faces(tx.conn(), collection, image.id, std::slice::from_ref(face)).await?;
+    }
+    tx.commit().await
+}
+
+/// Pairwise and B-cubed precision and recall; a face without a subject is a cluster of its own.
+async fn judge(store: &Store, person_of: &HashMap<Uuid, usize>) {
+    let ids: Vec<Uuid> = person_of.keys().copied().collect();
+    let shown = store.shown_by(&ids).await.unwrap();
+    let mut both: HashMap<(Uuid, usize), f64> = HashMap::new();
+    let (mut clusters, mut people): (HashMap<Uuid, f64>, HashMap<usize, f64>) = Default::default();
+    for (face, person) in person_of {
+        let cluster = shown.get(face).map_or(*face, |shown| shown.subject_id);
+        *both.entry((cluster, *person)).or_default() += 1.0;
+        *clusters.entry(cluster).or_default() += 1.0;
+        *people.entry(*person).or_default() += 1.0;
+    }
+    let faces = person_of.len() as f64;
+    let pairs = |n: f64| n * (n - 1.0) / 2.0;
+    let right: f64 = both.values().map(|n| pairs(*n)).sum();
+    let precision = right / clusters.values().map(|n| pairs(*n)).sum::<f64>();
+    let recall = right / people.values().map(|n| pairs(*n)).sum::<f64>();
+    println!("pairwise: precision {precision:.4}, recall {recall:.4}");
+    let precision: f64 = both.iter().map(|((cluster, _), n)| n * n / clusters[cluster]).sum();
+    let recall: f64 = both.iter().map(|((_, person), n)| n * n / people[person]).sum();
+    let alone = clusters.values().filter(|n| **n == 1.0).count();
+    println!(
+        "B-cubed: precision {:.4}, recall {:.4}; {} clusters, {alone} faces alone",
+        precision / faces,
+        recall / faces,
+        clusters.len() - alone,
+    );
+}

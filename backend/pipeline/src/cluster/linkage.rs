@@ -1,0 +1,265 @@
+//! Agglomerative clustering with average linkage on the graph of neighbours.
+//!
+//! The two parties with the highest mean similarity of their faces are made one, again and again, until no two that are neighbours reach the
+//! threshold (UPGMA: Sokal and Michener 1958; on a sparse graph: Dhulipala et al., "Hierarchical Agglomerative Graph Clustering in Nearly-Linear
+//! Time", ICML 2021). Two people who are linked by one odd picture stay two: it is the mean over all pairs that counts, not the best pair, which is
+//! what makes single linkage chain. Embeddings have length 1, so the mean similarity of all pairs between two parties is the product of
+//! their mean embeddings, and a party is kept as one vector and a weight.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeSet, BinaryHeap, HashSet};
+use store::clusters::{Group, Party};
+use uuid::Uuid;
+
+/// Which parties are one person. `pairs` are the neighbours, by index; the answer is the same for the same input, whatever the order of the
+/// pairs.
+///
+/// Never one: two enrolled subjects; a subject and a face that somebody said it does not show; two faces of one image.
+pub(super) fn group(parties: &[Party], pairs: &[(usize, usize)], threshold: f32) -> Vec<Group> {
+    let mut graph = Graph::new(parties, threshold);
+    for &(a, b) in pairs {
+        graph.connect(a, b);
+    }
+    graph.merge_all();
+    let mut merged: Vec<&Cluster> = graph.clusters.iter().flatten().filter(|c| c.members.len() > 1).collect();
+    merged.sort_by_key(|cluster| cluster.members.first().copied());
+    merged.into_iter().map(|cluster| cluster.group(parties)).collect()
+}
+
+/// Parties that were made one.
+struct Cluster {
+    members: BTreeSet<usize>,
+    enrolled: bool,
+    mean: Vec<f32>,
+    weight: f32,
+    images: HashSet<Uuid>,
+    /// What it is made of, and what it must not be made of: faces and subjects.
+    ids: HashSet<Uuid>,
+    refused: HashSet<Uuid>,
+    neighbours: BTreeSet<usize>,
+}
+
+impl Cluster {
+    fn of(index: usize, party: &Party) -> Self {
+        Self {
+            members: BTreeSet::from([index]),
+            enrolled: party.enrolled,
+            mean: party.mean.clone(),
+            weight: party.weight as f32,
+            images: party.images.iter().copied().collect(),
+            ids: party.faces.iter().copied().chain(party.subject).collect(),
+            refused: party.refused.iter().copied().collect(),
+            neighbours: BTreeSet::new(),
+        }
+    }
+
+    fn may_join(&self, other: &Self) -> bool {
+        !(self.enrolled && other.enrolled)
+            && self.images.is_disjoint(&other.images)
+            && self.refused.is_disjoint(&other.ids)
+            && other.refused.is_disjoint(&self.ids)
+    }
+
+    /// Mean similarity of all pairs of a face here and a face there.
+    fn linkage(&self, other: &Self) -> f32 {
+        self.mean.iter().zip(&other.mean).map(|(a, b)| a * b).sum()
+    }
+
+    fn absorb(&mut self, other: Self) {
+        let weight = self.weight + other.weight;
+        for (own, others) in self.mean.iter_mut().zip(&other.mean) {
+            *own = (*own * self.weight + others * other.weight) / weight;
+        }
+        self.weight = weight;
+        self.enrolled |= other.enrolled;
+        self.members.extend(other.members);
+        self.images.extend(other.images);
+        self.ids.extend(other.ids);
+        self.refused.extend(other.refused);
+        self.neighbours.extend(other.neighbours);
+    }
+
+    /// The enrolled subject, or the oldest cluster, or somebody new.
+    fn group(&self, parties: &[Party]) -> Group {
+        let members = || self.members.iter().map(|&index| &parties[index]);
+        let subject = members()
+            .filter_map(|party| party.subject.map(|subject| (!party.enrolled, subject)))
+            .min()
+            .map(|(_, subject)| subject);
+        Group {
+            subject,
+            joined: members().filter_map(|party| party.subject).filter(|id| Some(*id) != subject).collect(),
+            faces: members()
+                .filter(|party| party.subject.is_none())
+                .flat_map(|party| party.faces.clone())
+                .collect(),
+        }
+    }
+}
+
+/// Two clusters that may become one. The higher linkage goes first, then the lower indices, so that ties are always broken alike.
+struct Candidate(f32, Reverse<usize>, Reverse<usize>);
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1)).then(self.2.cmp(&other.2))
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Candidate {}
+
+struct Graph {
+    /// A merged cluster gets a new index and leaves its parts empty, which makes candidates that name them void.
+    clusters: Vec<Option<Cluster>>,
+    candidates: BinaryHeap<Candidate>,
+    threshold: f32,
+}
+
+impl Graph {
+    fn new(parties: &[Party], threshold: f32) -> Self {
+        let clusters = parties.iter().enumerate().map(|(index, party)| Some(Cluster::of(index, party)));
+        Self { clusters: clusters.collect(), candidates: BinaryHeap::new(), threshold }
+    }
+
+    fn connect(&mut self, a: usize, b: usize) {
+        let (a, b) = (a.min(b), a.max(b));
+        let (Some(one), Some(other)) = (&self.clusters[a], &self.clusters[b]) else { return };
+        // What may not be one now may never be: what forbids it only grows.
+        if a == b || !one.may_join(other) {
+            return;
+        }
+        let linkage = one.linkage(other);
+        for (from, to) in [(a, b), (b, a)] {
+            if let Some(cluster) = &mut self.clusters[from] {
+                cluster.neighbours.insert(to);
+            }
+        }
+        if linkage >= self.threshold {
+            self.candidates.push(Candidate(linkage, Reverse(a), Reverse(b)));
+        }
+    }
+
+    fn merge_all(&mut self) {
+        while let Some(Candidate(_, Reverse(a), Reverse(b))) = self.candidates.pop() {
+            if self.clusters[a].is_none() || self.clusters[b].is_none() {
+                continue;
+            }
+            let (Some(mut merged), Some(other)) = (self.clusters[a].take(), self.clusters[b].take()) else {
+                continue;
+            };
+            merged.absorb(other);
+            let neighbours = std::mem::take(&mut merged.neighbours);
+            let index = self.clusters.len();
+            self.clusters.push(Some(merged));
+            for neighbour in neighbours.into_iter().filter(|&n| n != a && n != b) {
+                if let Some(cluster) = &mut self.clusters[neighbour] {
+                    cluster.neighbours.remove(&a);
+                    cluster.neighbours.remove(&b);
+                }
+                self.connect(neighbour, index);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A face in an image of its own; directions are given as an angle in degrees.
+    fn face(id: u128, degrees: f32) -> Party {
+        let (sin, cos) = degrees.to_radians().sin_cos();
+        Party {
+            subject: None,
+            enrolled: false,
+            faces: vec![Uuid::from_u128(id)],
+            mean: vec![cos, sin],
+            weight: 1,
+            images: vec![Uuid::from_u128(1_000 + id)],
+            refused: Vec::new(),
+        }
+    }
+
+    fn subject(id: u128, enrolled: bool, degrees: f32) -> Party {
+        Party { subject: Some(Uuid::from_u128(id)), enrolled, ..face(id + 500, degrees) }
+    }
+
+    fn all_pairs(parties: &[Party]) -> Vec<(usize, usize)> {
+        (0..parties.len()).flat_map(|a| (a + 1..parties.len()).map(move |b| (a, b))).collect()
+    }
+
+    fn ids(numbers: &[u128]) -> Vec<Uuid> {
+        numbers.iter().map(|&number| Uuid::from_u128(number)).collect()
+    }
+
+    fn at(parties: &[Party], threshold: f32) -> Vec<Group> {
+        group(parties, &all_pairs(parties), threshold)
+    }
+
+    #[test]
+    fn one_odd_picture_between_two_people_does_not_make_them_one() {
+        // 0, 10 and 20 degrees; 80, 90 and 100; and one at 50. Neighbours in the chain are at most 30 degrees apart.
+        let parties: Vec<Party> =
+            [0.0, 10.0, 20.0, 50.0, 80.0, 90.0, 100.0].iter().zip(1..).map(|(&d, id)| face(id, d)).collect();
+        let groups = at(&parties, 30.0_f32.to_radians().cos() - 1e-3);
+        let faces: Vec<usize> = groups.iter().map(|group| group.faces.len()).collect();
+        assert_eq!(groups.len(), 2, "{groups:?}");
+        assert!(faces.iter().all(|&n| n == 3), "{groups:?}");
+    }
+
+    #[test]
+    fn the_order_of_pairs_does_not_matter() {
+        let parties: Vec<Party> = (0..40).map(|i| face(i + 1, (i * i * 37 % 360) as f32)).collect();
+        let mut pairs = all_pairs(&parties);
+        let forward = group(&parties, &pairs, 0.9);
+        pairs.reverse();
+        assert_eq!(group(&parties, &pairs, 0.9), forward);
+        assert!(forward.len() > 3);
+    }
+
+    #[test]
+    fn an_enrolled_subject_attracts_clusters_and_faces_and_stays_itself() {
+        let parties = [subject(9, true, 0.0), subject(2, false, 5.0), face(1, 8.0)];
+        let groups = at(&parties, 0.9);
+        let wanted = Group { subject: Some(Uuid::from_u128(9)), joined: ids(&[2]), faces: ids(&[1]) };
+        assert_eq!(groups, [wanted]);
+        assert_eq!(at(&[subject(9, true, 0.0), subject(8, true, 1.0)], 0.9), []);
+        let oldest = at(&[subject(4, false, 0.0), subject(3, false, 1.0)], 0.9);
+        assert_eq!(oldest[0], Group { subject: Some(Uuid::from_u128(3)), joined: ids(&[4]), faces: vec![] });
+    }
+
+    #[test]
+    fn two_faces_of_one_image_are_two_people() {
+        let mut twins = [face(1, 0.0), face(2, 1.0), face(3, 2.0)];
+        twins[1].images = twins[0].images.clone();
+        let groups = at(&twins, 0.9);
+        assert_eq!(groups.len(), 1, "{groups:?}");
+        assert_eq!(groups[0].faces, ids(&[2, 3]), "the nearer pair");
+    }
+
+    #[test]
+    fn what_somebody_refused_is_not_put_together_not_even_through_others() {
+        let mut person = subject(9, true, 0.0);
+        person.refused = ids(&[1]);
+        let groups = at(&[person, face(1, 4.0), face(2, 5.0)], 0.9);
+        assert_eq!(groups, [Group { subject: None, joined: vec![], faces: ids(&[1, 2]) }]);
+    }
+
+    #[test]
+    fn parties_that_are_no_neighbours_are_never_compared() {
+        let parties = [face(1, 0.0), face(2, 0.0)];
+        assert_eq!(group(&parties, &[], 0.9), []);
+    }
+}

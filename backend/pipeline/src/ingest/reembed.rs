@@ -1,0 +1,114 @@
+//! Embeddings anew, from the stored chips, for the model in force.
+
+use super::{Ingest, IngestError, Inner, OVERLOAD_RETRIES, OVERLOAD_WAIT};
+use crate::AnalyzeError;
+use futures::StreamExt;
+use inference::{Embedding, Lane, RunError};
+use std::sync::Arc;
+use store::StoreError;
+use store::models::EmbeddingModel;
+use store::reembedding::Outdated;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Faces whose embeddings are replaced in one transaction, and so the most that a kill makes compute twice.
+const BATCH: i64 = 256;
+/// Chips in work at once: enough to fill a batch of the embedder.
+const IN_FLIGHT: usize = 32;
+
+/// A face that keeps its embedding of another model.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Left {
+    /// The face.
+    pub face_id: Uuid,
+    /// The model of its embedding.
+    pub model: String,
+    /// `no_chip`: none was stored; `chip_missing`: the blob store does not have it; `chip_unreadable`; `no_embedding`: the model has nothing to
+    /// say about it.
+    pub reason: &'static str,
+}
+
+/// What became of a collection's faces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Reembedded {
+    /// Faces with an embedding of the model in force that had another.
+    pub done: u64,
+    /// Faces that could not be.
+    pub left: Vec<Left>,
+}
+
+impl Ingest {
+    /// Computes the embeddings of those faces of the collection anew that are of another model. Every batch is one transaction, and what is done is
+    /// not done again: it may be stopped or killed at any time and started again. `progress` hears of every batch.
+    ///
+    /// # Errors
+    /// Those of the store and of the engine; what was done until then stays.
+    pub async fn reembed(
+        &self,
+        collection: Uuid,
+        stop: &CancellationToken,
+        mut progress: impl FnMut(&Reembedded),
+    ) -> Result<Reembedded, IngestError> {
+        let Inner { store, model_id, .. } = &*self.inner;
+        let model = store.model(*model_id).await?;
+        let mut all = Reembedded::default();
+        let mut after = Uuid::nil();
+        while !stop.is_cancelled() {
+            let batch = store.outdated(collection, model.id, after, BATCH).await?;
+            let Some(last) = batch.last() else { break };
+            after = last.id;
+            self.reembed_batch(&model, batch, &mut all).await?;
+            progress(&all);
+        }
+        Ok(all)
+    }
+
+    async fn reembed_batch(
+        &self,
+        model: &EmbeddingModel,
+        batch: Vec<Outdated>,
+        all: &mut Reembedded,
+    ) -> Result<(), IngestError> {
+        let mut work = futures::stream::iter(batch)
+            .map(|face| async move { (self.embed_chip(&face).await, face) })
+            .buffered(IN_FLIGHT);
+        let mut embeddings = Vec::new();
+        while let Some((embedded, face)) = work.next().await {
+            match embedded? {
+                Ok(embedding) => embeddings.push((face.id, embedding.as_slice().to_vec())),
+                Err(reason) => all.left.push(Left { face_id: face.id, model: face.model, reason }),
+            }
+        }
+        all.done += self.inner.store.replace_embeddings(model, &embeddings).await?;
+        Ok(())
+    }
+
+    /// The inner error is this face's; the outer one is everybody's.
+    async fn embed_chip(&self, face: &Outdated) -> Result<Result<Embedding, &'static str>, IngestError> {
+        let Inner { analyzer, blobs, .. } = &*self.inner;
+        let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };
+        let bytes = match blobs.get(key).await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(Err("chip_missing")),
+            Err(StoreError::Invalid(_)) => return Ok(Err("no_chip")),
+            Err(error) => return Err(error.into()),
+        };
+        let chip = match analyzer.decode(bytes).await {
+            Ok(picture) => picture.frame,
+            Err(AnalyzeError::Decode(_) | AnalyzeError::Panicked) => return Ok(Err("chip_unreadable")),
+            Err(error) => return Err(error.into()),
+        };
+        let mut retries = 0;
+        loop {
+            match analyzer.engine().embed(Arc::clone(&chip), Lane::Background).await {
+                Ok(timed) => return Ok(Ok(timed.output)),
+                Err(error) if error.is_empty_output() => return Ok(Err("no_embedding")),
+                Err(RunError::Overloaded { retry_after, .. }) if retries < OVERLOAD_RETRIES => {
+                    retries += 1;
+                    tokio::time::sleep(retry_after.min(OVERLOAD_WAIT)).await;
+                }
+                Err(error) => return Err(AnalyzeError::from(error).into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `cluster_collection`: a run of the clustering, step by step.
+
+use super::payload::{self, ClusterJob};
+use crate::cluster::{ClusterError, Step, scope_of, step};
+use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
+use store::{Store, StoreError};
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// The handler.
+pub(super) struct ClusterCollection {
+    store: Store,
+    queue: Queue,
+}
+
+#[async_trait::async_trait]
+impl Handler for ClusterCollection {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        let payload: ClusterJob = match payload::read(&job.payload) {
+            Ok(payload) => payload,
+            Err(error) => return Outcome::Discard(error),
+        };
+        let error = match self.cluster(payload.clustering_id, job.claim, &cancel).await {
+            Ok(outcome) => return outcome,
+            Err(ClusterError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
+            // Deleted with its collection: there is nothing to do.
+            Err(ClusterError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
+            Err(error) => error.to_string(),
+        };
+        if job.attempt < job.max_attempts {
+            return Outcome::Retry(error, None);
+        }
+        match self.give_up(payload.clustering_id, &error).await {
+            Ok(()) => Outcome::Discard(error),
+            Err(also) => Outcome::Discard(format!("{error}; and that could not be noted: {also}")),
+        }
+    }
+}
+
+impl ClusterCollection {
+    pub(super) fn new(store: Store, queue: Queue) -> Self {
+        Self { store, queue }
+    }
+
+    async fn cluster(
+        &self,
+        id: Uuid,
+        claim: Claim,
+        cancel: &CancellationToken,
+    ) -> Result<Outcome, ClusterError> {
+        let run = self.store.clustering(id).await?;
+        let left = self.store.count_unclustered(&scope_of(&run)).await?;
+        if !self.store.resume_clustering(id, left).await? {
+            return Ok(Outcome::Done);
+        }
+        let mut after = Uuid::nil();
+        loop {
+            if cancel.is_cancelled() {
+                // Each step is whole: the next claim goes on with the faces that are left.
+                return Ok(Outcome::Snooze(OffsetDateTime::now_utc()));
+            }
+            match step(&self.store, &run, after).await? {
+                Step::Done(last) => after = last,
+                Step::Over => return Ok(Outcome::Done),
+                Step::NoneLeft => break,
+            }
+        }
+        let mut tx = self.store.begin().await?;
+        self.queue.complete(tx.conn(), claim).await?;
+        self.store.end_clustering(tx.conn(), id, None).await?;
+        tx.commit().await?;
+        tracing::info!(collection = %run.collection_id, clustering = %id, "faces clustered");
+        Ok(Outcome::Settled)
+    }
+
+    async fn give_up(&self, id: Uuid, error: &str) -> Result<(), StoreError> {
+        let mut tx = self.store.begin().await?;
+        self.store.end_clustering(tx.conn(), id, Some(error)).await?;
+        tx.commit().await
+    }
+}

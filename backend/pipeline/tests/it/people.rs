@@ -1,0 +1,178 @@
+//! Clustering and embeddings anew, on real photographs.
+
+use crate::support::{World, photograph, wait_for};
+use pipeline::{AnalyzeOptions, Clusters, Dedupe, Scan};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use store::clusters::ClusterScope;
+use store::subjects::SubjectFilter;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Photographs of one face each, and who it is; no two are versions of one picture.
+const KNOWN: &[(&str, &str)] = &[
+    ("alex-lacamoire.png", "alex"),
+    ("alex2.jpg", "alex"),
+    ("alex_lacamoire1.jpg", "alex"),
+    ("biden.jpg", "biden"),
+    ("biden2.jpg", "biden"),
+    ("obama.jpg", "obama"),
+    ("obama1.jpg", "obama"),
+    ("obama2.jpg", "obama"),
+    ("obama3.jpg", "obama"),
+    ("Rob_Lowe_0001.jpg", "rob"),
+    ("Rob_Lowe_0002.jpg", "rob"),
+    ("Nathalie_Baye_0002.jpg", "nathalie"),
+    ("lin-manuel-miranda.png", "lin"),
+];
+
+/// Stores the photographs; the best face of each, by file.
+async fn store_all(world: &World, files: &[&'static str]) -> HashMap<&'static str, Uuid> {
+    let folder = tempfile::tempdir().unwrap();
+    let options = AnalyzeOptions::default();
+    let scan = Scan::begin(world.ingest.clone(), "default", &[], Dedupe::Exact, options).await.unwrap();
+    let mut best = HashMap::new();
+    for file in files {
+        let path = folder.path().join(file);
+        std::fs::write(&path, photograph(file)).unwrap();
+        let row = scan.add(&[&path]).await.unwrap().remove(0);
+        let stored = scan.ingest(row.id, std::fs::read(&path).unwrap().into()).await.unwrap();
+        let (pipeline::Ingested::Stored { image, .. } | pipeline::Ingested::Duplicate { image, .. }) = stored;
+        let faces = world.faces().await;
+        let of_image = faces.iter().filter(|face| face.image_id == image);
+        best.insert(*file, of_image.max_by(|a, b| a.det_score.total_cmp(&b.det_score)).unwrap().id);
+    }
+    scan.finish(false).await.unwrap();
+    best
+}
+
+async fn cluster(world: &World, threshold: f32) -> store::clusterings::Clustering {
+    let collection = world.store.collection("default").await.unwrap().id;
+    let model_id = world.ingest.model_id();
+    let scope = ClusterScope { collection_id: collection, model_id, any_quality: true };
+    let clusters = Clusters::new(world.store.clone(), world.queue.clone());
+    let (run, new) = clusters.begin(&scope, threshold).await.unwrap();
+    assert!(new);
+    let worker = world.worker("clustering");
+    let ended = wait_for(async || {
+        let now = world.store.clustering(run.id).await.unwrap();
+        now.finished_at.is_some().then_some(now)
+    });
+    let ended = ended.await.expect("the clustering ends");
+    worker.stop().await;
+    assert_eq!(ended.state, "completed", "{:?}", ended.error);
+    ended
+}
+
+/// B-cubed precision and recall (Bagga and Baldwin 1998) of the known faces; a face without subject is a cluster of its own.
+async fn b_cubed(world: &World, faces: &HashMap<&'static str, Uuid>) -> (f64, f64) {
+    let ids: Vec<Uuid> = faces.values().copied().collect();
+    let shown = world.store.shown_by(&ids).await.unwrap();
+    let known: Vec<(Uuid, &str)> = (KNOWN.iter().filter(|(file, _)| faces.contains_key(file)))
+        .map(|(file, person)| {
+            let face = faces[file];
+            (shown.get(&face).map_or(face, |shown| shown.subject_id), *person)
+        })
+        .collect();
+    let (mut precision, mut recall) = (0.0, 0.0);
+    for (cluster, person) in &known {
+        let in_cluster = known.iter().filter(|(other, _)| other == cluster).count();
+        let of_person = known.iter().filter(|(_, other)| other == person).count();
+        let both = known.iter().filter(|(c, p)| c == cluster && p == person).count();
+        precision += both as f64 / in_cluster as f64;
+        recall += both as f64 / of_person as f64;
+    }
+    (precision / known.len() as f64, recall / known.len() as f64)
+}
+
+#[tokio::test]
+async fn photographs_of_one_person_become_one_cluster() {
+    let Some(world) = World::new().await else { return };
+    let embedder = world.ingest.analyzer().engine().embedder();
+    let threshold = pipeline::cluster::default_threshold(embedder.match_threshold);
+    let files: Vec<&str> = KNOWN.iter().map(|(file, _)| *file).collect();
+    let crowd = ["group_24.jpg", "group_1.jpg"];
+    // First half of the photographs and a group; then the rest, which must find the clusters that are there.
+    let mut faces = store_all(&world, &files[..7]).await;
+    store_all(&world, &crowd[..1]).await;
+    let first = cluster(&world, threshold).await;
+    assert_eq!((first.looked, first.faces), (world.faces().await.len() as i64, first.looked));
+    let before = subjects(&world).await;
+    faces.extend(store_all(&world, &files[7..]).await);
+    store_all(&world, &crowd[1..]).await;
+    let second = cluster(&world, threshold).await;
+    assert_eq!(first.looked + second.looked, world.faces().await.len() as i64, "only new ones");
+    let (precision, recall) = b_cubed(&world, &faces).await;
+    println!("B-cubed at {threshold}: precision {precision:.3}, recall {recall:.3}; {first:?} {second:?}");
+    assert_eq!(precision, 1.0);
+    assert!(recall >= 0.95, "{recall}");
+    // A later run adds to what is there and takes nothing away.
+    let after = subjects(&world).await;
+    for (subject, members) in before {
+        let now = after.values().find(|now| members.is_subset(now));
+        assert!(now.is_some(), "{subject} was taken apart");
+    }
+    // Nobody is in one photograph twice.
+    for members in after.values() {
+        let images: Vec<Uuid> = (world.faces().await.iter().filter(|face| members.contains(&face.id)))
+            .map(|face| face.image_id)
+            .collect();
+        assert_eq!(images.iter().collect::<BTreeSet<_>>().len(), images.len());
+    }
+}
+
+async fn subjects(world: &World) -> BTreeMap<Uuid, BTreeSet<Uuid>> {
+    let collection_id = world.store.collection("default").await.unwrap().id;
+    let filter = SubjectFilter { collection_id, name: None, external_id: None, origin: None };
+    let mut all = BTreeMap::new();
+    for subject in world.store.subjects(&filter, None, 1_000).await.unwrap() {
+        let faces = world.store.faces_of_subject(collection_id, subject.id, None, 1_000).await.unwrap();
+        all.insert(subject.id, faces.into_iter().map(|face| face.id).collect());
+    }
+    all
+}
+
+#[tokio::test]
+async fn faces_of_another_model_get_their_embedding_from_the_chip() {
+    let Some(world) = World::new().await else { return };
+    let faces = store_all(&world, &["obama.jpg", "biden.jpg", "group_24.jpg"]).await;
+    let count = world.faces().await.len() as i64;
+    let collection = world.store.collection("default").await.unwrap().id;
+    let mut wanted = HashMap::new();
+    for face in world.faces().await {
+        wanted.insert(face.id, world.store.embedding(face.id).await.unwrap().1);
+    }
+    // As if another model had been in force: other embeddings, of another length.
+    world
+        .execute("insert into embedding_models (identity, name, dimensions) values ('other', 'other', 3)")
+        .await;
+    world
+        .execute("update faces set embedding = '[1,0,0]', model_id = (select id from embedding_models where name = 'other')")
+        .await;
+    // One face lost its chip, another never had one.
+    let (lost, never) = (faces["biden.jpg"], faces["group_24.jpg"]);
+    let chip = world.store.face(lost).await.unwrap().chip_key.unwrap();
+    world.blobs.delete(&[chip]).await.unwrap();
+    world.execute("update faces set chip_key = null where id in (select f.id from faces f join images i on i.id = f.image_id where i.face_count > 5 order by f.det_score desc limit 1)").await;
+
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let nothing = world.ingest.reembed(collection, &stop, |_| ()).await.unwrap();
+    assert_eq!((nothing.done, nothing.left.len()), (0, 0));
+    let go = CancellationToken::new();
+    let done = world.ingest.reembed(collection, &go, |_| ()).await.unwrap();
+    assert_eq!((done.done as i64, done.left.len()), (count - 2, 2));
+    let reasons: BTreeMap<Uuid, &str> = done.left.iter().map(|left| (left.face_id, left.reason)).collect();
+    assert_eq!(reasons, BTreeMap::from([(lost, "chip_missing"), (never, "no_chip")]));
+    for (face, embedding) in wanted {
+        let (model, now) = world.store.embedding(face).await.unwrap();
+        if reasons.contains_key(&face) {
+            assert_eq!(now.len(), 3, "no face is lost, and none is changed without a chip");
+            continue;
+        }
+        assert_eq!(model, world.ingest.model_id());
+        let cosine: f32 = embedding.iter().zip(&now).map(|(a, b)| a * b).sum();
+        assert!(cosine > 0.999, "{cosine}");
+    }
+    let again = world.ingest.reembed(collection, &go, |_| ()).await.unwrap();
+    assert_eq!((again.done, again.left.len()), (0, 2), "what is done is not done again");
+}

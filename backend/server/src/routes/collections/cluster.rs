@@ -1,0 +1,140 @@
+//! `POST` and `GET /collections/{id}/cluster`
+use super::view::find;
+use crate::auth::Caller;
+use crate::extract::values::Cosine;
+use crate::extract::{Json as JsonBody, NameOrId};
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use pipeline::Clusters;
+use pipeline::cluster::default_threshold;
+use serde::{Deserialize, Serialize};
+use store::clusterings::Clustering;
+use store::clusters::ClusterScope;
+use store::collections::Collection;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// How faces are clustered.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClusterBody {
+    /// Least mean similarity of the faces of two clusters that become one; the default is 0.12 above the collection's threshold for matches, else the embedding
+    /// model's. Higher values split people, lower ones mix them.
+    #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.52)]
+    threshold: Option<Cosine>,
+    /// Also cluster faces that failed their quality profile; poor faces are taken for each other.
+    any_quality: Option<bool>,
+}
+
+/// A run of the clustering.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ClusteringView {
+    /// Its id.
+    id: Uuid,
+    /// The collection.
+    collection: String,
+    /// `queued`, `running`, `completed`, `failed`.
+    #[schema(example = "running")]
+    state: String,
+    /// Least mean similarity of the faces of two clusters that become one.
+    threshold: f32,
+    /// Whether faces that failed their quality profile take part.
+    any_quality: bool,
+    /// New faces when it began.
+    faces: i64,
+    /// How many of them have been looked at.
+    looked: i64,
+    /// Faces that were given a subject.
+    assigned: i64,
+    /// Clusters made.
+    made: i64,
+    /// Clusters that became part of another subject.
+    joined: i64,
+    /// Why it failed.
+    error: Option<String>,
+    /// When it was asked for.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// When it ended.
+    #[serde(with = "time::serde::rfc3339::option")]
+    finished_at: Option<OffsetDateTime>,
+}
+
+impl ClusteringView {
+    fn of(run: Clustering, collection: &Collection) -> Self {
+        Self {
+            id: run.id,
+            collection: collection.name.clone(),
+            state: run.state,
+            threshold: run.threshold,
+            any_quality: run.any_quality,
+            faces: run.faces,
+            looked: run.looked,
+            assigned: run.assigned,
+            made: run.made,
+            joined: run.joined,
+            error: run.error,
+            created_at: run.created_at,
+            finished_at: run.finished_at,
+        }
+    }
+}
+
+/// Find out which faces of a collection are one person.
+///
+/// It runs in the background; follow it with `GET /collections/{id}/cluster`. Only faces that no run has looked at are: they join the subjects that are there, or
+/// become new ones of origin `cluster`, listed by `GET /subjects?origin=cluster`. What people said is never undone: enrolled subjects are never made one, faces
+/// never taken away. While a run is under way, that run is answered.
+#[utoipa::path(
+    post, path = "/collections/{id}/cluster", operation_id = "cluster_collection", tag = "collections",
+    params(("id" = String, Path, description = "The collection's name or id")),
+    request_body = ClusterBody,
+    responses(
+        (status = 202, description = "The run that is under way", body = ClusteringView),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn cluster_collection(
+    State(state): State<AppState>,
+    caller: Caller,
+    which: NameOrId,
+    JsonBody(body): JsonBody<ClusterBody>,
+) -> Result<(StatusCode, Json<ClusteringView>), ApiError> {
+    let collection = find(&caller, which).await?;
+    let threshold = body.threshold.map_or_else(
+        || default_threshold(collection.match_threshold.unwrap_or_else(|| state.match_threshold())),
+        Cosine::get,
+    );
+    let scope = ClusterScope {
+        collection_id: collection.id,
+        model_id: state.services.ingest.model_id(),
+        any_quality: body.any_quality.unwrap_or(false),
+    };
+    let clusters = Clusters::new(caller.store().clone(), state.services.queue.clone());
+    let (run, _) = clusters.begin(&scope, threshold).await?;
+    Ok((StatusCode::ACCEPTED, Json(ClusteringView::of(run, &collection))))
+}
+
+/// The latest clustering of a collection, and how far it is.
+#[utoipa::path(
+    get, path = "/collections/{id}/cluster", operation_id = "get_clustering", tag = "collections",
+    params(("id" = String, Path, description = "The collection's name or id")),
+    responses(
+        (status = 200, description = "The latest run", body = ClusteringView),
+        (status = 404, description = "No such collection, or it was never clustered", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_clustering(
+    caller: Caller,
+    which: NameOrId,
+) -> Result<Json<ClusteringView>, ApiError> {
+    let collection = find(&caller, which).await?;
+    let run = caller.store().latest_clustering(collection.id).await?;
+    let run = run.ok_or_else(|| ApiError::not_found("clustering of the collection", &collection.name))?;
+    Ok(Json(ClusteringView::of(run, &collection)))
+}

@@ -1,0 +1,61 @@
+//! `POST /subjects`
+use super::view::{SubjectView, checked, checked_metadata};
+use crate::auth::Caller;
+use crate::extract::Json as JsonBody;
+use crate::{ApiError, Problem};
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use store::subjects::NewSubject;
+use utoipa::ToSchema;
+
+/// A person to enrol.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "Ada Lovelace", "external_id": "crm-1815", "metadata": {"team": "engines"}}))]
+pub(super) struct CreateSubject {
+    /// For people, 1 to 200 characters.
+    name: Option<String>,
+    /// Your own key for the person, 1 to 200 characters, unique in the collection.
+    external_id: Option<String>,
+    /// An object of yours, at most 16 KiB.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Value>,
+    /// The collection; the default is the key's own, else `default`.
+    collection: Option<String>,
+}
+
+/// Make a subject: a person whom faces can show.
+///
+/// It has no faces yet; `POST /subjects/{id}/faces` enrols them.
+#[utoipa::path(
+    post, path = "/subjects", operation_id = "create_subject", tag = "subjects",
+    request_body = CreateSubject,
+    responses(
+        (status = 201, description = "It is there; `Location` names it", body = SubjectView, headers(("location" = String, description = "Its path"))),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The external id is taken", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn create_subject(
+    caller: Caller,
+    JsonBody(body): JsonBody<CreateSubject>,
+) -> Result<Response, ApiError> {
+    let new = NewSubject {
+        name: checked("name", body.name)?,
+        external_id: checked("external_id", body.external_id)?,
+        metadata: checked_metadata(body.metadata.unwrap_or_else(|| Map::new().into()))?,
+    };
+    let collection = caller.collection(body.collection.as_deref()).await?;
+    let store = caller.store();
+    let mut tx = store.begin().await?;
+    let id = store.insert_subject(tx.conn(), collection.id, &new).await?;
+    tx.commit().await?;
+    let location = HeaderValue::from_str(&format!("/subjects/{id}")).map_err(ApiError::internal)?;
+    let view = SubjectView::from(store.subject(id).await?);
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
+}

@@ -1,0 +1,45 @@
+//! `DELETE /subjects/{id}`
+use super::faces::{Enrolled, WhatGoes};
+use crate::auth::Caller;
+use crate::extract::{Id, Query};
+use crate::routes::images::drop_blobs;
+use crate::{ApiError, AppState, Problem};
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde_json::json;
+use store::audit::Action;
+
+/// Delete a subject.
+///
+/// Faces that were found elsewhere stay, without a subject. Images that were only ever sent in to enrol somebody, and show nobody else who is enrolled, go
+/// with it, unless `enrolled_images=keep`.
+#[utoipa::path(
+    delete, path = "/subjects/{id}", operation_id = "delete_subject", tag = "subjects",
+    params(("id" = Uuid, Path, description = "The subject"), WhatGoes),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "No such subject", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn delete_subject(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<WhatGoes>,
+) -> Result<StatusCode, ApiError> {
+    let store = caller.store();
+    let subject = store.subject(id).await?;
+    let mut tx = store.begin().await?;
+    store.hold_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+    let images = store.images_of_subject(tx.conn(), id).await?;
+    store.delete_subject(tx.conn(), id).await?;
+    let blobs = match params.enrolled_images.unwrap_or_default() {
+        Enrolled::Delete => store.drop_enrolled(tx.conn(), &images).await?,
+        Enrolled::Keep => Vec::new(),
+    };
+    let detail = json!({"subject_id": id, "faces": subject.face_count});
+    caller.audit(&mut tx, Action::DeleteSubject, subject.collection_id, detail).await?;
+    tx.commit().await?;
+    drop_blobs(&state, blobs).await;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,157 @@
+//! `POST /subjects/{id}/faces`
+use super::super::view::SubjectView;
+use super::input::{EnrolBody, EnrolParams, Input, analysis};
+use crate::auth::Caller;
+use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
+use crate::extract::values::Bounded;
+use crate::extract::{Id, Query};
+use crate::routes::dto::Binary;
+use crate::{ApiError, AppState, Code, Problem};
+use axum::Json;
+use axum::extract::{Request, State};
+use pipeline::ingest::{EnrolError, Enrolment, lacks};
+use serde::Serialize;
+use store::subjects::Subject;
+use utoipa::ToSchema;
+use uuid::Uuid;
+use vision::{Profile, QualityReport};
+
+/// A face that shows the subject from now on.
+#[derive(Serialize, ToSchema)]
+struct EnrolledFace {
+    /// The stored face.
+    face_id: Uuid,
+    /// Its image.
+    image_id: Uuid,
+    /// Demands of the profile that it does not meet; empty unless it was forced.
+    unmet: Vec<String>,
+}
+
+/// What was enrolled.
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct EnrolAnswer {
+    faces: Vec<EnrolledFace>,
+    /// The subject as it is now.
+    subject: SubjectView,
+}
+
+/// Enrol faces of a subject.
+///
+/// From a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`): its best face, or `face_index`. The picture is stored like any other,
+/// with a source of the kind `enrolment`; a file that the collection has already is not stored twice. Or from stored faces, by `face_ids`.
+#[utoipa::path(
+    post, path = "/subjects/{id}/faces", operation_id = "enrol_subject_faces", tag = "subjects",
+    params(("id" = Uuid, Path, description = "The subject"), EnrolParams),
+    request_body(content(
+        (ImageForm = "multipart/form-data"), (EnrolBody = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
+    )),
+    responses(
+        (status = 200, description = "The faces show the subject", body = EnrolAnswer),
+        (status = 404, description = "No such subject or face", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "A face shows another subject, and `move` is not set", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "No face in the picture, a face of too low quality (`errors` has the reasons), or a wrong field", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(in super::super) async fn enrol_faces(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<EnrolParams>,
+    request: Request,
+) -> Result<Json<EnrolAnswer>, ApiError> {
+    // Before anything is read: nothing is analysed for a subject that is not there.
+    let subject = caller.store().subject(id).await?;
+    let (input, params) = match Carrier::of(request.headers())? {
+        Carrier::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
+        Carrier::Raw => (Input::Image(raw(request, &state).await?, None), params),
+        Carrier::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
+    };
+    let faces = match input {
+        Input::Image(bytes, url) => vec![picture(&state, &caller, &subject, bytes, url, &params).await?],
+        Input::Faces(faces) => stored(&caller, &subject, &faces, &params).await?,
+    };
+    Ok(Json(EnrolAnswer { faces, subject: caller.store().subject(id).await?.into() }))
+}
+
+async fn picture(
+    state: &AppState,
+    caller: &Caller,
+    subject: &Subject,
+    bytes: bytes::Bytes,
+    url: Option<String>,
+    params: &EnrolParams,
+) -> Result<EnrolledFace, ApiError> {
+    let collection = caller.store().collection_by_id(subject.collection_id).await?;
+    let own = pipeline::profile_of(&collection);
+    let enrolment = Enrolment {
+        bytes,
+        url,
+        collection: subject.collection_id,
+        subject: subject.id,
+        face_index: params.face_index.map_or(0, Bounded::index),
+        aligned: params.aligned.unwrap_or(false),
+        options: analysis(params, own),
+        demands: demands(params),
+        force: params.force.unwrap_or(false),
+        moved: params.r#move.unwrap_or(false),
+    };
+    let permit = state.admit(1)?;
+    let enrolled = state.services.ingest.enrol(&state.analyzer(), enrolment).await;
+    drop(permit);
+    let enrolled = enrolled.map_err(|error| match error {
+        EnrolError::Quality(unmet) => low_quality("image", demands(params), unmet),
+        error => error.into(),
+    })?;
+    Ok(EnrolledFace { face_id: enrolled.face, image_id: enrolled.image, unmet: enrolled.reasons })
+}
+
+async fn stored(
+    caller: &Caller,
+    subject: &Subject,
+    faces: &[Uuid],
+    params: &EnrolParams,
+) -> Result<Vec<EnrolledFace>, ApiError> {
+    let store = caller.store();
+    let mut enrolled = Vec::with_capacity(faces.len());
+    for &face_id in faces {
+        let face = store.face(face_id).await?;
+        if face.collection_id != subject.collection_id {
+            return Err(ApiError::not_found("face", face_id).field("face_ids"));
+        }
+        let quality: Option<QualityReport> =
+            face.quality.and_then(|stored| serde_json::from_value(stored).ok());
+        let unmet = lacks(quality.as_ref(), demands(params), false);
+        if !unmet.is_empty() && !params.force.unwrap_or(false) {
+            return Err(low_quality("face_ids", demands(params), unmet).value(face_id.to_string()));
+        }
+        enrolled.push(EnrolledFace { face_id, image_id: face.image_id, unmet });
+    }
+    let mut tx = store.begin().await?;
+    store.hold_subjects(tx.conn(), subject.collection_id, &[subject.id]).await?;
+    let moved = params.r#move.unwrap_or(false);
+    store.enrol_faces(tx.conn(), subject.collection_id, subject.id, faces, moved).await?;
+    tx.commit().await?;
+    Ok(enrolled)
+}
+
+fn demands(params: &EnrolParams) -> Profile {
+    params.quality_profile.unwrap_or(Profile::Strict)
+}
+
+fn low_quality(field: &str, demands: Profile, unmet: Vec<String>) -> ApiError {
+    let name = serde_json::to_value(demands).ok().and_then(|value| value.as_str().map(str::to_owned));
+    let name = name.unwrap_or_default();
+    ApiError::new(
+        Code::LowQuality,
+        format!("the face does not meet the profile {name}: {}", unmet.join(", ")),
+    )
+    .field(field)
+    .allowed([
+        format!("a face that meets the profile {name}"),
+        "another quality_profile".into(),
+        "force=true".into(),
+    ])
+    .errors(unmet)
+}

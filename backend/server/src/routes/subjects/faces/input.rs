@@ -1,0 +1,133 @@
+//! What is enrolled: a picture, or faces that are stored already.
+use crate::extract::image::{ImageSource, SourceFields, resolve};
+use crate::extract::values::{Bounded, Fraction};
+use crate::routes::faces::ProfileParam;
+use crate::{ApiError, AppState, Code};
+use bytes::Bytes;
+use pipeline::Rotate;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+use vision::Profile;
+
+/// Most stored faces in one call.
+const MOST: usize = 100;
+
+/// How a face is chosen and judged. With a JSON body the same names may stand in the body, where they win.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct EnrolParams {
+    /// Which face of the picture, best score first; 0 is the best.
+    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
+    pub(super) face_index: Option<Bounded<0, 999>>,
+    /// Lowest `det_score` of a face of the picture.
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    pub(super) min_score: Option<Fraction>,
+    /// The picture is an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`): nothing is looked for in it, and the size and pose that the
+    /// face had are not judged.
+    #[param(default = false)]
+    pub(super) aligned: Option<bool>,
+    /// What the face must meet, `strict` by default; a face that does not is refused with `low_quality` and the reasons.
+    #[param(inline, value_type = Option<ProfileParam>)]
+    pub(super) quality_profile: Option<Profile>,
+    /// Enrol the face whatever it meets. Poor faces are taken for each other: every one that is enrolled raises the rate of false matches.
+    #[param(default = false)]
+    pub(super) force: Option<bool>,
+    /// A face shows one subject. `true` takes it over from another; without it that is a conflict.
+    #[param(default = false)]
+    pub(super) r#move: Option<bool>,
+}
+
+/// What to enrol and the options in JSON: exactly one of `url`, `image_base64` and `face_ids`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
+pub(in super::super) struct EnrolBody {
+    /// A picture that the service fetches.
+    url: Option<String>,
+    /// A picture in the request.
+    image_base64: Option<String>,
+    /// 1 to 100 stored faces of the same collection.
+    #[schema(min_items = 1, max_items = 100)]
+    face_ids: Option<Vec<Uuid>>,
+    /// As in the query.
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
+    face_index: Option<Bounded<0, 999>>,
+    /// As in the query.
+    #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_score: Option<Fraction>,
+    /// As in the query.
+    aligned: Option<bool>,
+    /// As in the query.
+    #[schema(inline, value_type = Option<ProfileParam>)]
+    quality_profile: Option<Profile>,
+    /// As in the query.
+    force: Option<bool>,
+    /// As in the query.
+    r#move: Option<bool>,
+}
+
+/// What is to be enrolled.
+pub(super) enum Input {
+    /// A file, and where it was fetched from.
+    Image(Bytes, Option<String>),
+    /// Stored faces.
+    Faces(Vec<Uuid>),
+}
+
+impl EnrolBody {
+    /// The input, and the options of body and query merged.
+    pub(super) async fn split(
+        self,
+        state: &AppState,
+        query: EnrolParams,
+    ) -> Result<(Input, EnrolParams), ApiError> {
+        let params = EnrolParams {
+            face_index: self.face_index.or(query.face_index),
+            min_score: self.min_score.or(query.min_score),
+            aligned: self.aligned.or(query.aligned),
+            quality_profile: self.quality_profile.or(query.quality_profile),
+            force: self.force.or(query.force),
+            r#move: self.r#move.or(query.r#move),
+        };
+        let url = self.url.clone();
+        let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
+        let input = match (fields.url.is_some() || fields.image_base64.is_some(), self.face_ids) {
+            (true, None) => match ImageSource::try_from(fields) {
+                Ok(source) => Some(Input::Image(resolve(state, &source).await?, url)),
+                Err(_) => None,
+            },
+            (false, Some(faces)) => Some(Input::Faces(checked_faces(faces)?)),
+            _ => None,
+        };
+        let input = input.ok_or_else(|| {
+            const INPUTS: [&str; 3] = ["url", "image_base64", "face_ids"];
+            ApiError::new(Code::InvalidField, format!("exactly one of {} is needed", INPUTS.join(", ")))
+                .allowed(INPUTS)
+        })?;
+        Ok((input, params))
+    }
+}
+
+fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
+    faces.sort_unstable();
+    faces.dedup();
+    if (1..=MOST).contains(&faces.len()) {
+        return Ok(faces);
+    }
+    let allowed = format!("1 to {MOST} ids of stored faces");
+    Err(ApiError::new(Code::InvalidField, format!("face_ids: {allowed} are allowed"))
+        .field("face_ids")
+        .allowed([allowed]))
+}
+
+/// How the picture is analysed.
+pub(super) fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
+    pipeline::AnalyzeOptions {
+        min_score: params.min_score.map(Fraction::get),
+        rotate: Rotate::Off,
+        quality_profile: stored_by,
+        ..pipeline::AnalyzeOptions::default()
+    }
+}

@@ -1,0 +1,54 @@
+//! `GET /subjects/{id}/faces`
+use crate::auth::Caller;
+use crate::extract::values::Bounded;
+use crate::extract::{Id, Query, cursor};
+use crate::routes::faces::{StoredFace, with_sources};
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// How many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct ListParams {
+    /// Most faces in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of a subject's faces, newest first.
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct SubjectFaceList {
+    faces: Vec<StoredFace>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    next_cursor: Option<String>,
+}
+
+/// List the faces that show a subject.
+#[utoipa::path(
+    get, path = "/subjects/{id}/faces", operation_id = "list_subject_faces", tag = "subjects",
+    params(("id" = Uuid, Path, description = "The subject"), ListParams),
+    responses(
+        (status = 200, description = "A page of faces, newest first", body = SubjectFaceList),
+        (status = 404, description = "No such subject", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(in super::super) async fn list_subject_faces(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<ListParams>,
+) -> Result<Json<SubjectFaceList>, ApiError> {
+    let before = cursor::decode(params.cursor.as_deref())?;
+    let store = caller.store();
+    let subject = store.subject(id).await?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut faces = store.faces_of_subject(subject.collection_id, id, before, limit + 1).await?;
+    let next_cursor = cursor::cut(&mut faces, limit, |face| face.id);
+    Ok(Json(SubjectFaceList { faces: with_sources(&state, faces).await?, next_cursor }))
+}

@@ -1,0 +1,40 @@
+//! `DELETE /subjects/{id}/faces/{face_id}`
+use super::{Enrolled, WhatGoes};
+use crate::auth::Caller;
+use crate::extract::{Query, SubjectFace};
+use crate::routes::images::drop_blobs;
+use crate::{ApiError, AppState, Problem};
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde_json::json;
+use store::audit::Action;
+
+/// Say that a face does not show this subject.
+///
+/// Clustering will not say so again. The face stays, unless its image was only ever sent in for enrolment: see `enrolled_images`.
+#[utoipa::path(
+    delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
+    params(("id" = Uuid, Path, description = "The subject"), ("face_id" = Uuid, Path, description = "The face"), WhatGoes),
+    responses(
+        (status = 204, description = "It shows nobody"),
+        (status = 404, description = "No such subject, or the face does not show it", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(in super::super) async fn remove_subject_face(
+    State(state): State<AppState>,
+    caller: Caller,
+    SubjectFace { id, face_id }: SubjectFace,
+    Query(params): Query<WhatGoes>,
+) -> Result<StatusCode, ApiError> {
+    let store = caller.store();
+    let subject = store.subject(id).await?;
+    let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
+    let mut tx = store.begin().await?;
+    store.hold_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+    let blobs = store.unlink_face(tx.conn(), id, face_id, drop).await?;
+    let detail = json!({"subject_id": id, "face_id": face_id});
+    caller.audit(&mut tx, Action::RemoveSubjectFace, subject.collection_id, detail).await?;
+    tx.commit().await?;
+    drop_blobs(&state, blobs).await;
+    Ok(StatusCode::NO_CONTENT)
+}

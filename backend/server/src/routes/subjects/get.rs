@@ -1,0 +1,19 @@
+//! `GET /subjects/{id}`
+use super::view::SubjectView;
+use crate::auth::Caller;
+use crate::extract::Id;
+use crate::{ApiError, Problem};
+use axum::Json;
+
+/// One subject.
+#[utoipa::path(
+    get, path = "/subjects/{id}", operation_id = "get_subject", tag = "subjects",
+    params(("id" = Uuid, Path, description = "The subject")),
+    responses(
+        (status = 200, description = "The subject", body = SubjectView),
+        (status = 404, description = "No such subject", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_subject(caller: Caller, Id(id): Id) -> Result<Json<SubjectView>, ApiError> {
+    Ok(Json(caller.store().subject(id).await?.into()))
+}

@@ -1,0 +1,62 @@
+//! `POST /subjects/{id}/merge`
+use super::view::SubjectView;
+use crate::auth::Caller;
+use crate::extract::{Id, Json as JsonBody};
+use crate::{ApiError, Code, Problem};
+use axum::Json;
+use serde::Deserialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// Most subjects in one call.
+const MOST: usize = 100;
+
+/// Who is the same person.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MergeSubjects {
+    /// 1 to 100 other subjects of the same collection.
+    #[schema(min_items = 1, max_items = 100)]
+    subjects: Vec<Uuid>,
+}
+
+/// Make one subject of several.
+///
+/// The others' faces become this one's, and the others are gone. A name, an external id and entries of the metadata are taken over where this one has none
+/// of its own. Clustering never takes it apart again.
+#[utoipa::path(
+    post, path = "/subjects/{id}/merge", operation_id = "merge_subject", tag = "subjects",
+    params(("id" = Uuid, Path, description = "The subject that stays")),
+    request_body = MergeSubjects,
+    responses(
+        (status = 200, description = "As it is now", body = SubjectView),
+        (status = 404, description = "One of the subjects is not there", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "They have different external ids", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn merge_subject(
+    caller: Caller,
+    Id(id): Id,
+    JsonBody(body): JsonBody<MergeSubjects>,
+) -> Result<Json<SubjectView>, ApiError> {
+    let mut others = body.subjects;
+    others.sort_unstable();
+    others.dedup();
+    if !(1..=MOST).contains(&others.len()) || others.contains(&id) {
+        let allowed = format!("1 to {MOST} ids of other subjects");
+        return Err(ApiError::new(Code::InvalidField, format!("subjects: {allowed} are allowed"))
+            .field("subjects")
+            .allowed([allowed]));
+    }
+    let store = caller.store();
+    let subject = store.subject(id).await?;
+    let mut all = others.clone();
+    all.push(id);
+    let mut tx = store.begin().await?;
+    store.hold_subjects(tx.conn(), subject.collection_id, &all).await?;
+    store.merge_subjects(tx.conn(), id, &others).await?;
+    tx.commit().await?;
+    Ok(Json(store.subject(id).await?.into()))
+}

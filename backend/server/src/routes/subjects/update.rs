@@ -1,0 +1,61 @@
+//! `PATCH /subjects/{id}`
+use super::view::{SubjectView, checked, checked_metadata};
+use crate::auth::Caller;
+use crate::extract::values::given;
+use crate::extract::{Id, Json as JsonBody};
+use crate::{ApiError, Problem};
+use axum::Json;
+use serde::Deserialize;
+use serde_json::Value;
+use store::subjects::SubjectPatch;
+use utoipa::ToSchema;
+
+/// What is to be changed; a field that is not there stays as it is.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "Ada Lovelace"}))]
+pub(super) struct UpdateSubject {
+    /// 1 to 200 characters, or null for none.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
+    name: Option<Option<String>>,
+    /// 1 to 200 characters, unique in the collection, or null for none.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
+    external_id: Option<Option<String>>,
+    /// Takes the place of the whole object.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Value>,
+}
+
+/// Change a subject. A cluster that is changed is `enrolled` from then on.
+#[utoipa::path(
+    patch, path = "/subjects/{id}", operation_id = "update_subject", tag = "subjects",
+    params(("id" = Uuid, Path, description = "The subject")),
+    request_body = UpdateSubject,
+    responses(
+        (status = 200, description = "As it is now", body = SubjectView),
+        (status = 404, description = "No such subject", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The external id is taken", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn update_subject(
+    caller: Caller,
+    Id(id): Id,
+    JsonBody(body): JsonBody<UpdateSubject>,
+) -> Result<Json<SubjectView>, ApiError> {
+    let patch = SubjectPatch {
+        name: body.name.map(|name| checked("name", name)).transpose()?,
+        external_id: body.external_id.map(|text| checked("external_id", text)).transpose()?,
+        metadata: body.metadata.map(checked_metadata).transpose()?,
+    };
+    let store = caller.store();
+    let subject = store.subject(id).await?;
+    let mut tx = store.begin().await?;
+    store.hold_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+    store.update_subject(tx.conn(), id, &patch).await?;
+    tx.commit().await?;
+    Ok(Json(store.subject(id).await?.into()))
+}

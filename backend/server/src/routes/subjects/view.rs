@@ -1,0 +1,92 @@
+//! What is said of a subject, and what may be said to make one.
+use crate::{ApiError, Code};
+use serde::Serialize;
+use serde_json::Value;
+use store::subjects::Subject;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// Longest name and external id, in characters.
+const LONGEST_TEXT: usize = 200;
+/// Longest metadata, in bytes of its JSON.
+const LONGEST_METADATA: usize = 16 << 10;
+
+/// A person.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct SubjectView {
+    /// Its id.
+    id: Uuid,
+    /// Whose it is.
+    #[schema(example = "default")]
+    collection: String,
+    /// For people; null for a cluster that nobody named yet.
+    #[schema(example = "Ada Lovelace")]
+    name: Option<String>,
+    /// The caller's own key; unique in the collection.
+    #[schema(example = "crm-1815")]
+    external_id: Option<String>,
+    /// The caller's own object.
+    #[schema(value_type = Object)]
+    metadata: Value,
+    /// `enrolled` by somebody, or a `cluster` of alike faces that nobody has touched yet.
+    #[schema(example = "enrolled")]
+    origin: String,
+    /// Faces that show it.
+    face_count: i64,
+    /// The face of the best quality, to show.
+    best_face_id: Option<Uuid>,
+    /// When it was made.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+}
+
+impl From<Subject> for SubjectView {
+    fn from(subject: Subject) -> Self {
+        Self {
+            id: subject.id,
+            collection: subject.collection,
+            name: subject.name,
+            external_id: subject.external_id,
+            metadata: subject.metadata,
+            origin: subject.origin,
+            face_count: subject.face_count,
+            best_face_id: subject.best_face_id,
+            created_at: subject.created_at,
+        }
+    }
+}
+
+/// A name or an external id, trimmed.
+pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
+    let Some(text) = text else { return Ok(None) };
+    let text = text.trim();
+    let length = text.chars().count();
+    if (1..=LONGEST_TEXT).contains(&length) && !text.chars().any(char::is_control) {
+        return Ok(Some(text.to_owned()));
+    }
+    let allowed = format!("1 to {LONGEST_TEXT} characters without control characters");
+    Err(ApiError::new(Code::InvalidField, format!("{field}: {allowed} are allowed"))
+        .field(field)
+        .value(text)
+        .allowed([allowed, "null".into()]))
+}
+
+/// The caller's own object.
+pub(super) fn checked_metadata(metadata: Value) -> Result<Value, ApiError> {
+    let refuse = |detail: String| {
+        let allowed = format!("a JSON object of at most {LONGEST_METADATA} bytes, without NUL");
+        ApiError::new(Code::InvalidField, format!("metadata: {detail}")).field("metadata").allowed([allowed])
+    };
+    if !metadata.is_object() {
+        return Err(refuse("it is not an object".into()));
+    }
+    let text = metadata.to_string();
+    if text.len() > LONGEST_METADATA {
+        return Err(refuse(format!("{} bytes", text.len())));
+    }
+    if text.contains("\\u0000") {
+        return Err(refuse("it has a NUL character, which the database cannot hold".into()));
+    }
+    Ok(metadata)
+}

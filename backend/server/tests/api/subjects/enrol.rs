@@ -1,0 +1,181 @@
+//! Enrolment from pictures, crops and stored faces; search by subject; clustering.
+use crate::support::keys::guarded;
+use crate::support::pictures::photo;
+use crate::support::site::Site;
+use crate::support::{App, field, json_of, ok, problem};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use store::keys::Scope;
+
+async fn subject(app: &App, name: &str) -> String {
+    let made = json_of(app.post_json("/subjects", &json!({"name": name})).await, StatusCode::CREATED).await;
+    made["id"].as_str().unwrap().to_owned()
+}
+
+async fn enrol(app: &App, subject: &str, file: &str, query: &str) -> Value {
+    let path = format!("/subjects/{subject}/faces{query}");
+    ok(app.post_raw(&path, "image/jpeg", photo(file)).await).await
+}
+
+fn subjects(answer: &Value) -> Vec<&str> {
+    let matches = answer["matches"].as_array().unwrap();
+    matches.iter().map(|found| found["subject_name"].as_str().unwrap_or("nobody")).collect()
+}
+
+#[tokio::test]
+async fn an_enrolled_person_is_found_by_name() {
+    let Some(app) = App::spawn().await else { return };
+    let (obama, biden) = (subject(&app, "Obama").await, subject(&app, "Biden").await);
+    let first = enrol(&app, &obama, "obama.jpg", "").await;
+    assert_eq!((&first["subject"]["face_count"], &first["faces"][0]["unmet"]), (&json!(1), &json!([])));
+    enrol(&app, &obama, "obama2.jpg", "?quality_profile=standard").await;
+    enrol(&app, &biden, "biden.jpg", "?quality_profile=standard").await;
+    let again = enrol(&app, &obama, "obama.jpg", "").await;
+    assert_eq!(again["faces"][0]["face_id"], first["faces"][0]["face_id"], "a file is stored once");
+    let faces = app.get_ok(&format!("/subjects/{obama}/faces")).await;
+    assert_eq!(faces["faces"].as_array().unwrap().len(), 2);
+    assert_eq!(faces["faces"][0]["sources"][0]["kind"], "enrolment");
+
+    let probe = photo("obama3.jpg");
+    let all = ok(app.post_raw("/faces/search?threshold=-1", "image/jpeg", probe.clone()).await).await;
+    assert_eq!(subjects(&all), ["Obama", "Obama", "Biden"]);
+    let path = "/faces/search?threshold=-1&group_by=subject";
+    let people = ok(app.post_raw(path, "image/jpeg", probe.clone()).await).await;
+    assert_eq!(subjects(&people), ["Obama", "Biden"]);
+    assert_eq!(people["matches"][0]["similarity"], all["matches"][0]["similarity"]);
+    assert_eq!((&people["matches"][0]["subject_id"], &people["match_fmr"]), (&json!(obama), &Value::Null));
+    let own = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
+    assert!(own["match_fmr"].is_f64(), "{own}");
+
+    // An aligned crop of a stored face is the same face; its own file.
+    let chip = format!("/faces/{}/crop?kind=chip", first["faces"][0]["face_id"].as_str().unwrap());
+    let chip = app.get(&chip).await.bytes().await.unwrap().to_vec();
+    let path = format!("/subjects/{obama}/faces?aligned=true");
+    let aligned = ok(app.post_raw(&path, "image/png", chip).await).await;
+    let by_chip = json!({"face_id": aligned["faces"][0]["face_id"], "limit": 1});
+    let found = ok(app.post_json("/faces/search", &by_chip).await).await;
+    assert_eq!(found["matches"][0]["face_id"], first["faces"][0]["face_id"]);
+    assert!(found["matches"][0]["similarity"].as_f64().unwrap() > 0.99, "{found}");
+    let wrong = app.post_raw(&path, "image/jpeg", photo("obama.jpg")).await;
+    assert!(problem(wrong, 400, "bad_query").await["detail"].as_str().unwrap().contains("112x112"));
+
+    // Faces move only when asked; a merge takes everything.
+    let face = json!({"face_ids": [first["faces"][0]["face_id"]]});
+    let path = format!("/subjects/{biden}/faces");
+    problem(app.post_json(&path, &face).await, 409, "conflict").await;
+    let moved = ok(app.post_json(&format!("{path}?move=true"), &face).await).await;
+    assert_eq!(moved["subject"]["face_count"], 2);
+    let path = format!("/subjects/{obama}/merge");
+    let merged = ok(app.post_json(&path, &json!({"subjects": [biden]})).await).await;
+    assert_eq!(merged["face_count"], 4);
+
+    // What was only sent in goes with the person; nothing is left of it.
+    assert_eq!(app.delete(&format!("/subjects/{obama}")).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(app.get_ok("/faces").await["faces"], json!([]));
+    assert_eq!(app.get_ok("/images").await["images"], json!([]));
+    let left = walkdir(app.blob_folder.path());
+    assert_eq!(left, 0, "blobs stay");
+}
+
+fn walkdir(folder: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { walkdir(&path) } else { 1 }).sum()
+}
+
+#[tokio::test]
+async fn a_poor_face_is_refused_with_the_reasons_unless_it_is_forced() {
+    let Some(app) = App::spawn().await else { return };
+    let someone = subject(&app, "Someone").await;
+    let path = format!("/subjects/{someone}/faces");
+    let refused =
+        problem(app.post_raw(&path, "image/jpeg", photo("blur.jpg")).await, 422, "low_quality").await;
+    assert_eq!(field(&refused), "image");
+    assert!(refused["errors"].as_array().unwrap().contains(&json!("too_blurry")), "{refused}");
+    assert_eq!(app.get_ok("/images").await["images"], json!([]), "nothing is stored");
+    let forced = enrol(&app, &someone, "blur.jpg", "?force=true").await;
+    assert_eq!(forced["faces"][0]["unmet"], refused["errors"]);
+    problem(app.post_raw(&path, "image/jpeg", photo("view.jpg")).await, 422, "no_face").await;
+    let beyond = app.post_raw(&format!("{path}?face_index=3"), "image/jpeg", photo("obama.jpg")).await;
+    assert_eq!(problem(beyond, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
+
+    // Removed: the face was only sent in, so it goes, unless it is to be kept.
+    let face = forced["faces"][0]["face_id"].as_str().unwrap();
+    assert_eq!(
+        app.delete(&format!("{path}/{face}?enrolled_images=keep")).await.status(),
+        StatusCode::NO_CONTENT
+    );
+    app.get_ok(&format!("/faces/{face}")).await;
+    problem(app.delete(&format!("{path}/{face}")).await, 404, "not_found").await;
+    ok(app.post_json(&format!("{path}?force=true"), &json!({"face_ids": [face]})).await).await;
+    let poor = app.post_json(&path, &json!({"face_ids": [face]})).await;
+    assert_eq!(field(&problem(poor, 422, "low_quality").await), "face_ids");
+    assert_eq!(app.delete(&format!("{path}/{face}")).await.status(), StatusCode::NO_CONTENT);
+    problem(app.get(&format!("/faces/{face}")).await, 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later() {
+    let Some(app) = App::spawn().await else { return };
+    let first = Site::with(&["obama.jpg", "obama2.jpg", "biden.jpg", "biden2.jpg", "alex2.jpg"]).await;
+    app.crawl(&[first.page()]).await;
+    let cluster = async || {
+        let run = app.post_json("/collections/default/cluster", &json!({})).await;
+        json_of(run, StatusCode::ACCEPTED).await;
+        app.until("/collections/default/cluster", |run| run["state"] == "completed").await
+    };
+    let run = cluster().await;
+    assert_eq!((&run["made"], &run["assigned"], &run["looked"]), (&json!(2), &json!(4), &run["faces"]));
+    let clusters = app.get_ok("/subjects?origin=cluster").await["subjects"].as_array().unwrap().clone();
+    assert!(
+        clusters.iter().all(|c| c["face_count"] == 2 && c["name"].is_null() && c["best_face_id"].is_string())
+    );
+
+    // The one that obama3 finds gets a name, and is enrolled from then on.
+    let probe = photo("obama3.jpg");
+    let found = ok(app.post_raw("/faces/search?group_by=subject", "image/jpeg", probe).await).await;
+    let id = found["matches"][0]["subject_id"].as_str().unwrap();
+    let named = app.client.patch(format!("{}/subjects/{id}", app.url)).json(&json!({"name": "Obama"}));
+    assert_eq!(ok(named.send().await.unwrap()).await["origin"], "enrolled");
+
+    let later = Site::with(&["obama1.jpg", "obama3.jpg"]).await;
+    app.crawl(&[later.page()]).await;
+    let run = cluster().await;
+    assert_eq!((&run["faces"], &run["assigned"], &run["made"]), (&json!(2), &json!(2), &json!(0)));
+    assert_eq!(app.get_ok(&format!("/subjects/{id}")).await["face_count"], 4);
+    let again = cluster().await;
+    assert_eq!((&again["faces"], &again["assigned"]), (&json!(0), &json!(0)), "only new faces are looked at");
+}
+
+#[tokio::test]
+async fn another_collections_key_sees_no_subject() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let scopes = [Scope::Read, Scope::Write, Scope::Search, Scope::Erase];
+    let (_, ours) = app.key(Some("ours"), &scopes).await;
+    let (_, theirs) = app.key(Some("theirs"), &scopes).await;
+    let body = json!({"name": "Ada", "external_id": "a"});
+    let made = app.ask(&ours, Method::POST, "/subjects", Some(&body)).await;
+    let ada = json_of(made, StatusCode::CREATED).await;
+    assert_eq!(ada["collection"], "ours");
+    let id = ada["id"].as_str().unwrap();
+    let made = app.ask(&theirs, Method::POST, "/subjects", Some(&body)).await;
+    let other = json_of(made, StatusCode::CREATED).await["id"].as_str().unwrap().to_owned();
+    let none = "00000000-0000-7000-8000-000000000000";
+    for (method, path, body) in [
+        (Method::GET, format!("/subjects/{id}"), None),
+        (Method::GET, format!("/subjects/{id}/faces"), None),
+        (Method::PATCH, format!("/subjects/{id}"), Some(json!({"name": "x"}))),
+        (Method::DELETE, format!("/subjects/{id}"), None),
+        (Method::DELETE, format!("/subjects/{id}/faces/{none}"), None),
+        (Method::POST, format!("/subjects/{id}/faces"), Some(json!({"face_ids": [none]}))),
+        (Method::POST, format!("/subjects/{id}/merge"), Some(json!({"subjects": [other]}))),
+        (Method::POST, format!("/subjects/{other}/merge"), Some(json!({"subjects": [id]}))),
+        (Method::GET, "/subjects?collection=ours".into(), None),
+        (Method::POST, "/collections/ours/cluster".into(), Some(json!({}))),
+        (Method::GET, "/collections/ours/cluster".into(), None),
+    ] {
+        problem(app.ask(&theirs, method, &path, body.as_ref()).await, 404, "not_found").await;
+    }
+    let listed = ok(app.ask(&theirs, Method::GET, "/subjects", None).await).await;
+    assert_eq!(listed["subjects"].as_array().unwrap().len(), 1);
+    assert_eq!(ok(app.ask(&ours, Method::GET, &format!("/subjects/{id}"), None).await).await, ada);
+}

@@ -1,0 +1,3 @@
+//! `/subjects`
+mod enrol;
+mod people;

@@ -1,0 +1,317 @@
+//! What a clustering reads and writes: faces nobody has looked at, their neighbours, and who they turn out to be.
+//!
+//! Nothing derived from embeddings is kept: means are computed when they are needed, so an erased face leaves no trace in them.
+use crate::subjects::move_faces;
+use crate::{Store, StoreError};
+use half::f16;
+use pgvector::HalfVector;
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, QueryBuilder};
+use uuid::Uuid;
+
+/// Which faces are clustered.
+#[derive(Clone, Debug)]
+pub struct ClusterScope {
+    /// In this collection.
+    pub collection_id: Uuid,
+    /// Of this embedding model.
+    pub model_id: i32,
+    /// Also those that failed their quality profile.
+    pub any_quality: bool,
+}
+
+/// Two faces that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, sqlx::FromRow)]
+pub struct Pair {
+    /// The one that was asked about.
+    pub face: Uuid,
+    /// Another.
+    pub neighbour: Uuid,
+    /// Cosine, -1..1.
+    pub similarity: f32,
+}
+
+/// A subject, or a face without one.
+#[derive(Clone, Debug)]
+pub struct Party {
+    /// The subject; `None` for a face alone.
+    pub subject: Option<Uuid>,
+    /// A person's word: never made part of another.
+    pub enrolled: bool,
+    /// Those of the faces asked about that it has.
+    pub faces: Vec<Uuid>,
+    /// Mean of its embeddings: not of length 1.
+    pub mean: Vec<f32>,
+    /// How many embeddings that is the mean of.
+    pub weight: i64,
+    /// Images that its faces are in.
+    pub images: Vec<Uuid>,
+    /// Faces that somebody said it does not show, and the subjects that have them.
+    pub refused: Vec<Uuid>,
+}
+
+/// Parties that are one person.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Who they are from now on; `None` is somebody new.
+    pub subject: Option<Uuid>,
+    /// Clusters that become part of it.
+    pub joined: Vec<Uuid>,
+    /// Faces without a subject so far.
+    pub faces: Vec<Uuid>,
+}
+
+/// What was changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Faces that were given a subject.
+    pub assigned: i64,
+    /// Clusters made.
+    pub made: i64,
+    /// Clusters that became part of another subject.
+    pub joined: i64,
+}
+
+/// Faces of one subject that its mean is taken over: the oldest. A person with thousands of pictures does not make every step read them all.
+const MOST_MEMBERS: i64 = 256;
+/// Faces in scope up to which neighbours are looked for by comparing with all of them: exact, and faster than an index that other collections
+/// share.
+const COMPARE_ALL: i64 = 5_000;
+/// Index entries that the search for one face's neighbours may visit.
+const MAX_SCAN_TUPLES: i64 = 20_000;
+/// Candidates in view of the index search.
+const EF_SEARCH: i64 = 100;
+
+impl Store {
+    /// Faces in scope that no clustering has looked at, counted.
+    pub async fn count_unclustered(&self, scope: &ClusterScope) -> Result<i64, StoreError> {
+        let mut sql = QueryBuilder::<Postgres>::new("select count(*) from faces f where ");
+        push_scope(&mut sql, scope);
+        sql.push(UNSEEN);
+        Ok(sql.build_query_scalar().fetch_one(&self.pool).await?)
+    }
+
+    /// The next of them after `after`, in the order of their ids.
+    pub async fn unclustered(
+        &self,
+        scope: &ClusterScope,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let mut sql = QueryBuilder::<Postgres>::new("select f.id from faces f where ");
+        push_scope(&mut sql, scope);
+        sql.push(UNSEEN);
+        sql.push(" and f.id > ").push_bind(after).push(" order by f.id limit ").push_bind(limit);
+        Ok(sql.build_query_scalar().fetch_all(&self.pool).await?)
+    }
+
+    /// The `most` most alike faces in scope of each of the faces, at least `threshold` alike. Exact up to 5,000 faces in scope, above that by the
+    /// model's index.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown model.
+    pub async fn neighbours(
+        &self,
+        scope: &ClusterScope,
+        faces: &[Uuid],
+        most: i64,
+        threshold: f32,
+    ) -> Result<Vec<Pair>, StoreError> {
+        let dimensions = self.model(scope.model_id).await?.dimensions;
+        let mut count = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
+        push_scope(&mut count, scope);
+        count.push(" limit ").push_bind(COMPARE_ALL + 1).push(") scope");
+        let in_scope: i64 = count.build_query_scalar().fetch_one(&self.pool).await?;
+        let by_index = in_scope > COMPARE_ALL;
+
+        let mut tx = self.begin().await?;
+        let mut settings = String::from("set local statement_timeout = 0;");
+        if by_index {
+            // Sorting is switched off so that only an index that yields the order by itself is left.
+            settings.push_str(&format!(
+                "set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {EF_SEARCH};
+                 set local hnsw.max_scan_tuples = {MAX_SCAN_TUPLES}; set local enable_sort = off;"
+            ));
+        }
+        sqlx::raw_sql(AssertSqlSafe(settings)).execute(tx.conn()).await?;
+        let distance = format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})");
+        // Only an order by the bare distance can come from the index.
+        let order = if by_index { distance.clone() } else { format!("({distance}) + 0, f.id") };
+        let mut sql = QueryBuilder::<Postgres>::new(format!(
+            "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
+                 select f.id, 1 - ({distance}) as similarity from faces f where f.id <> q.id and "
+        ));
+        push_scope(&mut sql, scope);
+        sql.push(format!(" order by {order} limit ")).push_bind(most);
+        sql.push(") n where q.id = any(").push_bind(faces);
+        sql.push(") and n.similarity >= ").push_bind(f64::from(threshold));
+        let mut pairs: Vec<Pair> = sql.build_query_as().fetch_all(tx.conn()).await?;
+        tx.commit().await?;
+        pairs.sort_by_key(|pair| (pair.face, pair.neighbour));
+        Ok(pairs)
+    }
+
+    /// Everybody whom the faces show, and the faces that show nobody; the subjects are held until the transaction ends. In one order for
+    /// the same content: subjects by id, then faces by id.
+    pub async fn parties(
+        &self,
+        conn: &mut PgConnection,
+        scope: &ClusterScope,
+        faces: &[Uuid],
+    ) -> Result<Vec<Party>, StoreError> {
+        // Held first and read again: whoever held them may have moved the faces.
+        sqlx::query(
+            "select 1 from subjects s where s.id in (select subject_id from subject_faces where face_id = any($1))
+             order by s.id for update",
+        )
+        .bind(faces)
+        .execute(&mut *conn)
+        .await?;
+        let subjects: Vec<SubjectRow> = sqlx::query_as(
+            "with shown as (
+                 select subject_id, array_agg(face_id order by face_id) as faces from subject_faces
+                 where face_id = any($1) group by subject_id
+             )
+             select s.id, s.origin = 'enrolled' as enrolled, shown.faces, m.mean, m.weight, m.images,
+                    array(select r.face_id from subject_refusals r where r.subject_id = s.id
+                          union select o.subject_id from subject_refusals r join subject_faces o on o.face_id = r.face_id
+                          where r.subject_id = s.id) as refused
+             from shown join subjects s on s.id = shown.subject_id
+             cross join lateral (
+                 select avg(f.embedding::vector) as mean, count(*) as weight, array_agg(distinct f.image_id) as images
+                 from (select sf.face_id from subject_faces sf
+                       where sf.collection_id = s.collection_id and sf.subject_id = s.id
+                       order by sf.face_id limit $3) member
+                 join faces f on f.id = member.face_id and f.model_id = $2) m
+             where m.weight > 0 order by s.id",
+        )
+        .bind(faces)
+        .bind(scope.model_id)
+        .bind(MOST_MEMBERS)
+        .fetch_all(&mut *conn)
+        .await?;
+        let alone: Vec<(Uuid, Uuid, HalfVector)> = sqlx::query_as(
+            "select f.id, f.image_id, f.embedding from faces f
+             where f.id = any($1) and f.collection_id = $2 and f.model_id = $3
+               and not exists (select 1 from subject_faces s where s.face_id = f.id)
+             order by f.id for key share of f",
+        )
+        .bind(faces)
+        .bind(scope.collection_id)
+        .bind(scope.model_id)
+        .fetch_all(conn)
+        .await?;
+        let subjects = subjects.into_iter().map(SubjectRow::party);
+        let alone = alone.into_iter().map(|(face, image, embedding)| Party {
+            subject: None,
+            enrolled: false,
+            faces: vec![face],
+            mean: embedding.as_slice().iter().copied().map(f16::to_f32).collect(),
+            weight: 1,
+            images: vec![image],
+            refused: Vec::new(),
+        });
+        Ok(subjects.chain(alone).collect())
+    }
+
+    /// Makes the groups true; their subjects must be held. A face that was given away meanwhile stays where it is.
+    pub async fn apply_groups(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        groups: &[Group],
+    ) -> Result<Changes, StoreError> {
+        let mut changes = Changes::default();
+        for group in groups {
+            let subject = match group.subject {
+                Some(subject) => subject,
+                None => {
+                    changes.made += 1;
+                    insert_cluster(conn, collection).await?
+                }
+            };
+            let given = sqlx::query(
+                "insert into subject_faces (collection_id, subject_id, face_id, assigned_by)
+                 select $1, $2, face, 'clustering' from unnest($3::uuid[]) as faces (face) on conflict (face_id) do nothing",
+            )
+            .bind(collection)
+            .bind(subject)
+            .bind(&group.faces)
+            .execute(&mut *conn)
+            .await?;
+            changes.assigned += given.rows_affected() as i64;
+            if !group.joined.is_empty() {
+                move_faces(conn, subject, &group.joined).await?;
+                let gone = sqlx::query("delete from subjects where id = any($1)")
+                    .bind(&group.joined)
+                    .execute(&mut *conn)
+                    .await?;
+                changes.joined += gone.rows_affected() as i64;
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Notes that the faces have been looked at; answers for how many that is new.
+    pub async fn mark_clustered(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        faces: &[Uuid],
+    ) -> Result<i64, StoreError> {
+        let marked = sqlx::query(
+            "insert into clustered_faces (collection_id, face_id)
+             select collection_id, id from faces where collection_id = $1 and id = any($2) on conflict do nothing",
+        )
+        .bind(collection)
+        .bind(faces)
+        .execute(conn)
+        .await?;
+        Ok(marked.rows_affected() as i64)
+    }
+}
+
+async fn insert_cluster(conn: &mut PgConnection, collection: Uuid) -> Result<Uuid, StoreError> {
+    let id = Uuid::now_v7();
+    sqlx::query("insert into subjects (id, collection_id, origin) values ($1, $2, 'cluster')")
+        .bind(id)
+        .bind(collection)
+        .execute(conn)
+        .await?;
+    Ok(id)
+}
+
+#[derive(sqlx::FromRow)]
+struct SubjectRow {
+    id: Uuid,
+    enrolled: bool,
+    faces: Vec<Uuid>,
+    mean: pgvector::Vector,
+    weight: i64,
+    images: Vec<Uuid>,
+    refused: Vec<Uuid>,
+}
+
+impl SubjectRow {
+    fn party(self) -> Party {
+        Party {
+            subject: Some(self.id),
+            enrolled: self.enrolled,
+            faces: self.faces,
+            mean: self.mean.to_vec(),
+            weight: self.weight,
+            images: self.images,
+            refused: self.refused,
+        }
+    }
+}
+
+const UNSEEN: &str = " and not exists (select 1 from clustered_faces c where c.face_id = f.id)";
+
+/// The model's number is written out, because a partial index is only used when its condition is plain to see.
+fn push_scope(sql: &mut QueryBuilder<Postgres>, scope: &ClusterScope) {
+    sql.push(format!("f.model_id = {} and f.collection_id = ", scope.model_id))
+        .push_bind(scope.collection_id);
+    if !scope.any_quality {
+        sql.push(" and f.quality_passed is distinct from false");
+    }
+}

@@ -1,0 +1,85 @@
+//! Faces of other embedding models than the one in force, and their way to it.
+use crate::faces::{check_embedding, halfvec};
+use crate::models::EmbeddingModel;
+use crate::{Store, StoreError};
+use pgvector::HalfVector;
+use uuid::Uuid;
+
+/// A face whose embedding is of another model.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct Outdated {
+    /// The face.
+    pub id: Uuid,
+    /// Its aligned chip, from which the embedding can be computed anew.
+    pub chip_key: Option<String>,
+    /// The model that it has an embedding of.
+    pub model: String,
+}
+
+impl Store {
+    /// Faces of the collection whose embedding is of another model, in the order of their ids, after `after`.
+    pub async fn outdated(
+        &self,
+        collection: Uuid,
+        model: i32,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Outdated>, StoreError> {
+        Ok(sqlx::query_as(
+            "select f.id, f.chip_key, m.name as model from faces f join embedding_models m on m.id = f.model_id
+             where f.collection_id = $1 and f.id > $3 and f.model_id <> $2 order by f.id limit $4",
+        )
+        .bind(collection)
+        .bind(model)
+        .bind(after)
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// How many those are.
+    pub async fn count_outdated(&self, collection: Uuid, model: i32) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
+            .bind(collection)
+            .bind(model)
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    /// Puts embeddings of `model` in the place of those that the faces have, in one transaction: a face has one embedding, of one model, at any
+    /// time. Clustering will look at the faces anew; whom they show stays. Answers how many there were; faces deleted meanwhile are left out.
+    ///
+    /// # Errors
+    /// `Invalid` for an embedding that does not fit the model; then nothing is changed.
+    pub async fn replace_embeddings(
+        &self,
+        model: &EmbeddingModel,
+        embeddings: &[(Uuid, Vec<f32>)],
+    ) -> Result<u64, StoreError> {
+        for (_, embedding) in embeddings {
+            check_embedding(embedding, &model.name, model.dimensions)?;
+        }
+        let ids: Vec<Uuid> = embeddings.iter().map(|(id, _)| *id).collect();
+        let mut tx = self.begin().await?;
+        // In one order with everybody who holds several faces.
+        sqlx::query("select 1 from faces where id = any($1) order by id for no key update")
+            .bind(&ids)
+            .execute(tx.conn())
+            .await?;
+        let replaced = sqlx::query(
+            "update faces f set embedding = n.embedding, model_id = $3
+             from unnest($1::uuid[], $2::halfvec[]) as n (id, embedding) where f.id = n.id and f.model_id <> $3",
+        )
+        .bind(&ids)
+        .bind(embeddings.iter().map(|(_, embedding)| halfvec(embedding)).collect::<Vec<HalfVector>>())
+        .bind(model.id)
+        .execute(tx.conn())
+        .await?;
+        sqlx::query("delete from clustered_faces where face_id = any($1)")
+            .bind(&ids)
+            .execute(tx.conn())
+            .await?;
+        tx.commit().await?;
+        Ok(replaced.rows_affected())
+    }
+}

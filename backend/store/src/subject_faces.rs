@@ -1,0 +1,233 @@
+//! Which faces show which subject.
+use crate::erasure::{delete_images, unreferenced};
+use crate::faces::Face;
+use crate::{Store, StoreError};
+use sqlx::PgConnection;
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// Whom a face shows.
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+pub struct Shown {
+    /// The face.
+    pub face_id: Uuid,
+    /// The subject.
+    pub subject_id: Uuid,
+    /// Its name.
+    pub name: Option<String>,
+}
+
+impl Store {
+    /// Gives faces to a subject of the same collection that is held, on somebody's word: what was refused before is refused no more. A cluster becomes
+    /// `enrolled`. Answers how many it did not have already.
+    ///
+    /// # Errors
+    /// `NotFound` names a face that the collection does not have; `Conflict` one that shows another subject, unless faces are to `moved`.
+    pub async fn enrol_faces(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        subject: Uuid,
+        faces: &[Uuid],
+        moved: bool,
+    ) -> Result<u64, StoreError> {
+        // Held against a replacement of their image, in the order in which that holds them.
+        let known: Vec<Uuid> = sqlx::query_scalar(
+            "select id from faces where collection_id = $1 and id = any($2) order by id for key share",
+        )
+        .bind(collection)
+        .bind(faces)
+        .fetch_all(&mut *conn)
+        .await?;
+        if let Some(missing) = faces.iter().find(|face| !known.contains(face)) {
+            return Err(StoreError::not_found("face", missing));
+        }
+        if !moved {
+            let elsewhere: Option<(Uuid, Uuid)> = sqlx::query_as(
+                "select face_id, subject_id from subject_faces where face_id = any($1) and subject_id <> $2 order by 1 limit 1",
+            )
+            .bind(faces)
+            .bind(subject)
+            .fetch_optional(&mut *conn)
+            .await?;
+            if let Some((face, other)) = elsewhere {
+                return Err(shows_another(face, other));
+            }
+        }
+        // A face that another transaction has just given away is moved only where that was asked for.
+        let given: Vec<Uuid> = sqlx::query_scalar(
+            "insert into subject_faces as s (collection_id, subject_id, face_id)
+             select $1, $2, face from unnest($3::uuid[]) as faces (face) order by face
+             on conflict (face_id) do update set subject_id = excluded.subject_id, assigned_by = 'user', created_at = now()
+             where $4 or s.subject_id = excluded.subject_id
+             returning s.face_id",
+        )
+        .bind(collection)
+        .bind(subject)
+        .bind(&known)
+        .bind(moved)
+        .fetch_all(&mut *conn)
+        .await?;
+        if let Some(lost) = known.iter().find(|face| !given.contains(face)) {
+            return Err(StoreError::Conflict(format!(
+                "the face {lost} was given to another subject meanwhile"
+            )));
+        }
+        sqlx::query("delete from subject_refusals where subject_id = $1 and face_id = any($2)")
+            .bind(subject)
+            .bind(&known)
+            .execute(&mut *conn)
+            .await?;
+        sqlx::query("update subjects set origin = 'enrolled' where id = $1 and origin <> 'enrolled'")
+            .bind(subject)
+            .execute(conn)
+            .await?;
+        Ok(given.len() as u64)
+    }
+
+    /// Takes a face away from a subject that is held; clustering will not give it back. With `drop_enrolled`, an image that was only ever sent in for
+    /// enrolment goes with the last of its faces that shows somebody; answers the blob keys to delete after the commit.
+    ///
+    /// # Errors
+    /// `NotFound` when the face does not show the subject.
+    pub async fn unlink_face(
+        &self,
+        conn: &mut PgConnection,
+        subject: Uuid,
+        face: Uuid,
+        drop_enrolled: bool,
+    ) -> Result<Vec<String>, StoreError> {
+        let image: Option<Uuid> = sqlx::query_scalar(
+            "with gone as (
+                 delete from subject_faces where face_id = $2 and subject_id = $1 returning collection_id, subject_id, face_id
+             ), refused as (
+                 insert into subject_refusals (collection_id, subject_id, face_id) select * from gone on conflict do nothing
+             )
+             select f.image_id from gone join faces f on f.id = gone.face_id",
+        )
+        .bind(subject)
+        .bind(face)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let image = image.ok_or_else(|| StoreError::not_found("face of this subject", face))?;
+        if drop_enrolled { self.drop_enrolled(conn, &[image]).await } else { Ok(Vec::new()) }
+    }
+
+    /// The images that the faces of a subject were found in.
+    pub async fn images_of_subject(
+        &self,
+        conn: &mut PgConnection,
+        subject: Uuid,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select distinct f.image_id from subject_faces s join faces f on f.id = s.face_id where s.subject_id = $1 order by 1",
+        )
+        .bind(subject)
+        .fetch_all(conn)
+        .await?)
+    }
+
+    /// Deletes those of the images that were only ever sent in for enrolment and none of whose faces shows anybody any more; answers the blob
+    /// keys to delete after the commit.
+    pub async fn drop_enrolled(
+        &self,
+        conn: &mut PgConnection,
+        images: &[Uuid],
+    ) -> Result<Vec<String>, StoreError> {
+        let unused: Vec<Uuid> = sqlx::query_scalar(
+            "select i.id from images i where i.id = any($1)
+               and exists (select 1 from image_sources s where s.image_id = i.id and s.kind = 'enrolment')
+               and not exists (select 1 from image_sources s where s.image_id = i.id and s.kind <> 'enrolment')
+               and not exists (select 1 from image_urls u where u.image_id = i.id)
+               and not exists (select 1 from faces f join subject_faces sf on sf.face_id = f.id where f.image_id = i.id)
+             order by i.id",
+        )
+        .bind(images)
+        .fetch_all(&mut *conn)
+        .await?;
+        if unused.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (_, keys) = delete_images(conn, &unused).await?;
+        unreferenced(conn, keys).await
+    }
+
+    /// Notes that an image was sent in to enrol a subject; `url` is where it was fetched from, if it was. The same word twice is one source.
+    pub async fn add_enrolment_source(
+        &self,
+        conn: &mut PgConnection,
+        image: Uuid,
+        subject: Uuid,
+        url: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let origin = match url {
+            Some(url) => crate::text::without_nul(url),
+            None => format!("urn:facecrawl:subject:{subject}"),
+        };
+        sqlx::query(
+            "insert into image_sources (image_id, page_hash, image_url, kind)
+             select $1, $2, $3, 'enrolment'
+             where not exists (select 1 from image_sources where image_id = $1 and kind = 'enrolment' and image_url = $3)",
+        )
+        .bind(image)
+        .bind(Uuid::nil())
+        .bind(origin)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Faces of a subject, newest first.
+    pub async fn faces_of_subject(
+        &self,
+        collection: Uuid,
+        subject: Uuid,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Face>, StoreError> {
+        let ids: Vec<Uuid> = sqlx::query_scalar(
+            "select face_id from subject_faces
+             where collection_id = $1 and subject_id = $2 and ($3::uuid is null or face_id < $3)
+             order by face_id desc limit $4",
+        )
+        .bind(collection)
+        .bind(subject)
+        .bind(before)
+        .bind(limit.max(0))
+        .fetch_all(&self.pool)
+        .await?;
+        let mut faces = self.faces_by_id(&ids).await?;
+        faces.sort_by_key(|face| std::cmp::Reverse(face.id));
+        Ok(faces)
+    }
+
+    /// Faces of one image as a transaction sees them: id and box (x, y, width, height).
+    pub async fn boxes_of_image(
+        &self,
+        conn: &mut PgConnection,
+        image: Uuid,
+    ) -> Result<Vec<(Uuid, Vec<f32>)>, StoreError> {
+        Ok(sqlx::query_as("select id, bbox from faces where image_id = $1 order by id")
+            .bind(image)
+            .fetch_all(conn)
+            .await?)
+    }
+
+    /// Whom these faces show, by face; faces without a subject are left out.
+    pub async fn shown_by(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, Shown>, StoreError> {
+        let rows: Vec<Shown> = sqlx::query_as(
+            "select sf.face_id, sf.subject_id, s.name from subject_faces sf join subjects s on s.id = sf.subject_id
+             where sf.face_id = any($1)",
+        )
+        .bind(faces)
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|shown| (shown.face_id, shown)).collect())
+    }
+}
+
+fn shows_another(face: Uuid, subject: Uuid) -> StoreError {
+    StoreError::Conflict(format!(
+        "the face {face} shows the subject {subject}; a face shows one subject, and moves only where that is asked for"
+    ))
+}

@@ -1,0 +1,300 @@
+//! Subjects, their faces, and what clustering reads and writes of them.
+use crate::fixture::{self, direction};
+use store::clusters::{ClusterScope, Group};
+use store::models::EmbeddingModel;
+use store::subjects::{NewSubject, Subject, SubjectFilter, SubjectPatch};
+use store::{Store, StoreError};
+use testing::TestDatabase;
+use uuid::Uuid;
+
+/// Stores an image with so many faces in random directions.
+async fn faces(
+    store: &Store,
+    collection: Uuid,
+    model: &EmbeddingModel,
+    seed: u64,
+    count: usize,
+) -> Vec<Uuid> {
+    let mut rng = fixture::rng(seed);
+    let faces: Vec<_> =
+        (0..count).map(|_| fixture::face(model, direction(&mut rng, model.dimensions as usize))).collect();
+    fixture::store_image(store, collection, &fixture::image(seed), &faces).await.unwrap();
+    faces.iter().map(|face| face.id).collect()
+}
+
+async fn subject(store: &Store, collection: Uuid, name: &str, external_id: Option<&str>) -> Uuid {
+    let new = NewSubject {
+        name: Some(name.into()),
+        external_id: external_id.map(Into::into),
+        metadata: serde_json::json!({ name: 1, "all": name }),
+    };
+    let mut tx = store.begin().await.unwrap();
+    let id = store.insert_subject(tx.conn(), collection, &new).await.unwrap();
+    tx.commit().await.unwrap();
+    id
+}
+
+async fn enrol(
+    store: &Store,
+    collection: Uuid,
+    subject: Uuid,
+    faces: &[Uuid],
+    moved: bool,
+) -> Result<u64, StoreError> {
+    let mut tx = store.begin().await?;
+    store.hold_subjects(tx.conn(), collection, &[subject]).await?;
+    let enrolled = store.enrol_faces(tx.conn(), collection, subject, faces, moved).await?;
+    tx.commit().await?;
+    Ok(enrolled)
+}
+
+async fn unlink(store: &Store, subject: Uuid, face: Uuid, drop: bool) -> Result<Vec<String>, StoreError> {
+    let mut tx = store.begin().await?;
+    let keys = store.unlink_face(tx.conn(), subject, face, drop).await?;
+    tx.commit().await?;
+    Ok(keys)
+}
+
+async fn merge(store: &Store, collection: Uuid, into: Uuid, others: &[Uuid]) -> Result<Subject, StoreError> {
+    let mut tx = store.begin().await?;
+    let mut all = others.to_vec();
+    all.push(into);
+    store.hold_subjects(tx.conn(), collection, &all).await?;
+    store.merge_subjects(tx.conn(), into, others).await?;
+    tx.commit().await?;
+    store.subject(into).await
+}
+
+async fn shown(store: &Store, subject: Uuid, collection: Uuid) -> Vec<Uuid> {
+    let faces = store.faces_of_subject(collection, subject, None, 100).await.unwrap();
+    faces.into_iter().rev().map(|face| face.id).collect()
+}
+
+#[tokio::test]
+async fn a_face_shows_one_subject_and_moves_only_when_asked() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let (ours, theirs) =
+        (fixture::collection(&store, "default").await, fixture::collection(&store, "theirs").await);
+    let model = fixture::model(&store, "m", 16).await;
+    let found = faces(&store, ours, &model, 1, 3).await;
+    let foreign = faces(&store, theirs, &model, 2, 1).await;
+    let (ada, bob) =
+        (subject(&store, ours, "Ada", Some("a")).await, subject(&store, ours, "Bob", None).await);
+
+    assert_eq!(enrol(&store, ours, ada, &found[..2], false).await.unwrap(), 2);
+    assert_eq!(enrol(&store, ours, ada, &found[..2], false).await.unwrap(), 2, "again is the same");
+    let refused = enrol(&store, ours, bob, &found[1..], false).await;
+    assert!(
+        matches!(&refused, Err(StoreError::Conflict(said)) if said.contains(&found[1].to_string())),
+        "{refused:?}"
+    );
+    assert_eq!(shown(&store, bob, ours).await, [] as [Uuid; 0], "all or nothing");
+    enrol(&store, ours, bob, &found[1..], true).await.unwrap();
+    assert_eq!(shown(&store, ada, ours).await, found[..1]);
+    assert_eq!(shown(&store, bob, ours).await, found[1..]);
+
+    // Neither faces nor subjects of another collection exist here.
+    assert!(matches!(
+        enrol(&store, ours, ada, &foreign, true).await,
+        Err(StoreError::NotFound { what: "face", .. })
+    ));
+    assert!(matches!(
+        enrol(&store, theirs, ada, &foreign, true).await,
+        Err(StoreError::NotFound { what: "subject", .. })
+    ));
+    assert!(store.within(theirs).subject(ada).await.is_err());
+    let mut tx = store.begin().await.unwrap();
+    let again = NewSubject { external_id: Some("a".into()), metadata: serde_json::json!({}), name: None };
+    assert!(matches!(
+        store.insert_subject(tx.conn(), ours, &again).await,
+        Err(StoreError::Conflict(said)) if said.contains("\"a\"")
+    ));
+}
+
+#[tokio::test]
+async fn subjects_are_listed_changed_merged_and_deleted() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let ours = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 16).await;
+    let found = faces(&store, ours, &model, 1, 4).await;
+    let ada = subject(&store, ours, "Ada", Some("a")).await;
+    let bob = subject(&store, ours, "Bob", None).await;
+    let eve = subject(&store, ours, "Eve", Some("e")).await;
+    enrol(&store, ours, ada, &found[..1], false).await.unwrap();
+    enrol(&store, ours, bob, &found[1..3], false).await.unwrap();
+
+    let all = SubjectFilter { collection_id: ours, name: None, external_id: None, origin: None };
+    let ids = |subjects: Vec<Subject>| subjects.into_iter().map(|s| s.id).collect::<Vec<_>>();
+    assert_eq!(ids(store.subjects(&all, None, 2).await.unwrap()), [eve, bob]);
+    assert_eq!(ids(store.subjects(&all, Some(bob), 2).await.unwrap()), [ada]);
+    let named = SubjectFilter { name: Some("aDA".into()), ..all.clone() };
+    assert_eq!(ids(store.subjects(&named, None, 9).await.unwrap()), [ada]);
+    let keyed = SubjectFilter { external_id: Some("e".into()), ..all.clone() };
+    assert_eq!(ids(store.subjects(&keyed, None, 9).await.unwrap()), [eve]);
+    let clusters = SubjectFilter { origin: Some("cluster".into()), ..all.clone() };
+    assert_eq!(ids(store.subjects(&clusters, None, 9).await.unwrap()), [] as [Uuid; 0]);
+
+    let merged = merge(&store, ours, ada, &[bob]).await.unwrap();
+    assert_eq!((merged.name.as_deref(), merged.external_id.as_deref()), (Some("Ada"), Some("a")));
+    assert_eq!(merged.metadata, serde_json::json!({"Ada": 1, "Bob": 1, "all": "Ada"}));
+    assert_eq!((merged.face_count, merged.best_face_id), (3, Some(found[0])));
+    assert!(matches!(store.subject(bob).await, Err(StoreError::NotFound { .. })));
+    let both = merge(&store, ours, ada, &[eve]).await;
+    assert!(matches!(&both, Err(StoreError::Conflict(said)) if said.contains("a, e")), "{both:?}");
+
+    let mut tx = store.begin().await.unwrap();
+    let patch = SubjectPatch { external_id: Some(None), ..SubjectPatch::default() };
+    store.update_subject(tx.conn(), eve, &patch).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(merge(&store, ours, ada, &[eve]).await.unwrap().external_id.as_deref(), Some("a"));
+
+    let mut tx = store.begin().await.unwrap();
+    store.delete_subject(tx.conn(), ada).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(ids(store.subjects(&all, None, 9).await.unwrap()), [] as [Uuid; 0]);
+    assert!(store.face(found[0]).await.is_ok(), "faces stay");
+}
+
+#[tokio::test]
+async fn an_enrolled_image_goes_with_its_last_face_and_a_crawled_one_stays() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let ours = crawl.collection_id;
+    let model = fixture::model(&store, "m", 16).await;
+    let ada = subject(&store, ours, "Ada", None).await;
+    let enrolled = faces(&store, ours, &model, 1, 2).await;
+    let crawled = fixture::face(&model, direction(&mut fixture::rng(3), 16));
+    let crawled_id = crawled.id;
+    let image = fixture::crawled_face(&store, &crawl, "a.jpg", &fixture::image(3), crawled).await;
+    let sent = store.face(enrolled[0]).await.unwrap().image_id;
+    let mut tx = store.begin().await.unwrap();
+    for image in [sent, image, sent] {
+        store.add_enrolment_source(tx.conn(), image, ada, None).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    assert_eq!(store.sources(&[sent]).await.unwrap().len(), 1, "the same word twice is one source");
+    enrol(&store, ours, ada, &[enrolled[0], enrolled[1], crawled_id], false).await.unwrap();
+
+    assert_eq!(unlink(&store, ada, crawled_id, true).await.unwrap(), [] as [String; 0]);
+    assert!(store.image(image).await.is_ok());
+    assert_eq!(unlink(&store, ada, enrolled[0], true).await.unwrap(), [] as [String; 0]);
+    assert!(store.face(enrolled[0]).await.is_ok(), "its neighbour in the picture still shows somebody");
+    let keys = unlink(&store, ada, enrolled[1], true).await.unwrap();
+    assert_eq!(keys.len(), 5, "two chips, two crops, a thumbnail: {keys:?}");
+    assert!(store.image(sent).await.is_err());
+    assert!(matches!(unlink(&store, ada, enrolled[1], true).await, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn clustering_meets_parties_and_never_undoes_what_people_said() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let ours = fixture::collection(&store, "default").await;
+    let (model, other) = (fixture::model(&store, "m", 16).await, fixture::model(&store, "n", 16).await);
+    let mut found = Vec::new();
+    for seed in 0..5 {
+        found.extend(faces(&store, ours, &model, seed, 1).await);
+    }
+    let foreign = faces(&store, ours, &other, 9, 1).await;
+    let ada = subject(&store, ours, "Ada", None).await;
+    enrol(&store, ours, ada, &found[..2], false).await.unwrap();
+    unlink(&store, ada, found[1], false).await.unwrap();
+
+    let scope = ClusterScope { collection_id: ours, model_id: model.id, any_quality: true };
+    assert_eq!(store.count_unclustered(&scope).await.unwrap(), 5);
+    assert_eq!(store.unclustered(&scope, found[1], 2).await.unwrap(), found[2..4]);
+    let pairs = store.neighbours(&scope, &found[..1], 10, -1.0).await.unwrap();
+    assert_eq!(pairs.len(), 4, "all others of the model: {pairs:?}");
+    let (_, probe) = store.embedding(found[0]).await.unwrap();
+    for pair in pairs {
+        let (_, embedding) = store.embedding(pair.neighbour).await.unwrap();
+        let cosine: f32 = probe.iter().zip(&embedding).map(|(a, b)| a * b).sum();
+        assert!((cosine - pair.similarity).abs() < 2e-3, "{cosine} {pair:?}");
+    }
+
+    let mut tx = store.begin().await.unwrap();
+    let everything = [&found[..], &foreign].concat();
+    let parties = store.parties(tx.conn(), &scope, &everything).await.unwrap();
+    assert_eq!(parties.len(), 5);
+    assert_eq!((parties[0].subject, parties[0].enrolled, parties[0].weight), (Some(ada), true, 1));
+    assert_eq!(parties[0].refused, [found[1]]);
+    assert_eq!(parties[0].mean.len(), 16);
+    assert_eq!(parties[1].faces, [found[1]]);
+    let groups = [
+        Group { subject: Some(ada), joined: vec![], faces: vec![found[2]] },
+        Group { subject: None, joined: vec![], faces: vec![found[3], found[4], found[2]] },
+    ];
+    let changes = store.apply_groups(tx.conn(), ours, &groups).await.unwrap();
+    assert_eq!((changes.assigned, changes.made), (3, 1), "a face that is taken stays where it is");
+    assert_eq!(store.mark_clustered(tx.conn(), ours, &found).await.unwrap(), 5);
+    tx.commit().await.unwrap();
+    assert_eq!(store.count_unclustered(&scope).await.unwrap(), 0);
+
+    // A cluster joins Ada, and its refusals with it; touched by a person, a cluster is one no more.
+    let filter =
+        SubjectFilter { collection_id: ours, name: None, external_id: None, origin: Some("cluster".into()) };
+    let cluster = store.subjects(&filter, None, 9).await.unwrap()[0].id;
+    unlink(&store, cluster, found[4], false).await.unwrap();
+    let mut tx = store.begin().await.unwrap();
+    store.parties(tx.conn(), &scope, &found).await.unwrap();
+    let join = Group { subject: Some(ada), joined: vec![cluster], faces: vec![] };
+    assert_eq!(store.apply_groups(tx.conn(), ours, &[join]).await.unwrap().joined, 1);
+    let parties = store.parties(tx.conn(), &scope, &found).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(parties[0].faces, [found[0], found[2], found[3]]);
+    assert_eq!(parties[0].refused.iter().filter(|id| [found[1], found[4]].contains(id)).count(), 2);
+    assert_eq!(store.subjects(&filter, None, 9).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_collection_has_one_clustering_under_way() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let ours = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 16).await;
+    let scope = ClusterScope { collection_id: ours, model_id: model.id, any_quality: false };
+    let mut tx = store.begin().await.unwrap();
+    let first = store.begin_clustering(tx.conn(), &scope, 0.5).await.unwrap().unwrap();
+    assert_eq!(store.begin_clustering(tx.conn(), &scope, 0.9).await.unwrap(), Err(first));
+    tx.commit().await.unwrap();
+    assert!(store.resume_clustering(first, 10).await.unwrap());
+    let mut tx = store.begin().await.unwrap();
+    assert!(store.hold_clustering(tx.conn(), first).await.unwrap());
+    store.count_step(tx.conn(), first, 4, Default::default()).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(store.resume_clustering(first, 6).await.unwrap());
+    let run = store.clustering(first).await.unwrap();
+    assert_eq!((run.state.as_str(), run.faces, run.looked, run.threshold), ("running", 10, 4, 0.5));
+    let mut tx = store.begin().await.unwrap();
+    store.end_clustering(tx.conn(), first, Some("no more")).await.unwrap();
+    assert!(store.begin_clustering(tx.conn(), &scope, 0.9).await.unwrap().is_ok());
+    tx.commit().await.unwrap();
+    assert_eq!(store.clustering(first).await.unwrap().state, "failed");
+    assert!(!store.resume_clustering(first, 1).await.unwrap());
+    assert_eq!(store.latest_clustering(ours).await.unwrap().unwrap().threshold, 0.9);
+}
+
+#[tokio::test]
+async fn embeddings_move_to_another_model_whole_or_not_at_all() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let ours = fixture::collection(&store, "default").await;
+    let (old, new) = (fixture::model(&store, "old", 16).await, fixture::model(&store, "new", 8).await);
+    let found = faces(&store, ours, &old, 1, 3).await;
+    let outdated = store.outdated(ours, new.id, found[0], 10).await.unwrap();
+    assert_eq!(outdated.iter().map(|face| face.id).collect::<Vec<_>>(), found[1..]);
+    assert_eq!((outdated[0].model.as_str(), store.count_outdated(ours, new.id).await.unwrap()), ("old", 3));
+
+    let good = direction(&mut fixture::rng(5), 8);
+    let mixed = [(found[0], good.clone()), (found[1], vec![1.0; 16])];
+    assert!(matches!(store.replace_embeddings(&new, &mixed).await, Err(StoreError::Invalid(_))));
+    assert_eq!(store.embedding(found[0]).await.unwrap().0, old.id);
+    let all = [(found[0], good.clone()), (found[1], good.clone()), (Uuid::now_v7(), good)];
+    assert_eq!(store.replace_embeddings(&new, &all).await.unwrap(), 2);
+    let (model, embedding) = store.embedding(found[0]).await.unwrap();
+    assert_eq!((model, embedding.len()), (new.id, 8));
+    assert_eq!(store.count_outdated(ours, new.id).await.unwrap(), 1);
+}
