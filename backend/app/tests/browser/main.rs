@@ -10,6 +10,7 @@ mod crawl;
 mod detect;
 mod keys;
 mod modules;
+mod people;
 mod site;
 mod stage;
 mod system;

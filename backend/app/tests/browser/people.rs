@@ -1,0 +1,88 @@
+//! People: found by clustering, named, merged, enrolled.
+use crate::site;
+use crate::stage::Stage;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_are_found_named_merged_enrolled_and_deleted() {
+    let Some(stage) = Stage::set().await else { return };
+    let browser = &stage.browser;
+    let site = site::start().await;
+    stage.open("/people", "People").await;
+    browser.until_text(".empty", "Nobody is known yet").await;
+    browser.until("!document.getElementById('people-link').hidden").await;
+    stage.open("/crawls/new", "New crawl").await;
+    browser.type_into("textarea", &site.url("/")).await;
+    browser.type_into("[name=delay_ms]", "0").await;
+    browser.run("document.querySelector('[name=dedupe]').value = 'exact'").await;
+    browser.click_text("Start the crawl").await;
+    browser.until_text(".chip", "Completed").await;
+
+    // Clusters come up when the search for people has ended.
+    stage.open("/people", "People").await;
+    browser.click_text("Find people").await;
+    browser.until_text("[role=status]", "15 new faces looked at").await;
+    browser.until("document.querySelector('.person img[src]')").await;
+
+    // Somebody new, with a picture and with a stored face.
+    browser.click_text("New person").await;
+    browser.type_into("dialog input", "Ada Example").await;
+    browser.click_text("Add").await;
+    browser.until_text("h1", "Ada Example").await;
+    browser.until_text(".empty", "No face shows this person yet").await;
+    browser.type_into("input[type=file]", &stage.file("ada.jpg", &site::portrait(7, 1))).await;
+    browser.until("document.querySelector('.person img[src]')").await;
+    browser.until_text(".facts", "1 face").await;
+    stage.judge("person").await;
+
+    stage.open("/people", "People").await;
+    browser.until_text(".person", "Ada Example").await;
+    browser.until("document.querySelectorAll('.person').length >= 2").await;
+    stage.judge("people").await;
+    // A cluster that is named is a person.
+    browser.run("[...document.querySelectorAll('.person a')].find(e => e.textContent.includes('Nobody named')).setAttribute('data-test', '')").await;
+    browser.click("[data-test]").await;
+    browser.click_text("Name").await;
+    browser.type_into("dialog input", "Bo Example").await;
+    browser.click_text("Save").await;
+    browser.until_text("h1", "Bo Example").await;
+    browser.until_text(".chip", "Enrolled").await;
+
+    // A search tells who a face shows.
+    browser.click_text("Search this person").await;
+    browser.until_text("h1", "Search").await;
+    browser.until_text(".match .chip", "Bo Example").await;
+
+    // Two that are one.
+    stage.open("/people", "People").await;
+    browser.until_text(".person", "Bo Example").await;
+    let before = browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
+    for name in ["Ada Example", "Bo Example"] {
+        browser.click(&format!(".pick input[aria-label^='Choose {name}']")).await;
+    }
+    browser.click_text("Merge 2").await;
+    browser.click("dialog .primary").await;
+    browser.until_text(".toast", "one person now").await;
+    browser.until(&format!("document.querySelectorAll('.person').length === {}", before - 1)).await;
+
+    // A face that was put there by mistake, and the end of it.
+    browser.run("[...document.querySelectorAll('.person a')].find(e => e.textContent.includes('Example')).setAttribute('data-test', '')").await;
+    browser.click("[data-test]").await;
+    browser.until_text("h1", "Example").await;
+    browser.until("document.querySelectorAll('.person').length >= 2").await;
+    let faces = browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
+    browser.click(".person .button").await;
+    browser.until(&format!("document.querySelectorAll('.person').length === {}", faces - 1)).await;
+    browser.click_text("Delete").await;
+    browser.click("dialog .danger").await;
+    browser.until_text("h1", "People").await;
+    browser.until_text(".empty", "Nobody is known yet").await;
+
+    // From a face's own page.
+    stage.open("/faces", "Faces").await;
+    browser.click(".tile").await;
+    browser.click_text("Enrol").await;
+    browser.type_into("dialog input", "Cy Example").await;
+    browser.click_text("Add").await;
+    browser.until_text(".toast", "The face shows Cy Example now").await;
+    stage.strike().await;
+}
