@@ -9,8 +9,8 @@ use serde_json::Value;
 fn help_names_every_command_and_the_exit_codes() {
     let help = Workplace::new().run(&["--help"]).expect(0);
     for word in [
-        "up", "serve", "worker", "scan", "detect", "bench", "models", "gpu", "config", "migrate", "openapi",
-        "health",
+        "up", "serve", "worker", "scan", "detect", "bench", "models", "gpu", "config", "jobs", "migrate",
+        "openapi", "health",
     ] {
         let line = help.stdout.lines().find(|line| line.trim_start().starts_with(word));
         assert!(line.is_some_and(|line| line.split_whitespace().count() > 2), "{word}: {}", help.stdout);

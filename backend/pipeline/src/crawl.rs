@@ -9,6 +9,7 @@ mod reconcile;
 mod runs;
 mod seeds;
 
+pub use control::Retried;
 pub use every::Every;
 pub use options::{CrawlOptions, Dedupe, Sitemaps};
 pub use reconcile::Reconciled;

@@ -1,6 +1,7 @@
-//! What an operator sees and does: list, retry, stats, purge.
+//! What an operator sees and does: list, retry, cancel, stats, purge.
 use crate::claim::{bands, interval};
 use crate::queue::{lock_groups_shared, wake};
+use crate::settle::file;
 use crate::{JobRow, JobState, Queue, QueueError};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
@@ -88,6 +89,21 @@ impl Queue {
         let row = row.ok_or(QueueError::Duplicate(id))?;
         wake(conn).await?;
         Ok(row)
+    }
+
+    /// Ends a live job before it ran to its end, inside the caller's transaction; a worker that holds it finds its claim lost.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not live.
+    pub async fn cancel(&self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
+        let group: Option<Option<Uuid>> = sqlx::query_scalar("select group_id from jobs where id = $1")
+            .bind(id)
+            .fetch_optional(&mut *conn)
+            .await?;
+        if let Some(group) = group.ok_or(QueueError::NotFound(id))? {
+            lock_groups_shared(conn, &[group]).await?;
+        }
+        sqlx::query_as(CANCEL).bind(id).fetch_optional(&mut *conn).await?.ok_or(QueueError::NotFound(id))
     }
 
     /// Counts of all jobs, ended ones included, and the age of the oldest due job. Reads every row's index entry: for a
@@ -192,14 +208,28 @@ with back as (
 select id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at, created_at,
        null::timestamptz as finished_at, last_error, group_id, held, locked_by from back";
 
+const CANCEL: &str = concat!(
+    "with gone as (
+    delete from jobs where id = $1
+    returning id, group_id, fence + 1 as fence, scheduled_at, created_at, priority, attempt, max_attempts,
+              kind, unique_key, locked_by, last_error, payload
+) ",
+    file!("gone", "cancelled", "last_error"),
+    " returning id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at, created_at,
+       finished_at, last_error, group_id, false as held, locked_by"
+);
+
 const PURGE: &str = "
 delete from finished_jobs where id = any(array(
     select id from finished_jobs where state <> 'discarded' and finished_at < now() - $1
     order by finished_at limit $2 for update skip locked
 ))";
 
-const OLDEST_DUE: &str = concat!(
-    "with recursive kinds as (
+/// [`bands`] of all kinds that have jobs, found by hopping as well.
+macro_rules! every_band {
+    () => {
+        concat!(
+            "with recursive kinds as (
     select (select j.kind from jobs j where j.state <> 'running' and not j.held order by j.kind limit 1) as kind
     union all
     select (select j.kind from jobs j where j.kind > k.kind and j.state <> 'running' and not j.held order by j.kind limit 1)
@@ -207,7 +237,13 @@ const OLDEST_DUE: &str = concat!(
 ), wanted as (
     select kind, 1::bigint as slots from kinds where kind is not null
 ), ",
-    bands!(),
-    "
-select extract(epoch from clock_timestamp() - min(first_at))::float8 from bands"
+            bands!()
+        )
+    };
+}
+pub(crate) use every_band;
+
+const OLDEST_DUE: &str = concat!(
+    every_band!(),
+    " select extract(epoch from clock_timestamp() - min(first_at))::float8 from bands"
 );

@@ -9,10 +9,12 @@ pub mod job;
 mod keys;
 mod lanes;
 pub mod queue;
+mod report;
 pub mod runner;
 mod settle;
 
 pub use inspect::QueueStats;
 pub use job::{Claim, ClaimedJob, JobRow, JobState, NewJob};
 pub use queue::{CHANNEL, Config, Enqueued, Queue, QueueError};
-pub use runner::{Handler, Outcome, Runner, RunnerConfig};
+pub use report::{KindReport, QueueReport};
+pub use runner::{Concurrency, Handler, Outcome, Runner, RunnerConfig};

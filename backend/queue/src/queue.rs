@@ -6,7 +6,7 @@ use crate::NewJob;
 use crate::lanes::{FEW_PLACES, LanePosition};
 use sha2::{Digest, Sha256};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Executor, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +20,9 @@ const LONGEST_PLAIN_KEY: usize = 512;
 
 /// How long a call waits for a connection of the queue's own before it takes the database for lost.
 const ACQUIRE: Duration = Duration::from_secs(5);
+
+/// The longest time that a setting of Postgres in milliseconds can say.
+const MOST_MILLISECONDS: u128 = i32::MAX as u128;
 
 /// Times of the queue.
 #[derive(Clone, Debug)]
@@ -105,12 +108,18 @@ impl Queue {
     /// the pool cannot starve it, and its statements are planned once for each connection: planning a claim takes longer than
     /// running it, and its plan never depends on its values.
     pub fn on_own_connections(&self, connections: u32) -> Self {
+        // A process that was stopped in mid-transaction keeps no row locked for longer than its claims.
+        let patience = self.config.lease.as_millis().clamp(1, MOST_MILLISECONDS);
+        let settings = format!(
+            "set plan_cache_mode = force_generic_plan; set jit = off; set idle_in_transaction_session_timeout = {patience}"
+        );
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE)
-            .after_connect(|conn, _| {
+            .after_connect(move |conn, _| {
+                let settings = settings.clone();
                 Box::pin(async move {
-                    conn.execute("set plan_cache_mode = force_generic_plan; set jit = off").await?;
+                    sqlx::raw_sql(AssertSqlSafe(settings)).execute(conn).await?;
                     Ok(())
                 })
             })

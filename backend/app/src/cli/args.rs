@@ -23,6 +23,7 @@ Set-up:
   gpu          What runs on which device, and why; --test tries every device
   config       Check the configuration
   keys         Make, list and revoke the keys of the API
+  jobs         Look at the queue; retry and cancel jobs
   migrate      Bring the database schema up to date
   openapi      Print the OpenAPI document
   health       Ask a running service whether it is ready
@@ -40,6 +41,7 @@ Examples:
   facecrawl bench --operation pipeline --json - Images and faces per second on this machine
   facecrawl models fetch buffalo_l --accept-license
   facecrawl keys create --collection default --scope analyze,read,search --expires 90d
+  facecrawl jobs retry --all --kind scan_image
 
 Exit status: 0 success, 1 failure, 2 wrong usage or configuration, 3 some inputs failed.
 Configuration: defaults < facecrawl.toml < .env < environment < flags; `facecrawl config check` shows what is in force.";
@@ -79,6 +81,8 @@ pub enum Command {
     Config(super::config::ConfigArgs),
     /// Make, list and revoke the keys of the API
     Keys(super::keys::KeysArgs),
+    /// Look at the queue; retry and cancel jobs
+    Jobs(super::jobs::JobsArgs),
     /// Bring the database schema up to date
     Migrate(super::migrate::MigrateArgs),
     /// Compute embeddings of other models anew, from the stored chips

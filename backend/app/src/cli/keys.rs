@@ -1,4 +1,5 @@
 //! `keys create|list|revoke`.
+use super::output::at;
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
 use crate::service::{Database, Sharing};
@@ -9,7 +10,6 @@ use store::audit::{Action, AuditEntry};
 use store::collections::Collection;
 use store::keys::{ApiKey, NewKey, Scope};
 use store::{Store, StoreError};
-use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
@@ -230,11 +230,6 @@ fn names(scopes: &[Scope]) -> Vec<&'static str> {
 
 fn joined(scopes: &[Scope]) -> String {
     names(scopes).join(", ")
-}
-
-fn at(time: OffsetDateTime) -> String {
-    let time = time.replace_nanosecond(0).unwrap_or(time);
-    time.format(&Rfc3339).unwrap_or_default()
 }
 
 fn state(key: &ApiKey) -> String {

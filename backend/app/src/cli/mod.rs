@@ -7,6 +7,7 @@ mod detect;
 mod draw;
 mod gpu;
 mod health;
+mod jobs;
 mod keys;
 mod migrate;
 mod models;
@@ -122,6 +123,7 @@ async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Resu
         Command::Gpu(args) => gpu::run(settings, args).await,
         Command::Config(args) => config::run(&loaded, args),
         Command::Migrate(args) => migrate::run(settings, args).await,
+        Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Keys(args) => keys::run(settings, args).await,
         Command::Reembed(args) => reembed::run(settings, args).await,
         Command::Openapi => openapi::run(),

@@ -1,6 +1,8 @@
 //! Tables and JSON on stdout.
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use std::io::{self, Write};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// An empty table in the house style.
 pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
@@ -23,6 +25,12 @@ pub(super) fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
 /// Prints one JSON document.
 pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     line(serde_json::to_string_pretty(value)?)
+}
+
+/// A moment to the second, as RFC 3339 has it.
+pub(super) fn at(time: OffsetDateTime) -> String {
+    let time = time.replace_nanosecond(0).unwrap_or(time);
+    time.format(&Rfc3339).unwrap_or_default()
 }
 
 /// Bytes for people: `4.2 MB`.

@@ -1,8 +1,10 @@
-//! Pause, resume, cancel.
+//! Pause, resume and cancel crawls; retry and cancel single jobs.
 
+use super::completion::finish_if_done;
 use super::{CrawlError, Crawls, news};
+use crate::jobs::ledger::Row;
 use crate::jobs::payload;
-use queue::JobRow;
+use queue::{JobRow, JobState, QueueError};
 use store::crawls::Crawl;
 use store::{StoreError, Tx};
 use uuid::Uuid;
@@ -13,6 +15,15 @@ const LIVE: [&str; 2] = ["running", "paused"];
 const PIECE: i64 = 5_000;
 /// Times that a series is looked at again because it went on between two looks.
 const LOOKS: usize = 5;
+
+/// What became of discarded jobs that were to live again.
+#[derive(Clone, Debug, Default)]
+pub struct Retried {
+    /// Jobs that wait for their next run.
+    pub retried: u64,
+    /// Jobs that cannot, each with the reason.
+    pub left: Vec<(Uuid, String)>,
+}
 
 impl Crawls {
     /// Holds its jobs: nothing new is started until [`Self::resume`]; what is being fetched ends.
@@ -128,6 +139,54 @@ impl Crawls {
         let row = self.queue().retry(tx.conn(), job).await?;
         if let Some(crawl) = row.group_id {
             self.reopen(&mut tx, crawl, &row).await?;
+        }
+        tx.commit().await?;
+        Ok(row)
+    }
+
+    /// Retries discarded jobs of a kind and a crawl (of all where none is named), oldest last. Those that cannot live again are left as they are.
+    pub async fn retry_discarded(
+        &self,
+        kind: Option<&str>,
+        crawl: Option<Uuid>,
+    ) -> Result<Retried, CrawlError> {
+        let mut told = Retried::default();
+        let mut before = None;
+        loop {
+            let rows = self.queue().list(Some(JobState::Discarded), kind, crawl, before, PIECE).await?;
+            for row in &rows {
+                match self.retry(row.id).await {
+                    Ok(_) => told.retried += 1,
+                    Err(CrawlError::Store(StoreError::Conflict(why))) => told.left.push((row.id, why)),
+                    Err(CrawlError::Queue(why @ (QueueError::Duplicate(_) | QueueError::NotFound(_)))) => {
+                        told.left.push((row.id, why.to_string()));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            match rows.last() {
+                Some(last) => before = Some(last.id),
+                None => return Ok(told),
+            }
+        }
+    }
+
+    /// Ends a live job; the page or image that it is about is skipped with the reason `cancelled`, and a crawl for which it was the last
+    /// ends.
+    ///
+    /// # Errors
+    /// `QueueError::NotFound` when the job is not live.
+    pub async fn cancel_job(&self, job: Uuid) -> Result<JobRow, CrawlError> {
+        let mut tx = self.store().begin().await?;
+        let row = self.queue().cancel(tx.conn(), job).await?;
+        if let Some(crawl) = row.group_id
+            && let Some((ledger, id)) = payload::row_of(&row.kind, &row.payload)
+            && self.store().crawl_state(tx.conn(), crawl).await?.is_some()
+        {
+            self.store().lock_crawl(tx.conn(), crawl).await?;
+            let detail = Some("its job was cancelled");
+            Row::new(ledger, id).settle(self.store(), &mut tx, "skipped", "cancelled", detail, None).await?;
+            finish_if_done(self.store(), self.queue(), &mut tx, crawl).await?;
         }
         tx.commit().await?;
         Ok(row)

@@ -240,6 +240,49 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
 }
 
 #[tokio::test]
+async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let crawl = world.create(&[site.url("/one.jpg"), site.url("/two.jpg")], fast()).await;
+    let jobs = world.queue.list(None, None, Some(crawl.id), None, 10).await.unwrap();
+    assert_eq!(jobs.len(), 2);
+    world.crawls.cancel_job(jobs[0].id).await.unwrap();
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "running");
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("skipped", 1), ("queued", 1)].into());
+    // Back to life, and cancelled once more: the row goes with it.
+    world.crawls.retry(jobs[0].id).await.unwrap();
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 2)].into());
+    for job in &jobs {
+        world.crawls.cancel_job(job.id).await.unwrap();
+    }
+    let ended = world.store.crawl(crawl.id).await.unwrap();
+    assert_eq!(ended.state, "failed", "nothing was had");
+    assert_eq!(world.progress(crawl.id).await.reasons, [("cancelled".to_owned(), 2)].into());
+    let again = world.crawls.cancel_job(jobs[0].id).await;
+    assert!(matches!(again, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{again:?}");
+}
+
+#[tokio::test]
+async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_named() {
+    let Some(world) = World::new().await else { return };
+    let site = Site::start().await;
+    let live = world.create(&[site.url("/one.jpg"), site.url("/two.jpg"), site.url("/page")], fast()).await;
+    let ended = world.create(&[site.url("/three.jpg")], fast()).await;
+    for job in world.queue.claim(&kinds(), 10, "fails").await.unwrap() {
+        let mut tx = world.store.begin().await.unwrap();
+        world.queue.fail(tx.conn(), job.claim, "the disk is full", true, None).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    world.crawls.cancel(ended.id).await.unwrap();
+    let retried = world.crawls.retry_discarded(Some(jobs::SCAN_IMAGE), Some(live.id)).await.unwrap();
+    assert_eq!((retried.retried, retried.left.len()), (2, 0));
+    let retried = world.crawls.retry_discarded(None, None).await.unwrap();
+    assert_eq!((retried.retried, retried.left.len()), (1, 1));
+    assert!(retried.left[0].1.contains("cancelled"), "{retried:?}");
+    assert_eq!((world.live(live.id).await, world.live(ended.id).await), (3, 0));
+}
+
+#[tokio::test]
 async fn steering_a_crawl_that_is_not_there_says_so() {
     let Some(world) = World::new().await else { return };
     let id = uuid::Uuid::now_v7();

@@ -67,6 +67,22 @@ pub struct Runner {
     slots: Arc<Slots>,
 }
 
+/// How many jobs of each kind a runner may have in flight; cheap to clone.
+#[derive(Clone)]
+pub struct Concurrency(Arc<Slots>);
+
+impl Concurrency {
+    /// Changes it for a kind, from the next claim on; running jobs are left alone. Zero pauses the kind in this process.
+    pub fn set(&self, kind: &str, limit: usize) {
+        self.0.set_limit(kind, limit);
+    }
+
+    /// Jobs of a kind that are in flight.
+    pub fn used(&self, kind: &str) -> usize {
+        self.0.used().into_iter().find(|(name, _)| name == kind).map_or(0, |(_, used)| used)
+    }
+}
+
 impl Runner {
     /// Starts claiming. Stops when `shutdown` fires: no new claims, running jobs finish or are released within `drain`.
     ///
@@ -95,10 +111,9 @@ impl Runner {
         Self { handle: tokio::spawn(claiming::supervise(shared, shutdown)), slots }
     }
 
-    /// Changes how many jobs of a kind may be in flight, from the next claim on; running jobs are left alone. Zero pauses
-    /// the kind in this process.
-    pub fn set_concurrency(&self, kind: &str, limit: usize) {
-        self.slots.set_limit(kind, limit);
+    /// The handle that changes how many jobs may be in flight.
+    pub fn concurrency(&self) -> Concurrency {
+        Concurrency(Arc::clone(&self.slots))
     }
 
     /// Waits until everything is settled or released.

@@ -1,6 +1,7 @@
-//! List, retry, stats, purge.
+//! List, retry, cancel, stats, report, purge.
 use crate::support::{Bench, image, page};
 use queue::{Config, Enqueued, JobState, NewJob, QueueError};
+use serde_json::json;
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -134,6 +135,74 @@ async fn stats_count_every_kind_and_state() {
     assert!((990.0..1100.0).contains(&stats.oldest_due_seconds), "{}", stats.oldest_due_seconds);
     expected.remove(2);
     assert_eq!(sorted(bench.queue.depth().await.unwrap().counts), expected);
+}
+
+#[tokio::test]
+async fn a_cancelled_job_is_over_for_whoever_holds_it() {
+    let bench = Bench::new().await;
+    let group = Uuid::now_v7();
+    let waiting = bench.add_one(NewJob { group_id: Some(group), priority: 1, ..page() }).await;
+    let running = bench.add_one(page()).await;
+    let claim = bench.claim(1).await[0].claim;
+    assert_eq!(claim.id, running);
+    let cancel = async |id| {
+        let mut tx = bench.db.pool().begin().await.unwrap();
+        let row = bench.queue.cancel(&mut tx, id).await?;
+        tx.commit().await.unwrap();
+        Ok::<_, QueueError>(row)
+    };
+    for id in [waiting, running] {
+        let row = cancel(id).await.unwrap();
+        assert_eq!((row.id, row.state), (id, JobState::Cancelled));
+        assert!(row.finished_at.is_some());
+        assert!(matches!(cancel(id).await, Err(QueueError::NotFound(_))), "only once");
+    }
+    assert!(matches!(bench.complete(claim).await, Err(QueueError::Stale(_))));
+    assert!(bench.claim(10).await.is_empty());
+    assert_eq!(bench.retry(running).await.unwrap().state, JobState::Available);
+    assert!(matches!(bench.complete(claim).await, Err(QueueError::Stale(_))));
+}
+
+#[tokio::test]
+async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
+    let bench = Bench::new().await;
+    let minute = Duration::from_secs(60);
+    assert!(bench.queue.report(minute).await.unwrap().kinds.is_empty());
+
+    let old = OffsetDateTime::now_utc() - Duration::from_secs(1000);
+    let later = OffsetDateTime::now_utc() + Duration::from_secs(1000);
+    bench
+        .add(&[
+            page(),
+            page(),
+            page(),
+            NewJob { scheduled_at: Some(later), ..NewJob::new("later", json!({})) },
+        ])
+        .await;
+    bench.add(&[NewJob { scheduled_at: Some(old), priority: 9, ..image() }, image()]).await;
+    let pages = bench.queue.claim(&["page".to_owned()], 3, "w").await.unwrap();
+    bench.complete(pages[0].claim).await.unwrap();
+    bench.complete(pages[1].claim).await.unwrap();
+    bench.fail(pages[2].claim, true).await.unwrap();
+
+    let report = bench.queue.report(minute).await.unwrap();
+    assert_eq!(report.window, minute);
+    let names: Vec<&str> = report.kinds.keys().map(String::as_str).collect();
+    assert_eq!(names, ["image", "later", "page"]);
+    let page = &report.kinds["page"];
+    assert_eq!((page.completed, page.discarded, page.oldest_due_seconds), (2, 1, None));
+    assert_eq!(page.counts, [("discarded", 1)].into());
+    let image = &report.kinds["image"];
+    assert_eq!((image.completed, &image.counts), (0, &[("available", 2)].into()));
+    assert!((990.0..1100.0).contains(&image.oldest_due_seconds.unwrap()), "{image:?}");
+    assert_eq!(report.kinds["later"].oldest_due_seconds, None, "its time has not come");
+
+    sqlx::query("update finished_jobs set finished_at = now() - interval '2 minutes'")
+        .execute(bench.db.pool())
+        .await
+        .unwrap();
+    let page = bench.queue.report(minute).await.unwrap().kinds["page"].clone();
+    assert_eq!((page.completed, page.discarded), (0, 0), "before the window");
 }
 
 #[tokio::test]

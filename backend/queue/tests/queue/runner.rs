@@ -156,7 +156,7 @@ async fn each_kind_keeps_to_its_own_number_and_uses_it() {
     soon("one image starts", starts.recv()).await.unwrap();
     assert!(starts.try_recv().is_err(), "one image at a time");
 
-    worker.runner.set_concurrency("image", 3);
+    worker.runner.concurrency().set("image", 3);
     for _ in 0..2 {
         soon("the others start beside it", starts.recv()).await.unwrap();
     }

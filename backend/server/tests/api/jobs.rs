@@ -1,4 +1,4 @@
-//! `GET /jobs`, `POST /jobs/{id}/retry`
+//! `GET /jobs`, `GET /jobs/{id}`, `GET /jobs/stats`, `POST /jobs/{id}/retry`
 use crate::support::{App, Options, field, json_of, ok, problem};
 use queue::NewJob;
 use reqwest::StatusCode;
@@ -27,6 +27,17 @@ async fn discarded_jobs_are_listed_and_given_a_new_life() {
     let job = &listed["jobs"][0];
     assert_eq!((&job["state"], &job["last_error"]), (&json!("discarded"), &json!("the disk is full")));
     assert_eq!(app.get_ok("/jobs?state=any&limit=1").await["jobs"].as_array().unwrap().len(), 1);
+
+    assert_eq!(&app.get_ok(&format!("/jobs/{}", job["id"].as_str().unwrap())).await, job);
+    problem(app.get("/jobs/00000000-0000-7000-8000-000000000000").await, 404, "not_found").await;
+    let stats = app.get_ok("/jobs/stats").await;
+    let kind = &stats["kinds"][0];
+    assert_eq!((&stats["window_seconds"], &kind["kind"]), (&json!(60), &json!("scan_image")));
+    assert_eq!((&kind["available"], &kind["running"], &kind["discarded"]), (&json!(1), &json!(0), &json!(1)));
+    assert_eq!(kind["discarded_per_second"], json!(1.0 / 60.0));
+    assert!(kind["oldest_due_seconds"].as_f64().unwrap() >= 0.0, "{stats}");
+    let wrong = problem(app.get("/jobs/stats?window_seconds=0").await, 400, "bad_query").await;
+    assert_eq!(field(&wrong), "window_seconds");
 
     let path = format!("/jobs/{}/retry", job["id"].as_str().unwrap());
     let retried = ok(app.post_json(&path, &json!({})).await).await;

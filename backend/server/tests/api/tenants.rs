@@ -69,7 +69,8 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
     let body = |body: Value| (path.to_owned(), Some(body));
     match operation {
         // Nothing to name.
-        "health_live" | "health_ready" | "get_openapi" | "get_gpu" | "get_metrics" | "list_collections" => {
+        "health_live" | "health_ready" | "get_openapi" | "get_gpu" | "get_metrics" | "list_collections"
+        | "get_job_stats" => {
             vec![(path.to_owned(), None)]
         }
         "detect_faces" | "report_quality" => picture_in(picture),
@@ -119,7 +120,7 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         }
         "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
         "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
-        "retry_job" => vec![(at(&crawls[2]), None)],
+        "get_job" | "retry_job" => vec![(at(&crawls[2]), None)],
         other => panic!("say here how a stranger could name another's things to `{other}`"),
     }
 }

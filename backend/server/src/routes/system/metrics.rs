@@ -21,7 +21,7 @@ pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoRespo
 
 /// The queue's depth and age are read when someone asks. A database that does not answer leaves the last values and counts the failure.
 async fn gather_queue(state: &AppState) {
-    let stats = match state.services.queue.stats().await {
+    let stats = match state.services.queue.depth().await {
         Ok(stats) => stats,
         Err(error) => {
             tracing::warn!(%error, "cannot read the queue's counts");

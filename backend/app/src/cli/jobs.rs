@@ -1,0 +1,284 @@
+//! `jobs list|show|retry|cancel|stats`: the queue, for those who keep the service running. It needs the database alone.
+use super::output::at;
+use super::{Exit, UsageError, output};
+use crate::config::Settings;
+use crate::service::{Database, Sharing};
+use clap::{Args, Subcommand};
+use pipeline::{CrawlError, Crawls};
+use queue::{JobRow, JobState, Queue, QueueError};
+use serde_json::{Value, json};
+use std::time::Duration;
+use store::StoreError;
+use uuid::Uuid;
+
+/// Look at the queue; retry and cancel jobs
+#[derive(Args, Debug)]
+pub struct JobsArgs {
+    #[command(subcommand)]
+    command: JobsCommand,
+    /// Print one JSON document
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum JobsCommand {
+    /// List jobs, newest first
+    List(ListArgs),
+    /// Show everything about a job
+    Show {
+        /// Its id
+        id: Uuid,
+    },
+    /// Give discarded or cancelled jobs a new life with fresh attempts; status 3 if some cannot have one
+    Retry(RetryArgs),
+    /// End jobs that have not ended; their pages and images are skipped
+    Cancel {
+        /// Their ids
+        #[arg(required = true)]
+        ids: Vec<Uuid>,
+    },
+    /// What waits, runs and failed, and how fast it goes
+    Stats {
+        /// Seconds up to now over which ended jobs are counted
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        window: u64,
+    },
+}
+
+#[derive(Args, Debug)]
+struct ListArgs {
+    /// available, running, retryable, completed, discarded, cancelled, or any
+    #[arg(long, default_value = "discarded", value_parser = wanted)]
+    state: Wanted,
+    /// Only jobs of this kind, such as scan_image
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only jobs of this crawl
+    #[arg(long, value_name = "ID")]
+    crawl: Option<Uuid>,
+    /// Only jobs older than this one: the last that the list before showed
+    #[arg(long, value_name = "ID")]
+    before: Option<Uuid>,
+    /// Most jobs to list
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    limit: i64,
+}
+
+#[derive(Args, Debug)]
+struct RetryArgs {
+    /// Their ids
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<Uuid>,
+    /// Every discarded job, or those of --kind and --crawl
+    #[arg(long)]
+    all: bool,
+    /// With --all: only jobs of this kind, such as scan_image
+    #[arg(long, requires = "all", conflicts_with = "ids")]
+    kind: Option<String>,
+    /// With --all: only jobs of this crawl
+    #[arg(long, requires = "all", conflicts_with = "ids", value_name = "ID")]
+    crawl: Option<Uuid>,
+}
+
+/// A state, or any.
+#[derive(Clone, Copy, Debug)]
+struct Wanted(Option<JobState>);
+
+fn wanted(text: &str) -> Result<Wanted, String> {
+    match text {
+        "any" => Ok(Wanted(None)),
+        state => state
+            .parse()
+            .map(|state| Wanted(Some(state)))
+            .map_err(|error: QueueError| format!("{error}, any")),
+    }
+}
+
+pub(super) async fn run(settings: &Settings, args: JobsArgs) -> anyhow::Result<Exit> {
+    let database = Database::open(settings, Sharing::Join).await?;
+    let done = async {
+        database.migrate().await?;
+        let queue = Queue::new(database.store.pool().clone(), queue::Config::default());
+        let crawls = Crawls::new(database.store.clone(), queue.clone()).with_config(settings.crawls());
+        dispatch(&queue, &crawls, args).await
+    }
+    .await;
+    database.close().await;
+    done
+}
+
+async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Result<Exit> {
+    let json = args.json;
+    match args.command {
+        JobsCommand::List(args) => list(queue, args, json).await,
+        JobsCommand::Show { id } => match queue.get(id).await {
+            Err(QueueError::NotFound(_)) => {
+                Err(UsageError(format!("there is no job {id}; `facecrawl jobs list --state any` shows them"))
+                    .into())
+            }
+            job => show(&job?, json),
+        },
+        JobsCommand::Retry(args) => {
+            let mut told = Told::default();
+            if args.all {
+                let retried = crawls.retry_discarded(args.kind.as_deref(), args.crawl).await?;
+                (told.done, told.left) = (retried.retried, retried.left);
+            }
+            for id in args.ids {
+                told.add(id, crawls.retry(id).await)?;
+            }
+            told.say("retried", json)
+        }
+        JobsCommand::Cancel { ids } => {
+            let mut told = Told::default();
+            for id in ids {
+                told.add(id, crawls.cancel_job(id).await)?;
+            }
+            told.say("cancelled", json)
+        }
+        JobsCommand::Stats { window } => stats(queue, Duration::from_secs(window), json).await,
+    }
+}
+
+async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit> {
+    let jobs = queue.list(args.state.0, args.kind.as_deref(), args.crawl, args.before, args.limit).await?;
+    if json {
+        output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>() }))?;
+        return Ok(Exit::Success);
+    }
+    let mut table = output::table(["Id", "Kind", "State", "Attempt", "Scheduled", "Ended", "Last error"]);
+    for job in &jobs {
+        table.add_row([
+            job.id.to_string(),
+            job.kind.clone(),
+            state(job),
+            format!("{} of {}", job.attempt, job.max_attempts),
+            at(job.scheduled_at),
+            job.finished_at.map(at).unwrap_or_default(),
+            job.last_error.clone().unwrap_or_default(),
+        ]);
+    }
+    output::line(table)?;
+    Ok(Exit::Success)
+}
+
+fn show(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
+    let view = view(job);
+    if json {
+        output::json(&view)?;
+        return Ok(Exit::Success);
+    }
+    let mut table = output::table(["Field", "Value"]);
+    for (field, value) in view.as_object().into_iter().flatten() {
+        let text = match value {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        table.add_row([field.clone(), text]);
+    }
+    output::line(table)?;
+    Ok(Exit::Success)
+}
+
+async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Exit> {
+    let report = queue.report(window).await?;
+    let rate = |count: i64| count as f64 / window.as_secs_f64();
+    let shown = ["available", "running", "retryable", "discarded"];
+    let mut table = output::table([
+        "Kind",
+        "Available",
+        "Running",
+        "Retryable",
+        "Discarded",
+        "Completed/s",
+        "Discarded/s",
+        "Oldest due",
+    ]);
+    let mut kinds = Vec::new();
+    for (kind, report) in &report.kinds {
+        let count = |state: &str| report.counts.get(state).copied().unwrap_or(0);
+        let mut row = vec![kind.clone()];
+        row.extend(shown.map(|state| count(state).to_string()));
+        row.extend([report.completed, report.discarded].map(|ended| format!("{:.2}", rate(ended))));
+        row.push(report.oldest_due_seconds.map(|age| format!("{age:.0} s")).unwrap_or_default());
+        table.add_row(row);
+        kinds.push(json!({
+            "kind": kind,
+            "available": count("available"),
+            "running": count("running"),
+            "retryable": count("retryable"),
+            "discarded": count("discarded"),
+            "completed_per_second": rate(report.completed),
+            "discarded_per_second": rate(report.discarded),
+            "oldest_due_seconds": report.oldest_due_seconds,
+        }));
+    }
+    if json {
+        output::json(&json!({ "window_seconds": window.as_secs(), "kinds": kinds }))?;
+    } else {
+        output::line(table)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// What became of the jobs that were named.
+#[derive(Default)]
+struct Told {
+    done: u64,
+    left: Vec<(Uuid, String)>,
+}
+
+impl Told {
+    /// A job whose state does not allow it is told of; a database that fails ends the command.
+    fn add(&mut self, id: Uuid, result: Result<JobRow, CrawlError>) -> anyhow::Result<()> {
+        match result {
+            Ok(_) => self.done += 1,
+            Err(
+                error @ (CrawlError::Queue(QueueError::NotFound(_) | QueueError::Duplicate(_))
+                | CrawlError::Store(StoreError::Conflict(_))),
+            ) => self.left.push((id, error.to_string())),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn say(self, done: &str, json: bool) -> anyhow::Result<Exit> {
+        if json {
+            let left: Vec<Value> =
+                self.left.iter().map(|(id, why)| json!({ "id": id, "reason": why })).collect();
+            output::json(&json!({ done: self.done, "left": left }))?;
+        } else {
+            output::line(format!("{} {done}", self.done))?;
+            for (id, why) in &self.left {
+                eprintln!("{id}: {why}");
+            }
+        }
+        Ok(Exit::of(usize::try_from(self.done).unwrap_or(usize::MAX), self.left.len()))
+    }
+}
+
+/// Why it does not run, if that is not what its state says.
+fn state(job: &JobRow) -> String {
+    if job.held { format!("{} (held)", job.state) } else { job.state.to_string() }
+}
+
+fn view(job: &JobRow) -> Value {
+    json!({
+        "id": job.id,
+        "kind": job.kind,
+        "state": job.state,
+        "held": job.held,
+        "payload": job.payload,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "priority": job.priority,
+        "scheduled_at": at(job.scheduled_at),
+        "created_at": at(job.created_at),
+        "finished_at": job.finished_at.map(at),
+        "last_error": job.last_error,
+        "crawl_id": job.group_id,
+        "worker": job.locked_by,
+    })
+}

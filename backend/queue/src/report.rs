@@ -1,0 +1,65 @@
+//! How each kind of job does: what waits, what failed, and how fast it goes.
+use crate::claim::{bands, interval};
+use crate::inspect::every_band;
+use crate::{JobState, Queue, QueueError};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// One kind of job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KindReport {
+    /// Live jobs in each state, and discarded ones.
+    pub counts: BTreeMap<&'static str, i64>,
+    /// Jobs that were completed within the window.
+    pub completed: i64,
+    /// Jobs that were discarded within the window.
+    pub discarded: i64,
+    /// Age in seconds of the oldest job that is due and does not run; `None` when none is due.
+    pub oldest_due_seconds: Option<f64>,
+}
+
+/// Every kind that has live or discarded jobs, or of which a job ended within the window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueReport {
+    /// What `completed` and `discarded` were counted over.
+    pub window: Duration,
+    /// By kind.
+    pub kinds: BTreeMap<String, KindReport>,
+}
+
+impl Queue {
+    /// How each kind does, with what ended within the last `window`. Its cost follows the jobs that are live and those that ended within the
+    /// window, whatever else is kept.
+    pub async fn report(&self, window: Duration) -> Result<QueueReport, QueueError> {
+        let mut kinds: BTreeMap<String, KindReport> = BTreeMap::new();
+        for (kind, state, count) in self.depth().await?.counts {
+            kinds.entry(kind).or_default().counts.insert(state.as_str(), count);
+        }
+        let ended: Vec<(String, String, i64)> =
+            sqlx::query_as(ENDED).bind(interval(window)).fetch_all(&self.pool).await?;
+        for (kind, state, count) in ended {
+            let report = kinds.entry(kind).or_default();
+            match state.parse()? {
+                JobState::Completed => report.completed = count,
+                _ => report.discarded = count,
+            }
+        }
+        let ages: Vec<(String, f64)> = sqlx::query_as(OLDEST).fetch_all(&self.pool).await?;
+        for (kind, age) in ages {
+            kinds.entry(kind).or_default().oldest_due_seconds = (age >= 0.0).then_some(age);
+        }
+        Ok(QueueReport { window, kinds })
+    }
+}
+
+/// Each half meets its partial index: the completed by their time, the few discarded by their state.
+const ENDED: &str = "
+select kind, state::text, count(*) from finished_jobs
+where state <> 'discarded' and state = 'completed' and finished_at > now() - $1 group by 1, 2
+union all
+select kind, state::text, count(*) from finished_jobs where state = 'discarded' and finished_at > now() - $1 group by 1, 2";
+
+const OLDEST: &str = concat!(
+    every_band!(),
+    " select kind, extract(epoch from clock_timestamp() - min(first_at))::float8 from bands group by kind"
+);

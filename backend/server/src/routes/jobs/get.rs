@@ -1,0 +1,19 @@
+//! `GET /jobs/{id}`
+use super::view::JobView;
+use crate::extract::Id;
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+
+/// A job, in whatever state.
+#[utoipa::path(
+    get, path = "/jobs/{id}", operation_id = "get_job", tag = "jobs",
+    params(("id" = Uuid, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The job", body = JobView),
+        (status = 404, description = "No such job; ended ones are kept for a day, discarded ones until they are retried", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn get_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {
+    Ok(Json(state.services.queue.get(id).await?.into()))
+}

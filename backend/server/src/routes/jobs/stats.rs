@@ -1,0 +1,80 @@
+//! `GET /jobs/stats`
+use crate::extract::Query;
+use crate::extract::values::Bounded;
+use crate::{ApiError, AppState};
+use axum::Json;
+use axum::extract::State;
+use queue::KindReport;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use utoipa::{IntoParams, ToSchema};
+
+/// Over which time.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StatsParams {
+    /// Seconds up to now over which ended jobs are counted.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 3600, default = 60)]
+    window_seconds: Option<Bounded<1, 3600>>,
+}
+
+/// One kind of job.
+#[derive(Serialize, ToSchema)]
+pub(super) struct KindStats {
+    /// Names what its jobs do.
+    #[schema(example = "scan_image")]
+    kind: String,
+    /// Jobs that wait for a worker, their time or room.
+    available: i64,
+    /// Jobs that a worker holds.
+    running: i64,
+    /// Jobs that failed and wait for their next attempt.
+    retryable: i64,
+    /// Jobs that were given up and can be retried.
+    discarded: i64,
+    /// Jobs completed per second, within the window.
+    completed_per_second: f64,
+    /// Jobs given up per second, within the window.
+    discarded_per_second: f64,
+    /// How long the oldest job that is due has waited; null when none is due.
+    oldest_due_seconds: Option<f64>,
+}
+
+/// How the queue does.
+#[derive(Serialize, ToSchema)]
+pub(super) struct JobStats {
+    /// Seconds over which ended jobs were counted.
+    window_seconds: u64,
+    /// Kinds that have jobs or had some within the window, by name.
+    kinds: Vec<KindStats>,
+}
+
+/// How many jobs of each kind wait, run and failed, and how fast they are done.
+#[utoipa::path(
+    get, path = "/jobs/stats", operation_id = "get_job_stats", tag = "jobs",
+    params(StatsParams),
+    responses((status = 200, description = "Every kind of job", body = JobStats)),
+)]
+pub(super) async fn get_job_stats(
+    State(state): State<AppState>,
+    Query(params): Query<StatsParams>,
+) -> Result<Json<JobStats>, ApiError> {
+    let seconds = params.window_seconds.map_or(60, Bounded::get).unsigned_abs();
+    let report = state.services.queue.report(Duration::from_secs(seconds)).await?;
+    let rate = |count: i64| count as f64 / seconds as f64;
+    let kind = |(kind, report): (String, KindReport)| {
+        let count = |state: &str| report.counts.get(state).copied().unwrap_or(0);
+        KindStats {
+            available: count("available"),
+            running: count("running"),
+            retryable: count("retryable"),
+            discarded: count("discarded"),
+            completed_per_second: rate(report.completed),
+            discarded_per_second: rate(report.discarded),
+            oldest_due_seconds: report.oldest_due_seconds,
+            kind,
+        }
+    };
+    Ok(Json(JobStats { window_seconds: seconds, kinds: report.kinds.into_iter().map(kind).collect() }))
+}
