@@ -146,13 +146,23 @@ impl Settings {
         .collect()
     }
 
-    /// Jobs in work at once, per kind.
+    /// Pages, and images, in work at once, where their own variables are unset.
     pub fn workers(&self) -> usize {
         match self.crawl.workers {
             // A job waits for the network most of its time; decoding and models have their own bounds.
             0 => (cores() * 4).clamp(4, 64),
             explicit => explicit,
         }
+    }
+
+    /// Pages in work at once.
+    pub fn page_workers(&self) -> usize {
+        self.crawl.page_workers.unwrap_or_else(|| self.workers())
+    }
+
+    /// Images in work at once, while memory lasts.
+    pub fn image_workers(&self) -> usize {
+        self.crawl.image_workers.unwrap_or_else(|| self.workers())
     }
 
     /// How long a stop waits.

@@ -140,6 +140,12 @@ settings! {
         crawl: Crawl("Crawling") {
             /// `WORKERS`: Pages, and images, that this process fetches and processes at once; 0 is four per core.
             workers: usize = WORKERS, "0", number(0..=4096);
+            /// `PAGE_WORKERS`: Pages alone, where they differ from `WORKERS`; 0 leaves pages to other processes.
+            page_workers: Option<usize> = PAGE_WORKERS, "", optional(number(0..=4096));
+            /// `IMAGE_WORKERS`: Images alone, where they differ from `WORKERS`; 0 leaves images to other processes.
+            image_workers: Option<usize> = IMAGE_WORKERS, "", optional(number(0..=4096));
+            /// `MEMORY_FLOOR_MB`: No new image is taken in work while less memory than this is available, in MiB, and fewer when it is near; 0 never looks. Unset: 128, or a sixteenth of all memory where that is less.
+            memory_floor_mb: Option<u64> = MEMORY_FLOOR_MB, "", optional(number(0..=1_048_576));
             /// `CRAWL_USER_AGENT`: User-Agent of the crawler: a product token first, then a URL or address where its operator can be reached. Unset: facecrawl's own.
             user_agent: Option<String> = CRAWL_USER_AGENT, "", optional(checked("printable ASCII", header));
             /// `CRAWL_DELAY_MS`: Least time between two requests to a host, in milliseconds, for crawls that do not set their own; robots.txt and a slow host can make it longer.

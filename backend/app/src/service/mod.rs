@@ -3,6 +3,7 @@
 mod database;
 mod engine;
 mod http;
+mod memory;
 mod shutdown;
 mod worker;
 

@@ -1,5 +1,6 @@
 //! The job runner of this process.
 use super::Foundation;
+use super::memory::{self, ImageSlots};
 use crate::config::Settings;
 use pipeline::Crawls;
 use pipeline::jobs::{DELIVER_WEBHOOK, SCAN_IMAGE, SCAN_PAGE, handlers};
@@ -23,20 +24,26 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         foundation.ingest.clone(),
         foundation.fetcher.clone(),
     );
-    let workers = settings.workers();
+    let (pages, images) = (settings.page_workers(), settings.image_workers());
     let config = RunnerConfig {
         concurrency: HashMap::from([
-            (SCAN_PAGE.into(), workers),
-            (SCAN_IMAGE.into(), workers),
+            (SCAN_PAGE.into(), pages),
+            (SCAN_IMAGE.into(), images),
             (DELIVER_WEBHOOK.into(), DELIVERIES),
         ]),
         poll: Duration::from_secs(1),
         drain: settings.drain(),
         worker: format!("{}-{}", host_name(), std::process::id()),
     };
-    tracing::info!(workers, worker = config.worker, "worker started");
+    tracing::info!(pages, images, worker = config.worker, "worker started");
     tokio::spawn(reconcile(foundation.crawls.clone(), shutdown.clone()));
-    Runner::start(foundation.queue.clone(), handlers, config, shutdown)
+    let runner = Runner::start(foundation.queue.clone(), handlers, config, shutdown.clone());
+    if settings.crawl.memory_floor_mb != Some(0) {
+        let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
+        let slots = ImageSlots::new(images, floor);
+        tokio::spawn(memory::keep_within(memory::read, slots, SCAN_IMAGE, runner.concurrency(), shutdown));
+    }
+    runner
 }
 
 /// Ends crawls that wait for jobs which nobody will run any more.
