@@ -1,14 +1,15 @@
 //! The running binary, its log and its signals.
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// A running service.
 pub struct Service {
     pub child: Child,
     pub base: String,
-    pub lines: Lines<BufReader<ChildStderr>>,
+    lines: mpsc::Receiver<String>,
     pub log: String,
 }
 
@@ -16,7 +17,14 @@ impl Service {
     /// Starts it and waits for the line that says where it is.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (said, lines) = mpsc::channel();
+        // Read to its end whether or not the test looks: a full pipe would stop the service.
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _nobody_asks = said.send(line);
+            }
+        });
         let mut service = Self { child, base: String::new(), lines, log: String::new() };
         let ready = service.wait_for("facecrawl", "is ready");
         let base = ready.split_whitespace().find(|word| word.starts_with("http://"));
@@ -26,7 +34,7 @@ impl Service {
 
     /// Reads the log up to the line that starts and goes on like this.
     pub fn wait_for(&mut self, start: &str, part: &str) -> String {
-        for line in self.lines.by_ref().map_while(Result::ok) {
+        while let Ok(line) = self.lines.recv() {
             self.log.push_str(&format!("{line}\n"));
             if line.starts_with(start) && line.contains(part) {
                 return line;
@@ -41,7 +49,7 @@ impl Service {
 
     /// Status and log.
     pub fn ended(&mut self) -> (Option<i32>, String) {
-        let rest: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
+        let rest: Vec<String> = self.lines.iter().collect();
         let status = self.child.wait().unwrap();
         (status.code(), format!("{}{}", self.log, rest.join("\n")))
     }

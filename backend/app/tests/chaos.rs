@@ -1,0 +1,275 @@
+//! Everything goes wrong in one crawl: workers are killed, the database crashes, a worker is stopped for longer than its lease and
+//! goes on as if nothing had happened. Every image is stored exactly once, and what came too late is discarded and counted.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{Html, IntoResponse};
+use axum::routing::get as route;
+use common::files::sha256;
+use common::process::Workplace;
+use common::service::{Service, get};
+use embedded_postgres::Cluster;
+use queue::{JobState, Queue};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::Store;
+use tokio::sync::watch;
+
+/// Images of the crawl; every `PORTRAIT`th shows a face.
+const IMAGES: usize = 5_000;
+const PORTRAIT: usize = 25;
+const PAGES: usize = 20;
+const WORKERS: usize = 4;
+const KILLS: usize = 8;
+/// Of what happens when, and to whom.
+const SEED: u64 = 0x5eed_c4a0;
+/// Far more than the slowest machine needs.
+const PATIENCE: Duration = Duration::from_secs(1200);
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+}
+
+/// What is done to the service.
+enum Blow {
+    Kill,
+    CrashDatabase,
+    Stop,
+}
+
+/// After how many stored images, in order.
+fn schedule(random: &mut Random) -> Vec<(usize, Blow)> {
+    let mut blows: Vec<(usize, Blow)> =
+        (0..KILLS).map(|_| (IMAGES / 20 + random.below(IMAGES * 8 / 10), Blow::Kill)).collect();
+    blows.push((IMAGES / 4, Blow::Stop));
+    blows.push((IMAGES / 2, Blow::CrashDatabase));
+    blows.sort_by_key(|(at, _)| *at);
+    blows
+}
+
+struct Site {
+    portrait: Vec<u8>,
+    /// Images are answered only while it is open.
+    gate: watch::Sender<bool>,
+    /// Who waits at the gate, by user agent.
+    waiting: watch::Sender<Vec<String>>,
+}
+
+impl Site {
+    /// A photograph that nobody else has (what follows the end of a JPEG is no part of the picture), or 32x32 pixels of their own.
+    fn picture(&self, number: usize) -> Vec<u8> {
+        if number.is_multiple_of(PORTRAIT) {
+            return [&self.portrait[..], format!("\n{number}").as_bytes()].concat();
+        }
+        const SIDE: u32 = 32;
+        let mut bmp = b"BM".to_vec();
+        for field in [54 + SIDE * SIDE * 3, 0, 54, 40, SIDE, SIDE, 24 << 16 | 1, 0, 0, 0, 0, 0, 0] {
+            bmp.extend(field.to_le_bytes());
+        }
+        let pixels = (0..SIDE * SIDE).map(|at| number as u32 ^ (at % SIDE) << 2 ^ (at / SIDE) << 10);
+        bmp.extend(pixels.flat_map(|pixel| pixel.to_le_bytes().into_iter().take(3)));
+        bmp
+    }
+}
+
+async fn index() -> Html<String> {
+    Html((0..PAGES).map(|page| format!("<a href=/page/{page}>{page}</a>")).collect())
+}
+
+async fn page(Path(page): Path<usize>) -> Html<String> {
+    Html((page..IMAGES).step_by(PAGES).map(|number| format!("<img src=/image/{number}>")).collect())
+}
+
+async fn image(
+    State(site): State<Arc<Site>>,
+    Path(number): Path<usize>,
+    headers: HeaderMap,
+) -> impl IntoResponse {
+    let mut gate = site.gate.subscribe();
+    if !*gate.borrow_and_update() {
+        let agent = headers[header::USER_AGENT].to_str().unwrap().to_owned();
+        site.waiting.send_modify(|waiting| waiting.push(agent));
+        let _ = gate.wait_for(|open| *open).await;
+    }
+    site.picture(number)
+}
+
+/// Asks until there is an answer; a database that is away right now is no answer.
+async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The sum of a counter over its labels.
+async fn counter(base: &str, name: &str) -> f64 {
+    let (_, text) = get(&format!("{base}/metrics")).await;
+    let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.split(' ').nth(1));
+    values.map(|value| value.parse::<f64>().unwrap()).sum()
+}
+
+/// Every row of a list that goes on over pages.
+async fn every(base: &str, list: &str) -> Vec<Value> {
+    let (mut rows, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let (_, text) = get(&format!("{base}/{list}?limit=1000{cursor}")).await;
+        let page: Value = serde_json::from_str(&text).unwrap();
+        rows.extend(page[list].as_array().unwrap().iter().cloned());
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return rows,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_once() {
+    let Some(portrait) = testing::image("Rob_Lowe_0001.jpg") else { return };
+    let site = Arc::new(Site { portrait, gate: watch::Sender::new(true), waiting: watch::Sender::default() });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new()
+        .route("/", route(index))
+        .route("/page/{page}", route(page))
+        .route("/image/{number}", route(image))
+        .with_state(site.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+
+    let place = Workplace::new();
+    place.run(&["models", "fetch"]).expect(0);
+    let bin = std::env::var("POSTGRES_BIN_DIR").expect("run the tests through ./scripts/test");
+    // The machine stays up whatever happens to the server, so nothing has to reach the disk.
+    let server = embedded_postgres::Config::new(bin, place.path().join("postgres"))
+        .with_setting("fsync=off")
+        .with_setting("max_connections=200");
+    let mut cluster = Cluster::start(&server).await.unwrap();
+    let url = cluster.default_url();
+    let agent = |worker: usize| format!("facecrawl/worker-{worker}");
+    let start = |worker: usize| {
+        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        command.env("DATABASE_URL", &url).env("LOG_LEVEL", "error");
+        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_USER_AGENT", agent(worker));
+        command.env("DETECTION_SIZE", "128").env("DETECTION_PASSES", "single").env("WORKERS", "8");
+        Service::start(&mut command)
+    };
+    let mut workers: Vec<Service> = (0..WORKERS).map(start).collect();
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let body = json!({"seeds": [origin], "max_images": 2 * IMAGES, "delay_ms": 0, "dedupe": "exact"});
+    let created = client.post(format!("{}/crawls", workers[0].base)).json(&body).send().await.unwrap();
+    let created: Value = created.json().await.unwrap();
+    let id: uuid::Uuid = created["id"].as_str().unwrap().parse().unwrap();
+
+    let config = store::Config { url: url.clone(), max_connections: 4, ..store::Config::default() };
+    let store = Store::connect(&config).await.unwrap();
+    let jobs = Queue::new(store.pool().clone(), queue::Config::default());
+    let mut random = Random(SEED);
+    let (mut stopped, mut kept_waiting) = (None, 0);
+    for (at, blow) in schedule(&mut random) {
+        until("for images to be stored", async || {
+            let progress = store.crawl_progress(id).await.ok()?;
+            (*progress.images.get("processed")? as usize >= at).then_some(())
+        })
+        .await;
+        match blow {
+            Blow::Kill => {
+                // Not the one that is stopped: it has to come back.
+                let choice: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
+                let worker = choice[random.below(choice.len())];
+                workers[worker].signal(Signal::KILL);
+                let _ = workers[worker].ended();
+                workers[worker] = start(worker);
+            }
+            Blow::CrashDatabase => {
+                // At once, without a checkpoint: the next start recovers from the log.
+                let server_pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
+                kill_process(server_pid, Signal::QUIT).unwrap();
+                cluster.exited().await;
+                drop(cluster);
+                cluster = Cluster::start(&server).await.unwrap();
+            }
+            Blow::Stop => {
+                let worker = random.below(WORKERS);
+                site.gate.send_replace(false);
+                let is_its = |name: &&String| **name == agent(worker);
+                let mut waiting = site.waiting.subscribe();
+                waiting.wait_for(|waiting| waiting.iter().any(|name| is_its(&name))).await.unwrap();
+                workers[worker].signal(Signal::STOP);
+                // What it waits for now comes after its leases are over.
+                kept_waiting = site.waiting.borrow().iter().filter(is_its).count();
+                stopped = Some(worker);
+                site.gate.send_replace(true);
+            }
+        }
+    }
+
+    let late = &workers[stopped.unwrap()];
+    let its_name = format!("-{}", late.child.id());
+    until("for the stopped worker's leases to run out", async || {
+        let running = jobs.list(Some(JobState::Running), None, None, None, 1000).await.ok()?;
+        let is_its = |worker: &Option<String>| worker.as_ref().is_some_and(|name| name.ends_with(&its_name));
+        (!running.iter().any(|job| is_its(&job.locked_by))).then_some(())
+    })
+    .await;
+    late.signal(Signal::CONT);
+    let stale = until("for the late results to be discarded", async || {
+        let stale = counter(&late.base, "facecrawl_queue_stale_total").await;
+        (stale >= kept_waiting as f64).then_some(stale)
+    })
+    .await;
+    assert!(kept_waiting > 0 && stale >= 1.0, "{kept_waiting} {stale}");
+
+    let crawl = format!("{}/crawls/{id}", workers[0].base);
+    let crawl = until("for the crawl to end", async || {
+        let answer: Value = serde_json::from_str(&get(&crawl).await.1).ok()?;
+        (answer["state"] != "running").then_some(answer)
+    })
+    .await;
+    let portraits = IMAGES.div_ceil(PORTRAIT);
+    assert_eq!(crawl["state"], "completed", "{crawl:#}");
+    let ended = |kind: &str, state: &str| crawl["counts"][kind][state].as_u64().map(|count| count as usize);
+    assert_eq!(ended("images", "processed"), Some(IMAGES), "{crawl:#}");
+    assert_eq!(ended("pages", "fetched"), Some(PAGES + 1), "{crawl:#}");
+    for (kind, state) in
+        [("pages", "failed"), ("images", "failed"), ("images", "duplicate"), ("images", "skipped")]
+    {
+        assert_eq!(ended(kind, state), Some(0), "{crawl:#}");
+    }
+    assert_eq!(crawl["counts"]["faces"], portraits, "{crawl:#}");
+
+    let images = every(&workers[0].base, "images").await;
+    let stored: BTreeSet<String> =
+        images.iter().map(|image| image["sha256"].as_str().unwrap().to_owned()).collect();
+    let drawn: BTreeSet<String> = (0..IMAGES).map(|number| sha256(&site.picture(number))).collect();
+    assert_eq!((images.len(), stored == drawn), (IMAGES, true), "each picture once, and no other");
+    let faces = every(&workers[0].base, "faces").await;
+    let pictures: HashSet<&str> = faces.iter().map(|face| face["image_id"].as_str().unwrap()).collect();
+    assert_eq!((faces.len(), pictures.len()), (portraits, portraits), "each face once");
+
+    let stats = jobs.stats().await.unwrap();
+    let left: Vec<_> = stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();
+    assert!(left.is_empty(), "{left:?}");
+    drop(workers);
+    cluster.stop().await;
+}
