@@ -1,0 +1,22 @@
+"""Release builds of what is measured, all by one command: built one by one, each would have its dependencies with other features and
+build them anew."""
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGES = ["facecrawl", "facecrawl-crawler", "facecrawl-queue", "facecrawl-testing"]
+TARGETS = ["--bin", "facecrawl", "--example", "download", "--example", "throughput", "--example", "bench_site", "--example", "load"]
+
+
+def say(text):
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def release():
+    """The folder with the binary; the examples lie in `examples` there."""
+    say("building (the first build takes some minutes)")
+    packages = [argument for package in PACKAGES for argument in ("--package", package)]
+    subprocess.run(["cargo", "build", "--release", "--locked", "--quiet", *packages, *TARGETS], check=True, cwd=ROOT)
+    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"

@@ -1,0 +1,42 @@
+"""Models and pictures as the contestants of `bench pipeline` and `bench http` take them, and our own bench over them."""
+import os
+
+from _build import ROOT
+from _run import last_json
+
+PIPELINE_PACKAGES = ["insightface==2.1", "onnxruntime==1.31.1", "opencv-python==5.0.0.93", "opencv-python-headless==5.0.0.93"]
+KINDS = {".jpg", ".jpeg", ".png", ".webp"}
+
+
+def link_models(models, scratch):
+    """A models folder of ours with all of them, and a folder with just SCRFD and MobileFaceNet for FaceAnalysis."""
+    own, pair = scratch / "models", scratch / "pair"
+    for folder, names in ((own, [model.name for model in models.glob("*.onnx")]), (pair, ["scrfd_2.5g_bnkps.onnx", "mobilefacenet.onnx"])):
+        folder.mkdir()
+        for name in names:
+            (folder / name).symlink_to((models / name).resolve())
+    return own, pair
+
+
+def link_pictures(images, scratch):
+    pictures = scratch / "pictures"
+    pictures.mkdir()
+    for picture in images.iterdir():
+        if picture.suffix.lower() in KINDS:
+            (pictures / picture.name).symlink_to(picture.resolve())
+    return pictures
+
+
+def bench(release, pack, models, images, passes, operation="pipeline"):
+    """`facecrawl bench` over the folder, `passes` times."""
+    count = len(list(images.iterdir()))
+    own = {"MODEL_PACK": pack, "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single", "LOG_LEVEL": "warn"}
+    environment = dict(os.environ, FACECRAWL_ROOT=str(ROOT), **own)
+    size = ["--batch-size", 8, "--iterations", max(1, passes * count // 8), "--warmup", max(1, count // 8)]
+    command = [release / "facecrawl", "bench", "--no-gpu", "--operation", operation, "--images", images, *size, "--json", "-"]
+    side = last_json(command, env=environment)["benchmark_results"][operation]["original"]["gpu_false"]
+    return {
+        "images_per_second": side["mean_throughput"],
+        "faces_per_second": side["faces_per_second"],
+        "cpu_ms_per_image": side["cpu_ms_per_image"],
+    }

@@ -1,0 +1,44 @@
+"""Running contestants in turns, and what is said of the rounds."""
+import json
+import statistics
+import subprocess
+import sys
+
+from _build import say
+
+
+def last_json(command, **options):
+    """The JSON object that a command prints last; its failure ends the measurement."""
+    command = [str(part) for part in command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"bench: {' '.join(command)} failed with {done.returncode}:\n{done.stdout}")
+    return json.loads(done.stdout[done.stdout.index("{"):])
+
+
+def rounds(contestants, number):
+    """Every contestant (name -> function) once per round, in an order that turns, so that no one always follows the same other."""
+    names = list(contestants)
+    results = {name: [] for name in names}
+    for turn in range(number):
+        order = names if turn % 2 == 0 else names[::-1]
+        for name in order:
+            result = contestants[name]()
+            results[name].append(result)
+            said = {key: value for key, value in result.items() if isinstance(value, (int, float, str))}
+            say(f"round {turn + 1}, {name}: {said}")
+    return results
+
+
+def medians(results, figures):
+    """name -> figure -> median over the rounds."""
+    return {
+        name: {figure: round(statistics.median(one[figure] for one in samples), 3) for figure in figures if figure in samples[0]}
+        for name, samples in results.items()
+    }
+
+
+def ratios(results, figure, ours, theirs):
+    """Median of the ratios within each round, and all of them: what the machine did meanwhile weighs on both sides."""
+    each = [mine[figure] / other[figure] for mine, other in zip(results[ours], results[theirs])]
+    return {"median": round(statistics.median(each), 2), "rounds": [round(one, 2) for one in each]}

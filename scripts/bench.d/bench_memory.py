@@ -1,0 +1,66 @@
+"""Resident memory of the service over many pictures, and the time until it is ready: no rival.
+
+Starts `facecrawl up` (compact pack) on an empty folder and again on the same folder, --starts times in all; then posts --images pictures to
+`/faces/detect` at --connections connections and reads the resident memory of the process (without the private Postgres) after every tenth of them.
+The pictures are web-like ones made from the photographs, 200 to --longest pixels.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+from _build import ROOT, release as build_release, say
+from _packs import PIPELINE_PACKAGES
+from _rivals import PEERS, python
+from _run import last_json
+from _service import resident_mb, service
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images-from", type=pathlib.Path, default=ROOT / "../shared/images", help="a folder of photographs")
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--longest", type=int, default=1600, help="pixels of the longest side")
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--starts", type=int, default=5)
+    arguments = parser.parse_args()
+    peer = python("http", PIPELINE_PACKAGES)
+    release = build_release()
+    with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
+        scratch = pathlib.Path(scratch)
+        pictures = scratch / "pictures"
+        pictures.mkdir()
+        make = [peer, PEERS / "web_like.py", arguments.images_from, pictures, "200", str(arguments.longest)]
+        subprocess.run(make, check=True)
+        settings = {"MODELS_DIR": str(scratch / "models"), "FACE_MODEL_MIRROR": str(arguments.models), "MODEL_PACK": "compact"}
+        ready = []
+        for _ in range(arguments.starts):
+            with service(release, scratch / "data", **settings) as (_, process, seconds):
+                ready.append(seconds)
+                idle = resident_mb(process.pid)
+        say(f"ready after {[round(seconds, 2) for seconds in ready]} s")
+        series = []
+        with service(release, scratch / "data", **settings) as (base, process, _):
+            while len(series) < 10:
+                step = arguments.images // 10
+                done = last_json([release / "examples/load", f"{base}/faces/detect", pictures, arguments.connections, 3600, step])
+                if done["failed"]:
+                    raise SystemExit(f"bench: {done['errors']}")
+                series.append({"images": step * (len(series) + 1), "resident_mb": round(resident_mb(process.pid), 1)})
+                say(f"{series[-1]}, {done['images_per_second']:.1f} images/s")
+    halves = [statistics.mean(one["resident_mb"] for one in half) for half in (series[:5], series[5:])]
+    report = {
+        "operation": "memory",
+        "ready_seconds": {"first": round(ready[0], 2), "later_median": round(statistics.median(ready[1:] or ready), 2)},
+        "idle_mb": round(idle, 1),
+        "series": series,
+        "second_half_over_first": round(halves[1] / halves[0], 3),
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

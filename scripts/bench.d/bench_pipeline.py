@@ -1,0 +1,78 @@
+"""From bytes to embeddings: images and faces per second, ours against InsightFace's Python package and OpenCV's FaceDetectorYN.
+
+Every round runs each of these over the same pictures, models loaded and warmed up before the clock starts:
+  insightface      FaceAnalysis (SCRFD 2.5G, MobileFaceNet) in one process with all cores
+  insightface x2   the same in two processes that share the cores
+  opencv           FaceDetectorYN (YuNet), warpAffine, MobileFaceNet in ONNX Runtime
+  research         `facecrawl bench` with the same models as insightface, DETECTION_PASSES=single
+  compact          `facecrawl bench` with the same models as opencv, DETECTION_PASSES=single
+and once `facecrawl bench` of detection and embedding by themselves: the model-only limit, from ready pixels.
+Ratios are medians of each round's own ratio. The models are those in MODELS (their licences hold: the `research` pack is for
+non-commercial research only).
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from _build import ROOT, release as build_release, say
+from _packs import PIPELINE_PACKAGES, bench, link_models, link_pictures
+from _rivals import PEERS, python
+from _run import last_json, medians, ratios, rounds
+
+FIGURES = ["images_per_second", "faces_per_second"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=pathlib.Path, default=ROOT / "../shared/images", help="a folder of photographs")
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="scrfd_2.5g_bnkps, face_detection_yunet_2023mar and mobilefacenet")
+    parser.add_argument("--web-like", type=int, default=0, metavar="N", help="measure with N pictures made from them, 200 to 4,000 pixels")
+    parser.add_argument("--passes", type=int, default=2, help="over the folder, per round")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    if not arguments.images.is_dir() or not arguments.models.is_dir():
+        sys.exit("bench: --images and --models have to be folders")
+    peer = python("pipeline", PIPELINE_PACKAGES)
+    release = build_release()
+    with tempfile.TemporaryDirectory(prefix="facecrawl-bench-") as scratch:
+        scratch = pathlib.Path(scratch)
+        models, pair = link_models(arguments.models, scratch)
+        if arguments.web_like:
+            pictures = scratch / "web-like"
+            pictures.mkdir()
+            subprocess.run([peer, PEERS / "web_like.py", arguments.images, pictures, str(arguments.web_like)], check=True)
+        else:
+            pictures = link_pictures(arguments.images, scratch)
+        passes = arguments.passes
+        say(f"{len(list(pictures.iterdir()))} pictures, {passes} passes a round")
+        embedder, yunet = arguments.models / "mobilefacenet.onnx", arguments.models / "face_detection_yunet_2023mar.onnx"
+        contestants = {
+            "insightface": lambda: last_json([peer, PEERS / "insightface_pipeline.py", pair, pictures, passes, 1]),
+            "insightface x2": lambda: last_json([peer, PEERS / "insightface_pipeline.py", pair, pictures, passes, 2]),
+            "opencv": lambda: last_json([peer, PEERS / "opencv_pipeline.py", yunet, embedder, pictures, passes]),
+            "research": lambda: bench(release, "research", models, pictures, passes),
+            "compact": lambda: bench(release, "compact", models, pictures, passes),
+        }
+        results = rounds(contestants, arguments.rounds)
+        limits = {}
+        for pack in ("research", "compact"):
+            detection = bench(release, pack, models, pictures, passes, "face_detection")["images_per_second"]
+            embedding = bench(release, pack, models, pictures, passes, "face_embedding")["images_per_second"]
+            faces = results[pack][0]["faces_per_second"] / results[pack][0]["images_per_second"]
+            limits[pack] = {"images_per_second": round(1 / (1 / detection + faces / embedding), 2), "faces_per_image": round(faces, 2)}
+    pairs = [("research", "insightface"), ("research", "insightface x2"), ("compact", "opencv")]
+    report = {
+        "operation": "pipeline",
+        "medians": medians(results, FIGURES),
+        "ratios": {f"{mine} / {other}": ratios(results, "images_per_second", mine, other) for mine, other in pairs},
+        "faces_ratios": {f"{mine} / {other}": ratios(results, "faces_per_second", mine, other) for mine, other in pairs},
+        "model_only_limit": limits,
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

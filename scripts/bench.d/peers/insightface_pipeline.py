@@ -1,0 +1,49 @@
+"""InsightFace's own way from bytes to embeddings: `insightface_pipeline.py MODELS_FOLDER IMAGES PASSES PROCESSES`.
+
+`FaceAnalysis` with SCRFD and the embedder of the folder, at 640x640 and with the threshold that it prepares by default. With several
+processes each takes the whole folder and its share of the cores; their rates add up.
+"""
+import multiprocessing
+import os
+import sys
+
+import cv2
+import numpy
+import onnxruntime
+from insightface.app import FaceAnalysis
+
+from pictures import measure, tell
+
+
+def one(arguments):
+    models, images, passes, threads = arguments
+    options = onnxruntime.SessionOptions()
+    if threads:
+        options.intra_op_num_threads = threads
+        cv2.setNumThreads(threads)
+    app = FaceAnalysis(name=models, allowed_modules=["detection", "recognition"], providers=["CPUExecutionProvider"], sess_options=options)
+    app.prepare(ctx_id=-1, det_size=(640, 640))
+    if set(app.models) != {"detection", "recognition"}:
+        sys.exit(f"the folder gives {sorted(app.models)}")
+
+    def work(data):
+        image = cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR)
+        return 0 if image is None else len(app.get(image))
+
+    return measure(images, passes, work)
+
+
+def main():
+    models, images, passes, processes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    if processes == 1:
+        tell(one((models, images, passes, 0)))
+        return
+    threads = max(1, os.cpu_count() // processes)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        results = pool.map(one, [(models, images, passes, threads)] * processes)
+    total = {key: sum(result[key] for result in results) for key in ("images", "faces", "images_per_second", "faces_per_second")}
+    tell({**total, "seconds": max(result["seconds"] for result in results)})
+
+
+if __name__ == "__main__":
+    main()

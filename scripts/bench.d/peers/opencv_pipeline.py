@@ -1,0 +1,54 @@
+"""OpenCV's FaceDetectorYN, an aligned chip by warpAffine, and the embedder in ONNX Runtime: `opencv_pipeline.py YUNET EMBEDDER IMAGES PASSES`.
+
+Pictures are scaled to fit 640x640 first, as the detector's own example does with a camera's frames. The chip is the least-squares
+similarity transform of the five landmarks onto the 112x112 template of ArcFace.
+"""
+import sys
+
+import cv2
+import numpy
+import onnxruntime
+
+from pictures import measure, tell
+
+SIDE = 640
+TEMPLATE = numpy.array(
+    [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]], numpy.float32
+)
+MEAN = numpy.array([0.485, 0.456, 0.406], numpy.float32) * 255
+STD = numpy.array([0.229, 0.224, 0.225], numpy.float32) * 255
+
+
+def main():
+    yunet, embedder, images, passes = sys.argv[1:4] + [int(sys.argv[4])]
+    detector = cv2.FaceDetectorYN.create(yunet, "", (SIDE, SIDE), 0.6, 0.3, 5000)
+    session = onnxruntime.InferenceSession(embedder, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+
+    def work(data):
+        image = cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR)
+        if image is None:
+            return 0
+        scale = min(SIDE / image.shape[0], SIDE / image.shape[1])
+        small = cv2.resize(image, None, fx=scale, fy=scale)
+        detector.setInputSize((small.shape[1], small.shape[0]))
+        _, faces = detector.detect(small)
+        if faces is None:
+            return 0
+        for face in faces:
+            # FaceDetectorYN names the subject's right eye first: the left one in the picture, as the template has it.
+            points = face[4:14].reshape(5, 2) / scale
+            matrix, _ = cv2.estimateAffinePartial2D(points, TEMPLATE, method=cv2.LMEDS)
+            if matrix is None:
+                continue
+            chip = cv2.warpAffine(image, matrix, (112, 112))[:, :, ::-1].astype(numpy.float32)
+            tensor = ((chip - MEAN) / STD).transpose(2, 0, 1)[None]
+            embedding = session.run(None, {name: tensor})[0][0]
+            embedding /= numpy.linalg.norm(embedding)
+        return len(faces)
+
+    tell(measure(images, passes, work))
+
+
+if __name__ == "__main__":
+    main()
