@@ -111,6 +111,10 @@ fn the_root_of_a_checkout_holds_the_default_folders_wherever_the_command_is_give
     let loaded = layers.ok();
     assert_eq!(loaded.settings.storage.data_dir, root.path().join("data"));
     assert_eq!(loaded.settings.models.dir, root.path().join("models"));
+    assert_eq!(loaded.settings.storage.postgres_bin_dir, None, "nothing is set up there");
+    let programs = root.path().join(".runtime/postgres/bin");
+    std::fs::create_dir_all(&programs).unwrap();
+    assert_eq!(layers.ok().settings.storage.postgres_bin_dir, Some(programs));
     let elsewhere = layers.env("DATA_DIR", "/elsewhere").ok();
     assert_eq!(elsewhere.settings.storage.data_dir, Path::new("/elsewhere"));
 }

@@ -209,7 +209,8 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn library() -> String {
+/// ONNX Runtime's library under `.runtime`.
+pub(super) fn library() -> String {
     format!("onnxruntime/{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX)
 }
 

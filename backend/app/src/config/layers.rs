@@ -1,4 +1,5 @@
 //! The layers a value can come from, lowest first: defaults, `facecrawl.toml`, `.env`, the environment, flags.
+use super::convert::library;
 use super::error::{ConfigError, ConfigErrors};
 use super::variable::{Variable, as_text};
 use figment::providers::{Format, Toml};
@@ -110,6 +111,13 @@ fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
     let mut pairs = vec![inside("DATA_DIR", "data"), inside("MODELS_DIR", "models")];
     if root.join("../shared/models").is_dir() {
         pairs.push(inside("FACE_MODEL_MIRROR", "../shared/models"));
+    }
+    // A build outside the checkout, called from elsewhere, finds these nowhere above itself.
+    for (name, part) in [("POSTGRES_BIN_DIR", "postgres/bin"), ("ORT_DYLIB_PATH", &library())] {
+        let part = format!(".runtime/{part}");
+        if root.join(&part).exists() {
+            pairs.push(inside(name, &part));
+        }
     }
     Layer::new(ROOT, known(variables, &pairs))
 }
