@@ -1,0 +1,300 @@
+//! Measures search in a large gallery: recall against the exact answer, latency alone, filtered and while faces are being stored, and what the
+//! index takes to build and to keep.
+//!
+//!     cargo run --release -p facecrawl-store --example gallery -- --url postgres://… --faces 1000000
+//!
+//! The faces are points around the centres of clusters on the sphere, as those of one person are; the probes are further points around them.
+//! It works in a database of its own, which it drops at the end, and prints one JSON document.
+#![allow(missing_docs)]
+
+use anyhow::{Context, Result, bail};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use serde_json::{Value, json};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use std::collections::{HashMap, HashSet};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use store::faces::NewFace;
+use store::search::SearchQuery;
+use store::{Config, Store};
+use uuid::Uuid;
+
+const DIMENSIONS: usize = 128;
+const RESULTS: i64 = 10;
+/// Faces of one person; two of them have a similarity of 0.6 in the mean.
+const PER_CLUSTER: usize = 20;
+const SPREAD: f64 = 0.82;
+const PER_IMAGE: usize = 100;
+/// Searches before the first that is timed: they open connections and warm caches.
+const WARMUP: usize = 50;
+/// The filtered search keeps a hundredth.
+const LEAST_QUALITY: f32 = 0.99;
+
+struct Gallery {
+    store: Store,
+    collection: Uuid,
+    model: i32,
+    centres: Vec<Vec<f64>>,
+}
+
+struct Size {
+    faces: usize,
+    /// Searches that are compared with the exact answer.
+    probes: usize,
+    /// Searches that are timed.
+    searches: usize,
+    /// Faces stored per second meanwhile.
+    writes: usize,
+    m: usize,
+    ef_construction: usize,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let options = options()?;
+    let number = |name: &str, default: usize| {
+        let given = options.get(name).map(|text| {
+            text.parse().with_context(|| format!("--{name} is {text:?}, it must be a whole number"))
+        });
+        given.unwrap_or(Ok(default))
+    };
+    let size = Size {
+        faces: number("faces", 1_000_000)?,
+        probes: number("probes", 200)?,
+        searches: number("searches", 2000)?,
+        writes: number("writes", 200)?,
+        m: number("m", 16)?,
+        ef_construction: number("ef_construction", 64)?,
+    };
+    let url = options.get("url").cloned().or_else(|| std::env::var("DATABASE_URL").ok());
+    let mut url = url::Url::parse(&url.context("--url (or DATABASE_URL) is missing")?)?;
+    let server = PgConnectOptions::from_str(url.as_str())?;
+    let mut admin = PgConnection::connect_with(&server).await.context("the server does not answer")?;
+    let name = format!("gallery_{}", Uuid::now_v7().simple());
+    sqlx::query(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await?;
+    url.set_path(&name);
+    let report = measure(&size, url.to_string()).await;
+    sqlx::query(AssertSqlSafe(format!("drop database {name} with (force)"))).execute(&mut admin).await?;
+    println!("{}", serde_json::to_string_pretty(&report?)?);
+    Ok(())
+}
+
+async fn measure(size: &Size, url: String) -> Result<Value> {
+    let store = Store::connect(&Config { url, ..Config::default() }).await?;
+    store.migrate().await?;
+    let collection = store.ensure_collection("gallery").await?.id;
+    let model = store.register_model("gallery", "gallery", DIMENSIONS as i32).await?.id;
+    let mut random = StdRng::seed_from_u64(1);
+    let clusters = size.faces.div_ceil(PER_CLUSTER).max(1);
+    let centres = (0..clusters).map(|_| unit(gaussian(&mut random))).collect();
+    let gallery = Arc::new(Gallery { store, collection, model, centres });
+
+    let mut conn = gallery.store.pool().acquire().await?;
+    sqlx::raw_sql("set statement_timeout = 0; set maintenance_work_mem = '2GB'").execute(&mut *conn).await?;
+    let index = format!("faces_embedding_hnsw_{model}");
+    let definition: String = sqlx::query_scalar("select indexdef from pg_indexes where indexname = $1")
+        .bind(&index)
+        .fetch_one(&mut *conn)
+        .await?;
+    sqlx::raw_sql(AssertSqlSafe(format!("drop index {index}"))).execute(&mut *conn).await?;
+    let started = Instant::now();
+    let mut stored = 0;
+    while stored < size.faces {
+        stored += gallery.store_image(&mut random, PER_IMAGE.min(size.faces - stored)).await?;
+        if stored.is_multiple_of(100_000) {
+            eprintln!("{stored} faces stored");
+        }
+    }
+    let load_seconds = started.elapsed().as_secs_f64();
+    let started = Instant::now();
+    let with = format!(" WITH (m = {}, ef_construction = {}) WHERE ", size.m, size.ef_construction);
+    sqlx::raw_sql(AssertSqlSafe(definition.replacen(" WHERE ", &with, 1))).execute(&mut *conn).await?;
+    let build_seconds = started.elapsed().as_secs_f64();
+    eprintln!("index built in {build_seconds:.0} s");
+    sqlx::raw_sql("vacuum analyze").execute(&mut *conn).await?;
+    let (index_bytes, all_bytes): (i64, i64) =
+        sqlx::query_as("select pg_relation_size($1::regclass), pg_total_relation_size('faces')")
+            .bind(&index)
+            .fetch_one(&mut *conn)
+            .await?;
+    drop(conn);
+
+    let recall = gallery.recall(&mut random, size.probes).await?;
+    eprintln!("recall {recall}");
+    let alone = gallery.latency(&mut random, size.searches, None).await?;
+    let filtered = gallery.latency(&mut random, size.searches.min(500), Some(LEAST_QUALITY)).await?;
+    let writer = gallery.writer(size.writes);
+    let busy = gallery.latency(&mut random, size.searches, None).await?;
+    Ok(json!({
+        "faces": size.faces, "clusters": clusters, "dimensions": DIMENSIONS,
+        "m": size.m, "ef_construction": size.ef_construction,
+        "load_faces_per_s": (size.faces as f64 / load_seconds).round(),
+        "build_s": build_seconds.round(),
+        "index_mb": index_bytes >> 20, "faces_with_indexes_mb": all_bytes >> 20,
+        "recall_at_10": recall, "recall_probes": size.probes,
+        "alone": alone, "filtered_to_1_percent": filtered, "while_storing": busy,
+        "stored_faces_per_s": writer.stop().await?,
+    }))
+}
+
+impl Gallery {
+    /// One of the people.
+    fn someone(&self, random: &mut StdRng) -> Vec<f32> {
+        let centre = &self.centres[random.random_range(0..self.centres.len())];
+        let scale = SPREAD / (DIMENSIONS as f64).sqrt();
+        let point = centre.iter().zip(gaussian(random)).map(|(centre, noise)| centre + noise * scale);
+        unit(point.collect()).into_iter().map(|x| x as f32).collect()
+    }
+
+    async fn store_image(&self, random: &mut StdRng, faces: usize) -> Result<usize> {
+        let image = Uuid::now_v7();
+        let face = |_| NewFace {
+            id: Uuid::now_v7(),
+            bbox: [0.0, 0.0, 64.0, 64.0],
+            det_score: 0.9,
+            landmarks: [0.0; 10],
+            quality: None,
+            quality_overall: Some(random.random::<f32>()),
+            quality_passed: Some(true),
+            embedding: self.someone(random),
+            model_id: self.model,
+            chip_key: None,
+            crop_key: None,
+        };
+        let faces: Vec<NewFace> = (0..faces).map(face).collect();
+        let mut tx = self.store.begin().await?;
+        sqlx::query(
+            "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation)
+             values ($1, $2, sha256($1::text::bytea), 0, 0, 0, 640, 480, 'jpeg', 1, 0)",
+        )
+        .bind(image)
+        .bind(self.collection)
+        .execute(tx.conn())
+        .await?;
+        self.store.insert_faces(tx.conn(), self.collection, image, &faces).await?;
+        tx.commit().await?;
+        Ok(faces.len())
+    }
+
+    fn query(&self, random: &mut StdRng, min_quality: Option<f32>) -> SearchQuery {
+        SearchQuery {
+            collection_id: self.collection,
+            embedding: self.someone(random),
+            model_id: self.model,
+            threshold: -1.0,
+            limit: RESULTS,
+            exact: false,
+            crawl_id: None,
+            min_quality,
+            with_subject: false,
+            exclude_face: None,
+        }
+    }
+
+    /// The share of the exact ten that the index finds.
+    async fn recall(&self, random: &mut StdRng, probes: usize) -> Result<f64> {
+        let (mut found, mut all) = (0, 0);
+        for _ in 0..probes {
+            let query = self.query(random, None);
+            let (hits, exact) = self.store.search(&query).await?;
+            if exact {
+                bail!("the search was exact: the gallery is too small to need its index");
+            }
+            let (truth, _) = self.store.search(&SearchQuery { exact: true, ..query }).await?;
+            let truth: HashSet<Uuid> = truth.into_iter().map(|hit| hit.face.id).collect();
+            all += truth.len();
+            found += hits.iter().filter(|hit| truth.contains(&hit.face.id)).count();
+        }
+        Ok((found as f64 / all as f64 * 1e4).round() / 1e4)
+    }
+
+    /// One search after the other.
+    async fn latency(&self, random: &mut StdRng, searches: usize, min_quality: Option<f32>) -> Result<Value> {
+        let (mut times, mut exact_ones) = (Vec::with_capacity(searches), 0);
+        for index in 0..WARMUP + searches {
+            let query = self.query(random, min_quality);
+            let started = Instant::now();
+            let (_, exact) = self.store.search(&query).await?;
+            if index >= WARMUP {
+                times.push(started.elapsed());
+                exact_ones += usize::from(exact);
+            }
+        }
+        times.sort_unstable();
+        let ms = |share: f64| {
+            let time = times[((times.len() - 1) as f64 * share) as usize];
+            (time.as_secs_f64() * 1e5).round() / 100.0
+        };
+        let report =
+            json!({"p50_ms": ms(0.5), "p99_ms": ms(0.99), "searches": searches, "exact": exact_ones});
+        eprintln!("{report}");
+        Ok(report)
+    }
+
+    /// Stores faces at a steady rate, in ten images a second.
+    fn writer(self: &Arc<Self>, per_second: usize) -> Writer {
+        let (gallery, stop) = (Arc::clone(self), Arc::new(AtomicBool::new(false)));
+        let (stopped, stored) = (stop.clone(), Arc::new(AtomicU64::new(0)));
+        let counted = stored.clone();
+        let task = tokio::spawn(async move {
+            let mut random = StdRng::seed_from_u64(2);
+            let mut tick = tokio::time::interval(Duration::from_millis(100));
+            while !stopped.load(Ordering::Relaxed) {
+                tick.tick().await;
+                let faces = gallery.store_image(&mut random, per_second.div_ceil(10)).await?;
+                counted.fetch_add(faces as u64, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Writer { started: Instant::now(), stop, stored, task }
+    }
+}
+
+struct Writer {
+    started: Instant,
+    stop: Arc<AtomicBool>,
+    stored: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<Result<()>>,
+}
+
+impl Writer {
+    /// Faces stored a second.
+    async fn stop(self) -> Result<f64> {
+        let rate = self.stored.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64();
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await??;
+        Ok((rate * 10.0).round() / 10.0)
+    }
+}
+
+/// Independent standard normal components (Box and Muller, 1958).
+fn gaussian(random: &mut StdRng) -> Vec<f64> {
+    let pair = |_| {
+        let radius = (-2.0 * (1.0 - random.random::<f64>()).ln()).sqrt();
+        let angle = std::f64::consts::TAU * random.random::<f64>();
+        [radius * angle.cos(), radius * angle.sin()]
+    };
+    (0..DIMENSIONS / 2).flat_map(pair).collect()
+}
+
+fn unit(vector: Vec<f64>) -> Vec<f64> {
+    let length = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
+    vector.into_iter().map(|x| x / length).collect()
+}
+
+fn options() -> Result<HashMap<String, String>> {
+    const NAMES: [&str; 7] = ["url", "faces", "probes", "searches", "writes", "m", "ef_construction"];
+    let mut options = HashMap::new();
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let Some(name) = word.strip_prefix("--").filter(|name| NAMES.contains(name)) else {
+            bail!("{word:?} is not an option; there are --{}", NAMES.join(", --"));
+        };
+        options.insert(name.to_owned(), words.next().with_context(|| format!("--{name} needs a value"))?);
+    }
+    Ok(options)
+}

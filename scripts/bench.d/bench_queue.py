@@ -1,0 +1,36 @@
+"""The queue alone: jobs a second through claim and completion, with nothing behind them and with --backlog jobs that are due as well.
+
+Works in a database of its own on the private Postgres that `facecrawl up` runs with its usual settings, everything durable. The two are measured in turns;
+the ratio counts more than the figures.
+"""
+import argparse
+import json
+import pathlib
+import tempfile
+
+from _build import ROOT, release as build_release
+from _postgres import url_of
+from _run import last_json
+from _service import service
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--backlog", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    release = build_release()
+    with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
+        data = pathlib.Path(scratch) / "data"
+        settings = {"MODELS_DIR": str(pathlib.Path(scratch) / "models"), "FACE_MODEL_MIRROR": str(arguments.models), "MODEL_PACK": "compact"}
+        with service(release, data, **settings):
+            sizes = [("--jobs", arguments.jobs), ("--backlog", arguments.backlog), ("--workers", arguments.workers), ("--rounds", arguments.rounds)]
+            command = [release / "examples/throughput", "--url", url_of(data), *(part for pair in sizes for part in pair)]
+            print(json.dumps(last_json(command), indent=2))
+
+
+if __name__ == "__main__":
+    main()

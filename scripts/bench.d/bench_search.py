@@ -1,0 +1,37 @@
+"""Search in --faces synthetic faces of 128 dimensions in clusters, in the real schema: recall@10 against the exact answer, p50 and p99 alone, with a filter that
+keeps one in a hundred and while --writes faces a second are stored; time and size of the index.
+
+Works in a database of its own on the private Postgres that `facecrawl up` runs with its usual settings. A million faces take some ten minutes to store and
+index and 3 GB of disk.
+"""
+import argparse
+import json
+import pathlib
+import tempfile
+
+from _build import ROOT, release as build_release
+from _postgres import url_of
+from _run import last_json
+from _service import service
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
+    sizes = {"faces": 1_000_000, "probes": 200, "searches": 2000, "writes": 200, "m": 16, "ef_construction": 64}
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    arguments = parser.parse_args()
+    release = build_release()
+    with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
+        data = pathlib.Path(scratch) / "data"
+        settings = {"MODELS_DIR": str(pathlib.Path(scratch) / "models"), "FACE_MODEL_MIRROR": str(arguments.models), "MODEL_PACK": "compact"}
+        with service(release, data, **settings):
+            command = [release / "examples/gallery", "--url", url_of(data)]
+            for name in sizes:
+                command += [f"--{name}", getattr(arguments, name)]
+            print(json.dumps(last_json(command), indent=2))
+
+
+if __name__ == "__main__":
+    main()
