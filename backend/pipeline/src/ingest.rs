@@ -2,7 +2,7 @@
 //!
 //! Blobs are named by their content. When the transaction is rolled back (a stale claim, a database failure) or lost to a race, the blobs just
 //! written stay: the next attempt at the same picture names the same blobs, and what nobody ever refers to is left to an orphan sweep of
-//! the blob store. Deleting them here could take them from another holder that just stored the same content.
+//! the blob store.
 
 mod blobs;
 mod enrol;
@@ -11,10 +11,13 @@ mod known;
 mod record;
 mod reembed;
 pub(crate) mod scan;
+mod sketch;
+pub(crate) mod suppress;
 
 pub use enrol::{EnrolError, Enrolled, Enrolment, lacks};
 pub use reembed::{Left, Reembedded};
 pub use scan::Scan;
+pub use sketch::{MOST_DIFFERING_BITS, Sketcher};
 
 use crate::crawl::news::NewsError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
@@ -43,6 +46,11 @@ pub enum Ingested {
         /// The known image.
         image: Uuid,
         /// `exact_duplicate` or `near_duplicate`.
+        reason: &'static str,
+    },
+    /// Not stored: it, its address, or everyone in it was erased and must not come back.
+    Suppressed {
+        /// `suppressed_url`, `suppressed_image`, `suppressed_face` or `suppressed_person`.
         reason: &'static str,
     },
 }
@@ -110,6 +118,7 @@ struct Inner {
     blobs: Blobs,
     queue: Queue,
     model_id: i32,
+    sketcher: Option<Sketcher>,
 }
 
 /// Times that a known image is looked for anew.
@@ -134,7 +143,23 @@ impl Ingest {
         let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
         let model = store.register_model(&embedder.identity, &embedder.name, dimensions).await?;
         store.note_match(model.id, embedder.match_threshold, embedder.match_fmr).await?;
-        Ok(Self { inner: Arc::new(Inner { analyzer, store, blobs, queue, model_id: model.id }) })
+        let inner = Inner { analyzer, store, blobs, queue, model_id: model.id, sketcher: None };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The same, keeping out people whose sketches were made with this secret (`SUPPRESSION_SECRET`).
+    #[must_use]
+    pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
+        let Inner { analyzer, store, blobs, queue, model_id, .. } = &*self.inner;
+        let inner = Inner {
+            analyzer: analyzer.clone(),
+            store: store.clone(),
+            blobs: blobs.clone(),
+            queue: queue.clone(),
+            model_id: *model_id,
+            sketcher: Some(sketcher),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Analyses and stores a picture, settles its ledger row and (with a claim) completes its job and, where this was its last row, the crawl, in one
@@ -148,6 +173,9 @@ impl Ingest {
         let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
         // A stored image that was found can be replaced by a larger version before it is linked to: then look again.
         for _ in 0..LOOKS {
+            if let Some(reason) = self.refusal(&incoming, &sha256, None).await? {
+                return self.settle_suppressed(&incoming, claim, reason).await;
+            }
             if let Some(known) = self.inner.store.image_by_sha256(incoming.collection, &sha256).await? {
                 match self.settle_known(&incoming, claim, &known).await? {
                     Some(done) => return Ok(done),
@@ -155,6 +183,9 @@ impl Ingest {
                 }
             }
             let picture = self.inner.analyzer.decode_hashed(incoming.bytes.clone(), Some(sha256)).await?;
+            if let Some(reason) = self.refusal(&incoming, &sha256, Some(&picture.hashes)).await? {
+                return self.settle_suppressed(&incoming, claim, reason).await;
+            }
             if incoming.dedupe == Dedupe::Near
                 && let Kinship::Duplicate(image) =
                     self.near(incoming.collection, &picture.hashes, &picture.frame).await?
@@ -165,8 +196,21 @@ impl Ingest {
                 }
             }
             let analysis = self.find_faces(picture, &incoming.options).await?;
+            let mut tx = self.inner.store.begin().await?;
+            let verdict =
+                self.judge(&mut tx, incoming.collection, Some(incoming.image_url), &analysis).await?;
+            drop(tx);
+            if let Some(reason) = verdict.whole {
+                return self.settle_suppressed(&incoming, claim, reason).await;
+            }
+            let analysis = self.without(analysis, &verdict.faces).await?;
             let stored = self.write_blobs(&analysis).await?;
-            return self.record(&incoming, claim, &analysis, stored).await;
+            let partly = !verdict.faces.is_empty();
+            match self.record(&incoming, claim, &analysis, stored, partly).await? {
+                Some(done) => return Ok(done),
+                // Something was erased meanwhile.
+                None => continue,
+            }
         }
         Err(StoreError::Conflict("versions of the picture replace each other over and over".into()).into())
     }

@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod crawl;
 pub mod ingest;
 pub mod jobs;
+pub mod upkeep;
 
 pub use analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Passes, Pixels, Rotate,
@@ -12,4 +13,5 @@ pub use analyze::{
 };
 pub use cluster::Clusters;
 pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe, Sitemaps};
-pub use ingest::{Ingest, IngestError, Ingested, Scan};
+pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
+pub use upkeep::Upkeep;

@@ -22,6 +22,7 @@ use utoipa::openapi::{ContentBuilder, Ref, Response, ResponseBuilder};
         (name = "images", description = "Stored images and where they were found; quality reports and enhancement"),
         (name = "crawls", description = "Crawls of the web"),
         (name = "collections", description = "The unit of isolation"),
+        (name = "erasures", description = "What must go, and not come back"),
         (name = "audit", description = "Who did what"),
         (name = "subjects", description = "People: enrolled subjects and clusters of alike faces"),
         (name = "jobs", description = "Work in the queue"),

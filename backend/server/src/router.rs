@@ -16,6 +16,7 @@ fn operations() -> OpenApiRouter<AppState> {
         .merge(routes::images::router())
         .merge(routes::crawls::router())
         .merge(routes::collections::router())
+        .merge(routes::erasures::router())
         .merge(routes::audit::router())
         .merge(routes::jobs::router())
         .merge(routes::subjects::router())

@@ -55,6 +55,12 @@ actions! {
     DeleteCollection = "collection.delete";
     /// Everything that was in a deleted collection has been erased.
     EraseCollection = "collection.erased";
+    /// A person, an image or what was found at an address was erased.
+    Erase = "erasure.create";
+    /// What its collection keeps no longer was erased.
+    Expire = "retention.erased";
+    /// Somebody looked what an erasure would take away.
+    PreviewErasure = "erasure.preview";
 }
 
 /// A record to write.

@@ -1,17 +1,27 @@
 //! Crops, chips and thumbnails, by content-addressed key.
 use crate::StoreError;
 use bytes::Bytes;
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
+use time::OffsetDateTime;
 use url::Url;
 
 /// Deletions under way at once.
 const DELETIONS_AT_ONCE: usize = 16;
+
+/// A blob as it lies there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its key.
+    pub key: String,
+    /// When it was last written.
+    pub modified: OffsetDateTime,
+}
 
 /// A folder or an S3 bucket.
 ///
@@ -116,6 +126,35 @@ impl Blobs {
             .buffer_unordered(DELETIONS_AT_ONCE)
             .try_collect()
             .await
+    }
+
+    /// Whether a blob is there.
+    ///
+    /// # Errors
+    /// `Invalid` for a key that `put` could not have answered.
+    pub async fn exists(&self, key: &str) -> Result<bool, StoreError> {
+        match self.objects.head(&self.location(key)?).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Every blob; other files in the same place are left out.
+    pub fn list(&self) -> BoxStream<'_, Result<Listed, StoreError>> {
+        let prefix = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
+        let listed = self.objects.list(prefix).map_err(failed).try_filter_map(move |object| async move {
+            let parts = object.location.prefix_match(&self.prefix);
+            let key =
+                parts.map(|parts| parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"));
+            let modified = object.last_modified.timestamp_micros();
+            let modified = OffsetDateTime::from_unix_timestamp_nanos(i128::from(modified) * 1000);
+            Ok(key
+                .filter(|key| is_key(key))
+                .zip(modified.ok())
+                .map(|(key, modified)| Listed { key, modified }))
+        });
+        listed.boxed()
     }
 
     fn location(&self, key: &str) -> Result<Path, StoreError> {

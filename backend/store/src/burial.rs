@@ -3,7 +3,8 @@
 //! `bury_collection` takes a moment, whatever the size. Then `erase_some` is called until nothing is left; each call is a small transaction of
 //! its own that can be killed anywhere and done again.
 use crate::collections::DEFAULT_COLLECTION;
-use crate::erasure::{delete_images, unreferenced};
+use crate::condemned::condemn;
+use crate::erasure::delete_images;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -18,7 +19,7 @@ const ROWS: i64 = 5_000;
 pub struct Erased {
     /// Rows of the piece: images (their faces not counted), or rows of one of the other tables.
     pub rows: u64,
-    /// Blobs that no row needs any more. Delete them before the commit: killed in between, the rows are still there to do it again.
+    /// Blobs that no row needs any more, to drop after the commit.
     pub blobs: Vec<String>,
     /// Whether the collection is gone, with this piece or already before.
     pub done: bool,
@@ -102,7 +103,7 @@ impl Store {
                 .await?;
         if !images.is_empty() {
             let (rows, keys) = delete_images(conn, &images).await?;
-            return Ok(Erased { rows, blobs: unreferenced(conn, keys).await?, done: false });
+            return Ok(Erased { rows, blobs: condemn(conn, keys).await?, done: false });
         }
         for part in PARTS {
             let rows =

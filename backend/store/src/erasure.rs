@@ -1,7 +1,8 @@
 //! Deleting for good: rows go, index entries with them, and the caller gets the blobs that nothing needs any more.
 //!
 //! Blobs are content-addressed, so two rows can share one; a key is returned only when no row that is left refers to it. The caller
-//! deletes the blobs after its commit: a crash in between leaves a blob without a row, never a row without its blob.
+//! drops the blobs after its commit (`Store::drop_blobs`); what a crash in between leaves is written down, and the sweep drops it.
+use crate::condemned::condemn;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -23,10 +24,10 @@ impl Store {
             .bind(image)
             .execute(&mut *conn)
             .await?;
-        unreferenced(conn, [chip, crop].into_iter().flatten().collect()).await
+        condemn(conn, [chip, crop].into_iter().flatten().collect()).await
     }
 
-    /// Deletes an image with its faces and sources; returns the blob keys to delete after the commit. Ledger rows that led to it stay, without
+    /// Deletes an image with its faces and sources; returns the blob keys to drop after the commit. Ledger rows that led to it stay, without
     /// the link.
     pub async fn delete_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
         let found: Vec<Uuid> = sqlx::query_scalar(
@@ -40,11 +41,11 @@ impl Store {
         if deleted == 0 {
             return Err(StoreError::not_found("image", id));
         }
-        unreferenced(conn, keys).await
+        condemn(conn, keys).await
     }
 
     /// Removes the crawl with its pages and ledger; its images stay (with their sources), unless `with_images`:
-    /// then those that no other crawl found go too. Returns blob keys to delete after the commit.
+    /// then those that no other crawl found go too. Returns blob keys to drop after the commit.
     pub async fn delete_crawl(
         &self,
         conn: &mut PgConnection,
@@ -75,7 +76,7 @@ impl Store {
             .execute(&mut *conn)
             .await?;
         sqlx::query("delete from crawls where id = $1").bind(id).execute(&mut *conn).await?;
-        unreferenced(conn, keys).await
+        condemn(conn, keys).await
     }
 }
 
@@ -102,24 +103,4 @@ pub(crate) async fn delete_images(
     let deleted = thumbnails.len() as u64;
     let keys = faces.into_iter().flat_map(|(chip, crop)| [chip, crop]).chain(thumbnails).flatten();
     Ok((deleted, keys.collect()))
-}
-
-/// Those of `keys`, each once, that no row names any more.
-pub(crate) async fn unreferenced(
-    conn: &mut PgConnection,
-    keys: Vec<String>,
-) -> Result<Vec<String>, StoreError> {
-    if keys.is_empty() {
-        return Ok(keys);
-    }
-    Ok(sqlx::query_scalar(
-        "select distinct key from unnest($1::text[]) as gone (key)
-         where not exists (select 1 from faces where chip_key = key)
-           and not exists (select 1 from faces where crop_key = key)
-           and not exists (select 1 from images where thumbnail_key = key)
-         order by key",
-    )
-    .bind(keys)
-    .fetch_all(conn)
-    .await?)
 }

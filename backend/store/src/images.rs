@@ -317,7 +317,7 @@ impl Store {
 }
 
 /// The lowest 16 bits, and all that differ from them in one or two.
-fn band_probes(hash: i64) -> Vec<i64> {
+pub(crate) fn band_probes(hash: i64) -> Vec<i64> {
     let band = hash & 0xFFFF;
     let mut probes = vec![band];
     for first in 0..16 {

@@ -162,6 +162,18 @@ impl KeyHash {
     }
 }
 
+/// Random bytes from the system, fit for a secret.
+///
+/// # Errors
+/// `Invalid` when it gives none.
+pub fn random<const N: usize>() -> Result<[u8; N], StoreError> {
+    let mut bytes = [0; N];
+    SysRng
+        .try_fill_bytes(&mut bytes)
+        .map_err(|error| StoreError::Invalid(format!("the system gives no random numbers: {error}")))?;
+    Ok(bytes)
+}
+
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHash(***)")
@@ -191,11 +203,7 @@ impl Store {
         new: &NewKey,
     ) -> Result<(ApiKey, String), StoreError> {
         check(new)?;
-        let mut bits = [0; BYTES];
-        SysRng
-            .try_fill_bytes(&mut bits)
-            .map_err(|error| StoreError::Invalid(format!("the system gives no random numbers: {error}")))?;
-        let key = format!("{MARK}{}", URL_SAFE_NO_PAD.encode(bits));
+        let key = format!("{MARK}{}", URL_SAFE_NO_PAD.encode(random::<BYTES>()?));
         let id = Uuid::now_v7();
         let inserted = sqlx::query(
             "insert into api_keys (id, collection_id, name, prefix, key_sha256, scopes, requests_per_minute, expires_at)

@@ -209,7 +209,7 @@ impl LargeScopes {
 }
 
 /// The database compares in double precision, the caller in single: nothing that rounds up to the threshold may be lost on the way.
-const ROUNDING: f64 = 1e-6;
+pub(crate) const ROUNDING: f64 = 1e-6;
 
 /// Model, collection and the query's own filters; `f` is the face.
 fn push_filters(sql: &mut QueryBuilder<Postgres>, query: &SearchQuery) {

@@ -1,5 +1,6 @@
 //! Which faces show which subject.
-use crate::erasure::{delete_images, unreferenced};
+use crate::condemned::condemn;
+use crate::erasure::delete_images;
 use crate::faces::Face;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -149,7 +150,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let (_, keys) = delete_images(conn, &unused).await?;
-        unreferenced(conn, keys).await
+        condemn(conn, keys).await
     }
 
     /// Notes that an image was sent in to enrol a subject; `url` is where it was fetched from, if it was. The same word twice is one source.

@@ -4,7 +4,8 @@
 //! whoever replaces an image holds it against that (`for no key update`). So a link is either made before the replacement, and moves with
 //! the others, or finds the image gone. Sightings need no such care: they are entered under a lock on their ledger row, and the rows are locked
 //! here before they move. Lock order: images, ledger rows, sources, visits.
-use crate::erasure::{delete_images, unreferenced};
+use crate::condemned::condemn;
+use crate::erasure::delete_images;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -80,6 +81,6 @@ impl Store {
             sqlx::query(moved).bind(images).bind(by).execute(&mut *conn).await?;
         }
         let (_, keys) = delete_images(conn, images).await?;
-        unreferenced(conn, keys).await
+        condemn(conn, keys).await
     }
 }

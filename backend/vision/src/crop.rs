@@ -7,6 +7,20 @@ use crate::{Frame, Rect};
 /// The face with `margin` (fraction of the larger box side) on each side, clamped to the image. A box that does not
 /// meet the image gives the nearest edge pixels: a crop always has at least one pixel.
 pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
+    cut(frame, around(frame, bbox, margin))
+}
+
+/// Paints over what [`face_crop`] would show, in grey.
+pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
+    let Region { x, y, width, height } = around(frame, bbox, margin);
+    let row = frame.width() as usize * 3;
+    for line in frame.data_mut().chunks_exact_mut(row).skip(y as usize).take(height as usize) {
+        line[x as usize * 3..(x + width) as usize * 3].fill(127);
+    }
+}
+
+/// The box with its margin, clamped to the frame and at least one pixel.
+fn around(frame: &Frame, bbox: &Rect, margin: f32) -> Region {
     let border = margin.max(0.0) * bbox.width.max(bbox.height);
     // A float-to-integer cast saturates and takes NaN to zero, so that any box gives a valid span.
     let span = |start: f32, length: f32, limit: u32| {
@@ -16,7 +30,7 @@ pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
     };
     let (left, right) = span(bbox.x, bbox.width, frame.width());
     let (top, bottom) = span(bbox.y, bbox.height, frame.height());
-    cut(frame, Region { x: left, y: top, width: right - left, height: bottom - top })
+    Region { x: left, y: top, width: right - left, height: bottom - top }
 }
 
 /// The pixels of a region that lies inside the frame.

@@ -24,6 +24,7 @@ Set-up:
   config       Check the configuration
   keys         Make, list and revoke the keys of the API
   jobs         Look at the queue; retry and cancel jobs
+  sweep        Remove blobs that nothing names, and report missing ones
   migrate      Bring the database schema up to date
   openapi      Print the OpenAPI document
   health       Ask a running service whether it is ready
@@ -83,6 +84,8 @@ pub enum Command {
     Keys(super::keys::KeysArgs),
     /// Look at the queue; retry and cancel jobs
     Jobs(super::jobs::JobsArgs),
+    /// Remove blobs that nothing names, and say which blobs are missing
+    Sweep(super::sweep::SweepArgs),
     /// Bring the database schema up to date
     Migrate(super::migrate::MigrateArgs),
     /// Compute embeddings of other models anew, from the stored chips

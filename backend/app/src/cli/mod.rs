@@ -15,6 +15,7 @@ mod openapi;
 mod output;
 mod reembed;
 mod scan;
+mod sweep;
 mod up;
 
 pub use args::{Cli, Command};
@@ -122,6 +123,7 @@ async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Resu
         Command::Models(args) => models::run(settings, args).await,
         Command::Gpu(args) => gpu::run(settings, args).await,
         Command::Config(args) => config::run(&loaded, args),
+        Command::Sweep(args) => sweep::run(settings, args).await,
         Command::Migrate(args) => migrate::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Keys(args) => keys::run(settings, args).await,

@@ -4,8 +4,13 @@ use url::Url;
 const MASK: &str = "***";
 
 /// Variables that are secret as a whole.
-const SECRETS: [&str; 4] =
-    ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "WEBHOOK_SECRET"];
+const SECRETS: [&str; 5] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "SUPPRESSION_SECRET",
+    "WEBHOOK_SECRET",
+];
 
 /// The value of `name` as it may be shown: whole secrets, passwords and keys inside URLs are replaced by `***`.
 pub fn mask(name: &str, value: &str) -> String {

@@ -99,6 +99,8 @@ settings! {
             postgres_bin_dir: Option<PathBuf> = POSTGRES_BIN_DIR, "", optional(path());
             /// `DATA_DIR`: Folder of the private Postgres and of the blobs.
             data_dir: PathBuf = DATA_DIR, "data", path();
+            /// `SUPPRESSION_SECRET`: Keys the sketches that keep erased people out; the same in every process of the service, and kept: with another one the old sketches say nothing. Unset: made once and kept in `DATA_DIR` with a private database; with `DATABASE_URL` people cannot be suppressed.
+            suppression_secret: Option<String> = SUPPRESSION_SECRET, "", optional(checked("a secret of 32 characters or more", |text| text.chars().count() >= 32));
             /// `BLOB_STORE_URL`: Where crops, chips and thumbnails go: a folder or `s3://bucket/prefix`. Unset: `blobs` in `DATA_DIR`.
             blob_store_url: Option<String> = BLOB_STORE_URL, "", optional(text("a folder, a file:// URL or an s3:// URL"));
             /// `AWS_ACCESS_KEY_ID`: Key of an S3 `BLOB_STORE_URL`. Unset: the credentials of the machine (instance or container role).

@@ -5,6 +5,7 @@ mod engine;
 mod http;
 mod memory;
 mod shutdown;
+mod suppression;
 mod worker;
 
 pub use database::{Database, Sharing};
@@ -56,6 +57,7 @@ impl Foundation {
         let ingest = Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone())
             .await
             .context("cannot register the embedding model")?;
+        let ingest = suppression::with_secret(ingest, &store, settings).await?;
         let crawls = Crawls::new(store, queue.clone()).with_config(settings.crawls());
         let fetcher = Fetcher::new(&settings.crawler());
         Ok(Self { database, blobs, queue, analyzer, ingest, crawls, fetcher })
@@ -67,7 +69,8 @@ impl Foundation {
     }
 }
 
-fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
+/// Crops, chips and thumbnails, where the settings say.
+pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
     let url = settings.blob_store();
     Blobs::open_with(&url, &settings.bucket())
         .with_context(|| format!("BLOB_STORE_URL={}", crate::config::mask::mask_url(&url)))

@@ -2,8 +2,8 @@
 use super::Foundation;
 use super::memory::{self, ImageSlots};
 use crate::config::Settings;
-use pipeline::Crawls;
 use pipeline::jobs::{DELIVER_WEBHOOK, SCAN_IMAGE, SCAN_PAGE, handlers};
+use pipeline::{Crawls, Upkeep};
 use queue::{Runner, RunnerConfig};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,6 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two looks for crawls whose jobs are gone.
 const RECONCILE: Duration = Duration::from_secs(30);
+
+/// Time between two questions whether what is stored is to be looked after.
+const LOOK_AFTER: Duration = Duration::from_secs(300);
 
 /// Messages to webhooks under way at once: a slow receiver does not hold up the others.
 const DELIVERIES: usize = 4;
@@ -37,6 +40,8 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");
     tokio::spawn(reconcile(foundation.crawls.clone(), shutdown.clone()));
+    let upkeep = Upkeep::new(foundation.store().clone(), foundation.blobs.clone());
+    tokio::spawn(look_after(upkeep, shutdown.clone()));
     let runner = Runner::start(foundation.queue.clone(), handlers, config, shutdown.clone());
     if settings.crawl.memory_floor_mb != Some(0) {
         let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
@@ -56,6 +61,24 @@ async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
         }
         if let Err(error) = crawls.reconcile().await {
             tracing::warn!(%error, "cannot look after abandoned crawls");
+        }
+    }
+}
+
+/// Asks now and then whether it is this process's turn to look after what is stored.
+async fn look_after(upkeep: Upkeep, shutdown: CancellationToken) {
+    let mut tick = tokio::time::interval(LOOK_AFTER);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        tokio::select! {
+            // Everything it does can be broken off anywhere.
+            () = shutdown.cancelled() => return,
+            done = upkeep.turn() => if let Err(error) = done {
+                tracing::warn!(%error, "cannot look after what is stored");
+            }
         }
     }
 }

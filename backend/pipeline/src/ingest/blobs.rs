@@ -4,6 +4,7 @@ use super::{Ingest, IngestError};
 use crate::Analysis;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
+use store::Tx;
 use vision::{crop, encode};
 
 /// Longer side of a thumbnail in pixels.
@@ -20,8 +21,11 @@ pub(super) struct StoredBlobs {
     pub(super) thumbnail: String,
     /// Crop and chip of each face, in the order of the analysis.
     pub(super) faces: Vec<(String, String)>,
+    /// All of them, until the rows are there.
+    written: Vec<(String, Encoded)>,
 }
 
+#[derive(Clone)]
 struct Encoded {
     kind: &'static str,
     extension: &'static str,
@@ -54,24 +58,37 @@ impl Ingest {
             })
             .await?
             .output;
-        let mut keys = futures::stream::iter(encoded)
+        let keys = futures::stream::iter(encoded.clone())
             .map(|blob| self.inner.blobs.put(blob.kind, blob.extension, blob.bytes))
             .buffered(WRITES)
             .try_collect::<Vec<String>>()
-            .await?
-            .into_iter();
+            .await?;
+        let written = keys.iter().cloned().zip(encoded).collect();
+        let mut keys = keys.into_iter();
         let thumbnail = keys.next().expect("the thumbnail is always written");
         let mut faces = Vec::with_capacity(analysis.faces.len());
         while let (Some(crop), Some(chip)) = (keys.next(), keys.next()) {
             faces.push((crop, chip));
         }
-        Ok(StoredBlobs { thumbnail, faces })
+        Ok(StoredBlobs { thumbnail, faces, written })
     }
 
-    /// Deletes what no row names any more, after the commit. What cannot be deleted is left over; no row points to it.
+    /// Makes sure of them in the transaction that names them: those that an erasure took away in between are written once more.
+    pub(super) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
+        let keys: Vec<String> = stored.written.iter().map(|(key, _)| key.clone()).collect();
+        let lost = self.inner.store.keep_blobs(tx.conn(), &keys).await?;
+        for (key, blob) in &stored.written {
+            if lost.contains(key) {
+                self.inner.blobs.put(blob.kind, blob.extension, blob.bytes.clone()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops what no row names any more, after the commit. What cannot be dropped now is left to the sweep.
     pub(super) async fn drop_blobs(&self, keys: &[String]) {
-        if let Err(error) = self.inner.blobs.delete(keys).await {
-            tracing::warn!(%error, blobs = keys.len(), "blobs of a replaced image could not be deleted");
+        if let Err(error) = self.inner.store.drop_blobs(&self.inner.blobs, keys).await {
+            tracing::warn!(%error, blobs = keys.len(), "blobs of a replaced image could not be dropped yet");
         }
     }
 }

@@ -5,6 +5,7 @@ use super::{Ingest, IngestError, Inner};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Lane;
+use store::StoreError;
 use store::faces::NewFace;
 use uuid::Uuid;
 use vision::{Profile, QualityReport, Rect};
@@ -123,9 +124,14 @@ impl Ingest {
         let blobs = self.write_blobs(analysis).await?;
         let (collection, subject) = (enrolment.collection, enrolment.subject);
         let mut tx = store.begin().await?;
+        store.lock_suppressions(tx.conn(), collection, false).await?;
+        if !self.judge(&mut tx, collection, None, analysis).await?.is_clear() {
+            let sentence = "the picture, or somebody in it, was erased and must not be stored again; send one that shows this person alone";
+            return Err(StoreError::Conflict(sentence.into()).into());
+        }
         // Subjects before images: so does everybody who deletes an enrolled image with its last face.
         store.hold_subjects(tx.conn(), collection, &[subject]).await?;
-        let image = new_image(analysis, blobs.thumbnail);
+        let image = new_image(analysis, blobs.thumbnail.clone());
         let (image, is_new, known) = match store.insert_image(tx.conn(), collection, &image).await? {
             Ok(()) => (image.id, true, Vec::new()),
             Err(existing) => (existing, false, store.boxes_of_image(tx.conn(), existing).await?),
@@ -139,7 +145,7 @@ impl Ingest {
                 // A stored image lacks this one face only: the others are there, or were deleted.
                 let wanted = |face| is_new || std::ptr::eq(face, chosen);
                 for (face, (crop, chip)) in
-                    analysis.faces.iter().zip(blobs.faces).filter(|(face, _)| wanted(*face))
+                    analysis.faces.iter().zip(blobs.faces.clone()).filter(|(face, _)| wanted(*face))
                 {
                     let Some(new) = new_face(face, *model_id, crop, chip) else { continue };
                     if std::ptr::eq(face, chosen) {
@@ -151,6 +157,7 @@ impl Ingest {
                 id
             }
         };
+        self.keep_blobs(&mut tx, &blobs).await?;
         store.enrol_faces(tx.conn(), collection, subject, &[face], enrolment.moved).await?;
         store.add_enrolment_source(tx.conn(), image, subject, enrolment.url.as_deref()).await?;
         tx.commit().await?;

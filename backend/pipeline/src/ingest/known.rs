@@ -69,7 +69,7 @@ impl Ingest {
         if !self.inner.store.hold_image(ending.tx.conn(), image).await? {
             return Ok(None);
         }
-        self.close(ending, state, reason, image).await?;
+        self.close(ending, state, reason, Some(image)).await?;
         Ok(Some(done))
     }
 

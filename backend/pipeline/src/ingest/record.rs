@@ -2,7 +2,7 @@
 
 use super::blobs::StoredBlobs;
 use super::kinship::Kinship;
-use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known};
+use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known, suppress};
 use crate::crawl::completion::Watch;
 use crate::{Analysis, AnalyzedFace, Dedupe};
 use queue::Claim;
@@ -37,18 +37,18 @@ impl Ingest {
         Ok(Ending { tx, watch, image_url: incoming.image_url, visit })
     }
 
-    /// Settles the row with the image, ends the crawl if this was all, and commits.
+    /// Settles the row, with the image if there is one, ends the crawl if this was all, and commits.
     pub(super) async fn close(
         &self,
         ending: Ending,
         state: &'static str,
         reason: Option<&'static str>,
-        image: Uuid,
+        image: Option<Uuid>,
     ) -> Result<(), IngestError> {
         let Ending { mut tx, watch, image_url, visit } = ending;
         let store = &self.inner.store;
-        store.settle_image_url(tx.conn(), image_url, state, reason, None, Some(image)).await?;
-        if let Some((collection, FetchedFrom { url, visit })) = visit {
+        store.settle_image_url(tx.conn(), image_url, state, reason, None, image).await?;
+        if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
             store.remember_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
         }
         if let Some(watch) = watch {
@@ -59,16 +59,26 @@ impl Ingest {
         Ok(())
     }
 
-    /// Stores the picture, or finds that another was faster.
+    /// Stores the picture (`partly`: without some of its faces), or finds that another was faster. `None`, and nothing is done, when something of
+    /// it was erased meanwhile.
     pub(super) async fn record(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
         analysis: &Analysis,
         blobs: StoredBlobs,
-    ) -> Result<Ingested, IngestError> {
+        partly: bool,
+    ) -> Result<Option<Ingested>, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
         let mut ending = self.open(incoming, claim).await?;
+        store.lock_suppressions(ending.tx.conn(), incoming.collection, false).await?;
+        if !self
+            .judge(&mut ending.tx, incoming.collection, Some(incoming.image_url), analysis)
+            .await?
+            .is_clear()
+        {
+            return Ok(None);
+        }
         let mut smaller = Vec::new();
         if incoming.dedupe == Dedupe::Near {
             let (collection, frame) = (incoming.collection, &analysis.frame);
@@ -76,42 +86,43 @@ impl Ingest {
                 Kinship::New => {}
                 Kinship::Supersedes(images) => smaller = images,
                 Kinship::Duplicate(image) => {
-                    self.close(ending, "duplicate", Some(known::NEAR), image).await?;
-                    return Ok(Ingested::Duplicate { image, reason: known::NEAR });
+                    self.close(ending, "duplicate", Some(known::NEAR), Some(image)).await?;
+                    return Ok(Some(Ingested::Duplicate { image, reason: known::NEAR }));
                 }
             }
         }
-        let image = new_image(analysis, blobs.thumbnail);
+        let image = new_image(analysis, blobs.thumbnail.clone());
         let inserted = store.insert_image(ending.tx.conn(), incoming.collection, &image).await?;
         if let Err(image) = inserted {
-            return self.lost_race(ending, incoming.dedupe, image).await;
+            return self.lost_race(ending, incoming.dedupe, image).await.map(Some);
         }
-        let faces: Vec<NewFace> = (analysis.faces.iter().zip(blobs.faces))
-            .filter_map(|(face, (crop, chip))| new_face(face, *model_id, crop, chip))
+        let faces: Vec<NewFace> = (analysis.faces.iter().zip(&blobs.faces))
+            .filter_map(|(face, (crop, chip))| new_face(face, *model_id, crop.clone(), chip.clone()))
             .collect();
         store.insert_faces(ending.tx.conn(), incoming.collection, image.id, &faces).await?;
+        self.keep_blobs(&mut ending.tx, &blobs).await?;
         let mut unused = Vec::new();
         if !smaller.is_empty() {
             let conn = ending.tx.conn();
             unused = store.replace_images(conn, &smaller, image.id, incoming.image_url).await?;
         }
-        self.close(ending, "processed", None, image.id).await?;
+        self.close(ending, "processed", partly.then_some(suppress::PARTLY), Some(image.id)).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {
             metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
             self.drop_blobs(&unused).await;
         }
-        Ok(Ingested::Stored { image: image.id, faces: faces.len() })
+        Ok(Some(Ingested::Stored { image: image.id, faces: faces.len() }))
     }
 
     /// The same bytes were stored between the first look and now.
     async fn lost_race(&self, ending: Ending, dedupe: Dedupe, image: Uuid) -> Result<Ingested, IngestError> {
         if dedupe == Dedupe::Off {
-            self.close(ending, "processed", None, image).await?;
+            self.close(ending, "processed", None, Some(image)).await?;
             let faces = self.inner.store.image(image).await?.face_count.unsigned_abs() as usize;
             return Ok(Ingested::Stored { image, faces });
         }
-        self.close(ending, "duplicate", Some(known::EXACT), image).await?;
+        self.close(ending, "duplicate", Some(known::EXACT), Some(image)).await?;
         Ok(Ingested::Duplicate { image, reason: known::EXACT })
     }
 }

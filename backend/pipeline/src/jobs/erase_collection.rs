@@ -48,8 +48,10 @@ impl EraseCollection {
     async fn piece(&self, collection: Uuid) -> Result<Piece, StoreError> {
         let mut tx = self.store.begin().await?;
         let erased = self.store.erase_some(tx.conn(), collection).await?;
-        // Before the commit: a crash in between leaves rows that nobody can reach and that are erased again, never a picture without a row.
-        self.blobs.delete(&erased.blobs).await?;
+        if erased.done {
+            // What earlier pieces left over: the record says that nothing is.
+            self.store.drop_condemned(&self.blobs).await?;
+        }
         if erased.done && erased.rows > 0 {
             let entry = AuditEntry {
                 action: Action::EraseCollection,
@@ -61,6 +63,7 @@ impl EraseCollection {
             self.store.audit(tx.conn(), &entry).await?;
         }
         tx.commit().await?;
+        self.store.drop_blobs(&self.blobs, &erased.blobs).await?;
         tracing::debug!(%collection, rows = erased.rows, blobs = erased.blobs.len(), "erased a piece of a collection");
         Ok(match (erased.done, erased.rows > 0) {
             (true, _) => Piece::Last,

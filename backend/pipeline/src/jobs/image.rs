@@ -7,7 +7,7 @@ use super::payload::{self, ImageJob};
 use super::setback::Setback;
 use super::visits;
 use crate::AnalyzeOptions;
-use crate::ingest::{FetchedFrom, Incoming};
+use crate::ingest::{FetchedFrom, Incoming, suppress};
 use crawler::fetch::Kind;
 use crawler::{Directives, Request};
 use queue::{Claim, ClaimedJob, Handler, Outcome};
@@ -33,6 +33,11 @@ impl Handler for ScanImage {
 async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Setback> {
     let view = context.running(job.crawl_id).await?;
     let (collection, model) = (view.crawl.collection_id, context.ingest.model_id());
+    if context.ingest.refuses_address(collection, job.image_url_id).await? {
+        let (code, detail) =
+            (suppress::URL.to_owned(), "what is found at this address was erased".to_owned());
+        return Err(Setback::Final { state: "suppressed", code, detail, status: None });
+    }
     let mut known = match view.options.revalidate {
         true => context.store.image_visit(collection, job.url.as_str(), model).await?,
         false => None,

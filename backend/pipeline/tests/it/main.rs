@@ -17,4 +17,5 @@ mod revisits;
 mod scan;
 mod sitemaps;
 mod support;
+mod upkeep;
 mod validation;

@@ -36,7 +36,10 @@ async fn store_all(world: &World, files: &[&'static str]) -> HashMap<&'static st
         std::fs::write(&path, photograph(file)).unwrap();
         let row = scan.add(&[&path]).await.unwrap().remove(0);
         let stored = scan.ingest(row.id, std::fs::read(&path).unwrap().into()).await.unwrap();
-        let (pipeline::Ingested::Stored { image, .. } | pipeline::Ingested::Duplicate { image, .. }) = stored;
+        let (pipeline::Ingested::Stored { image, .. } | pipeline::Ingested::Duplicate { image, .. }) = stored
+        else {
+            panic!("nothing is suppressed: {stored:?}")
+        };
         let faces = world.faces().await;
         let of_image = faces.iter().filter(|face| face.image_id == image);
         best.insert(*file, of_image.max_by(|a, b| a.det_score.total_cmp(&b.det_score)).unwrap().id);

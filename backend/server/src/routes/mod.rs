@@ -3,6 +3,7 @@ pub(crate) mod audit;
 pub(crate) mod collections;
 pub(crate) mod crawls;
 pub(crate) mod dto;
+pub(crate) mod erasures;
 pub(crate) mod faces;
 pub(crate) mod images;
 pub(crate) mod jobs;

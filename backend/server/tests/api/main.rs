@@ -8,6 +8,7 @@ mod auth;
 mod collections;
 mod connections;
 mod crawls;
+mod erasures;
 mod faces;
 mod images;
 mod jobs;

@@ -118,6 +118,16 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         "cluster_collection" => {
             vec![(at(collection), Some(json!({}))), (at(collection_id), Some(json!({})))]
         }
+        "create_erasure" => vec![
+            body(json!({"face_id": face})),
+            body(json!({"face_id": face, "collection": "ours", "dry_run": true})),
+            body(json!({"image_id": image, "suppress_person": true})),
+            body(json!({"image_id": image, "collection": collection})),
+            body(json!({"subject_id": collection_id})),
+            body(json!({"url": "http://127.0.0.1:1/", "collection": collection})),
+            (format!("{path}?collection={collection}"), Some(picture)),
+        ],
+        "list_erasures" => vec![get(format!("collection={collection}"))],
         "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
         "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
         "get_job" | "retry_job" => vec![(at(&crawls[2]), None)],

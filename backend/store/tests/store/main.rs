@@ -3,6 +3,7 @@
 
 mod blobs;
 mod burial;
+mod condemned;
 mod crawls;
 mod database;
 mod erasure;

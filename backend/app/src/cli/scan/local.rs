@@ -98,6 +98,7 @@ async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOut
     match scan.ingest(row.id, bytes).await {
         Ok(Ingested::Stored { image, faces }) => Ok(FileOutcome::processed(path, image, faces)),
         Ok(Ingested::Duplicate { image, reason }) => Ok(FileOutcome::duplicate(path, image, reason)),
+        Ok(Ingested::Suppressed { reason }) => Ok(FileOutcome::suppressed(path, reason)),
         Err(IngestError::Analyze(error)) => {
             let (code, detail) = (error.code(), error.to_string());
             tracing::debug!(path = %path.display(), code, "not stored");

@@ -12,7 +12,7 @@ use uuid::Uuid;
 #[derive(Debug, Serialize)]
 pub(super) struct FileOutcome {
     path: PathBuf,
-    /// `processed`, `duplicate`, `skipped`, `failed`.
+    /// `processed`, `duplicate`, `suppressed`, `skipped`, `failed`.
     outcome: &'static str,
     /// Stable code when it was not processed.
     reason: Option<&'static str>,
@@ -35,6 +35,9 @@ impl FileOutcome {
             image_id: Some(image),
             faces: 0,
         }
+    }
+    pub(super) fn suppressed(path: PathBuf, reason: &'static str) -> Self {
+        Self { path, outcome: "suppressed", reason: Some(reason), detail: None, image_id: None, faces: 0 }
     }
     pub(super) fn skipped(path: PathBuf, reason: &'static str, detail: String) -> Self {
         Self {

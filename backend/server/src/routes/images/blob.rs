@@ -37,12 +37,12 @@ pub(crate) async fn blob_answer(
     }))
 }
 
-/// Deletes blobs whose rows are gone. The rows decide what exists; a blob that could not be deleted is logged and left to the sweep.
+/// Drops blobs whose rows are gone, after the commit. A blob that could not be dropped is logged and left to the sweep.
 pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
     if keys.is_empty() {
         return;
     }
-    if let Err(error) = state.services.blobs.delete(&keys).await {
-        tracing::warn!(%error, blobs = keys.len(), "could not delete blobs");
+    if let Err(error) = state.services.store.drop_blobs(&state.services.blobs, &keys).await {
+        tracing::warn!(%error, blobs = keys.len(), "blobs could not be dropped yet");
     }
 }

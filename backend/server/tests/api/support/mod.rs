@@ -124,6 +124,8 @@ impl App {
         let analyzer = Analyzer::new(engine, pipeline::Config::default());
         let ingest =
             Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
+        let secret = crawl::Secret::new("a secret that only the tests know");
+        let ingest = ingest.with_sketcher(pipeline::Sketcher::new(secret));
         let manners = crawl::Config {
             webhook_secret: options.webhook_secret.map(crawl::Secret::new),
             webhook_retry: Duration::from_millis(10),

@@ -1,0 +1,45 @@
+//! `sweep`.
+use super::{Exit, output};
+use crate::config::Settings;
+use crate::service::{Database, Sharing, open_blobs};
+use clap::Args;
+use pipeline::Upkeep;
+use pipeline::upkeep::GRACE;
+
+/// Remove blobs that nothing names, and say which blobs are missing
+#[derive(Args, Debug)]
+pub struct SweepArgs {
+    /// Only look
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit status 3 when blobs are missing.
+pub(super) async fn run(settings: &Settings, args: SweepArgs) -> anyhow::Result<Exit> {
+    let blobs = open_blobs(settings)?;
+    let database = Database::open(settings, Sharing::Join).await?;
+    let swept = async {
+        database.migrate().await?;
+        let upkeep = Upkeep::new(database.store.clone(), blobs);
+        anyhow::Ok(upkeep.sweep(GRACE, true, args.dry_run).await?)
+    };
+    let swept = swept.await;
+    database.close().await;
+    let swept = swept?;
+    if args.json {
+        output::json(&swept)?;
+    } else {
+        let missing = swept.missing.unwrap_or_default();
+        output::line(format!(
+            "{} blobs; {} that nothing names for an hour, {} removed; {missing} missing",
+            swept.blobs, swept.orphans, swept.removed
+        ))?;
+        for key in &swept.missing_keys {
+            output::line(format!("missing: {key}"))?;
+        }
+    }
+    Ok(Exit::of(1, usize::from(swept.missing.is_some_and(|missing| missing > 0))))
+}

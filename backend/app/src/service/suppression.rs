@@ -1,0 +1,99 @@
+//! The secret that keeps erased people out.
+use crate::config::Settings;
+use anyhow::{Context, ensure};
+use pipeline::crawl::Secret;
+use pipeline::{Ingest, Sketcher};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use store::Store;
+
+/// In `DATA_DIR`; belongs into every backup of it.
+const FILE: &str = "suppression.secret";
+const LEAST_CHARACTERS: usize = 32;
+
+/// The way in, keeping out whom this service's secret knows.
+pub(super) async fn with_secret(
+    ingest: Ingest,
+    store: &Store,
+    settings: &Settings,
+) -> anyhow::Result<Ingest> {
+    let secret = match (&settings.storage.suppression_secret, &settings.storage.database_url) {
+        (Some(secret), _) => Some(secret.clone()),
+        // The data and the secret are in one place: no other process could have another one.
+        (None, None) => Some(kept(&settings.storage.data_dir)?),
+        (None, Some(_)) => None,
+    };
+    let sketcher = secret.map(|secret| Sketcher::new(Secret::new(secret)));
+    let foreign = store.foreign_sketches(sketcher.as_ref().map_or("", Sketcher::key)).await?;
+    if foreign > 0 {
+        tracing::warn!(
+            sketches = foreign,
+            "people were suppressed with another SUPPRESSION_SECRET; this process cannot recognise them"
+        );
+    }
+    Ok(match sketcher {
+        Some(sketcher) => ingest.with_sketcher(sketcher),
+        None => ingest,
+    })
+}
+
+/// The secret of the data folder, made when it is not there.
+fn kept(folder: &Path) -> anyhow::Result<String> {
+    let path = folder.join(FILE);
+    let place = || format!("the suppression secret {}", path.display());
+    match std::fs::read_to_string(&path) {
+        Ok(secret) => {
+            let secret = secret.trim().to_owned();
+            ensure!(
+                secret.chars().count() >= LEAST_CHARACTERS,
+                "{} is shorter than {LEAST_CHARACTERS} characters; restore it from a backup",
+                place()
+            );
+            return Ok(secret);
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(place),
+    }
+    std::fs::create_dir_all(folder).with_context(place)?;
+    let secret = hex::encode(store::keys::random::<32>()?);
+    // Whole or not at all, and never over one that another process has just made.
+    let draft = folder.join(format!(".{FILE}.{}", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        let mut file: File =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all(secret.as_bytes())?;
+        file.sync_all()?;
+        std::fs::hard_link(&draft, &path)
+    };
+    let written = write();
+    let _ = std::fs::remove_file(&draft);
+    match written {
+        Ok(()) => Ok(secret),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => kept(folder),
+        Err(error) => Err(error).with_context(place),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_secret_is_made_once_and_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let secret = kept(&data).unwrap();
+        assert_eq!(secret.len(), 64);
+        assert_eq!(kept(&data).unwrap(), secret);
+        assert_ne!(kept(folder.path()).unwrap(), secret);
+        let mode = std::fs::metadata(data.join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1, "no draft is left");
+        std::fs::write(data.join(FILE), "short").unwrap();
+        assert!(kept(&data).unwrap_err().to_string().contains("32 characters"));
+    }
+}

@@ -1,0 +1,96 @@
+//! One-way sketches of faces: enough to recognise a person who must not be stored, not enough to search for them.
+//!
+//! Each bit says on which side of a plane through the origin the embedding lies. Two directions at an angle `a` differ in a bit with
+//! probability `a / pi` (Charikar 2002, "Similarity estimation techniques from rounding algorithms"), so the number of differing bits tells
+//! the angle, roughly. The planes are drawn from a secret (entries of +1 and -1 from HMAC-SHA256 as a stream): without it a sketch says
+//! nothing about a face, and sketches of two secrets say nothing about each other. docs/PRIVACY.md has the measured error rates.
+use crate::crawl::Secret;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::fmt;
+use store::suppressions::{SKETCH_BITS, Sketch};
+
+/// Differing bits up to which two sketches are of one person.
+pub const MOST_DIFFERING_BITS: u32 = 80;
+
+/// Makes sketches with one secret.
+#[derive(Clone)]
+pub struct Sketcher {
+    secret: Secret,
+    key: String,
+}
+
+impl Sketcher {
+    /// With this secret.
+    pub fn new(secret: Secret) -> Self {
+        let digest = stream(&secret, b"name", 0, 0);
+        let key = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { secret, key }
+    }
+
+    /// The name of the secret, which says nothing about it.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The sketch of an embedding of this model.
+    pub fn sketch(&self, model_id: i32, embedding: &[f32]) -> Sketch {
+        let bits = (0..SKETCH_BITS).map(|plane| if self.side(plane, embedding) { '1' } else { '0' });
+        Sketch { bits: bits.collect(), key: self.key.clone(), model_id }
+    }
+
+    fn side(&self, plane: usize, embedding: &[f32]) -> bool {
+        // One digest has the signs of 256 components.
+        let mut sum = 0.0_f32;
+        for (block, part) in embedding.chunks(256).enumerate() {
+            let signs = stream(&self.secret, b"plane", plane, block);
+            for (at, value) in part.iter().enumerate() {
+                let positive = signs[at / 8] >> (at % 8) & 1 == 1;
+                sum += if positive { *value } else { -*value };
+            }
+        }
+        sum >= 0.0
+    }
+}
+
+impl fmt::Debug for Sketcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sketcher({})", self.key)
+    }
+}
+
+fn stream(secret: &Secret, label: &[u8], plane: usize, block: usize) -> [u8; 32] {
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("a key of any length will do");
+    mac.update(b"facecrawl sketch 1 ");
+    mac.update(label);
+    mac.update(&(plane as u64).to_be_bytes());
+    mac.update(&(block as u64).to_be_bytes());
+    mac.finalize().into_bytes().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn differing(a: &Sketch, b: &Sketch) -> usize {
+        a.bits.bytes().zip(b.bits.bytes()).filter(|(a, b)| a != b).count()
+    }
+
+    #[test]
+    fn a_sketch_knows_its_direction_and_nothing_of_another_secret() {
+        let sketcher = Sketcher::new(Secret::new("a secret of thirty-two characters"));
+        let direction: Vec<f32> = (0..300).map(|at| ((at * at) as f32).sin()).collect();
+        let opposite: Vec<f32> = direction.iter().map(|value| -value).collect();
+        let longer: Vec<f32> = direction.iter().map(|value| value * 3.0).collect();
+        let sketch = sketcher.sketch(1, &direction);
+        assert_eq!(sketch.bits.len(), SKETCH_BITS);
+        assert_eq!(sketch, sketcher.sketch(1, &longer));
+        assert_eq!(differing(&sketch, &sketcher.sketch(1, &opposite)), SKETCH_BITS);
+        let other = Sketcher::new(Secret::new("another secret, as long as the first"));
+        assert_ne!(sketcher.key(), other.key());
+        let chance = differing(&sketch, &other.sketch(1, &direction));
+        // Binomial with 256 tries: five standard deviations are 40.
+        assert!((88..=168).contains(&chance), "{chance}");
+    }
+}

@@ -1,0 +1,208 @@
+//! What must not come back: asked before a picture is decoded, before its faces are looked for, and once more in the transaction that
+//! stores it, under a lock that no erasure shares.
+
+use super::{Incoming, Ingest, IngestError, Ingested};
+use crate::Analysis;
+use queue::Claim;
+use std::sync::Arc;
+use store::suppressions::{Sketch, SuppressedPicture};
+use store::{StoreError, Tx};
+use uuid::Uuid;
+use vision::{PerceptualHashes, Rect, crop};
+
+/// Reason code: found at an address that was erased.
+pub(crate) const URL: &str = "suppressed_url";
+/// Reason code: an erased picture, or another file of it.
+const IMAGE: &str = "suppressed_image";
+/// Reason code: nothing but faces that were erased from this very picture.
+const FACE: &str = "suppressed_face";
+/// Reason code: nothing but faces of people who must not be stored.
+const PERSON: &str = "suppressed_person";
+/// Reason code of a picture that is stored without some of its faces.
+pub(super) const PARTLY: &str = "faces_suppressed";
+
+/// Share of the larger box side that is painted over around a face that is kept out.
+const PAINT_MARGIN: f32 = 0.3;
+
+/// What of a picture is kept out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// All of it, and why.
+    pub(super) whole: Option<&'static str>,
+    /// These faces, by their place in the analysis.
+    pub(super) faces: Vec<usize>,
+}
+
+impl Verdict {
+    pub(super) fn is_clear(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Ingest {
+    /// Whether the address of a ledger row is suppressed: then it need not be fetched.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
+        let mut tx = self.inner.store.begin().await?;
+        self.inner.store.suppresses_url(tx.conn(), collection, image_url).await
+    }
+
+    /// Why the whole picture is kept out, as far as that can be told from its address, its bytes, and its hashes where they are known.
+    pub(super) async fn refusal(
+        &self,
+        incoming: &Incoming,
+        sha256: &[u8; 32],
+        hashes: Option<&PerceptualHashes>,
+    ) -> Result<Option<&'static str>, StoreError> {
+        let store = &self.inner.store;
+        let mut tx = store.begin().await?;
+        if !store.suppresses(tx.conn(), incoming.collection).await? {
+            return Ok(None);
+        }
+        if store.suppresses_url(tx.conn(), incoming.collection, incoming.image_url).await? {
+            return Ok(Some(URL));
+        }
+        let pictures = self.suppressed(&mut tx, incoming.collection, sha256, hashes).await?;
+        Ok(pictures.iter().any(|picture| picture.region.is_none()).then_some(IMAGE))
+    }
+
+    /// The same of an analysed picture, with the ledger row of its address where it has one, and which of its faces are kept out.
+    pub(super) async fn judge(
+        &self,
+        tx: &mut Tx,
+        collection: Uuid,
+        image_url: Option<Uuid>,
+        analysis: &Analysis,
+    ) -> Result<Verdict, StoreError> {
+        let store = &self.inner.store;
+        let mut verdict = Verdict::default();
+        if !store.suppresses(tx.conn(), collection).await? {
+            return Ok(verdict);
+        }
+        if let Some(row) = image_url
+            && store.suppresses_url(tx.conn(), collection, row).await?
+        {
+            verdict.whole = Some(URL);
+            return Ok(verdict);
+        }
+        let pictures = self.suppressed(tx, collection, &analysis.sha256, Some(&analysis.hashes)).await?;
+        if pictures.iter().any(|picture| picture.region.is_none()) {
+            verdict.whole = Some(IMAGE);
+            return Ok(verdict);
+        }
+        let known = self.suppressed_people(tx, collection, analysis).await?;
+        let mut person = false;
+        for (at, face) in analysis.faces.iter().enumerate() {
+            if known[at]
+                || pictures.iter().any(|picture| is_region_of(picture, analysis, &face.detection.bbox))
+            {
+                person |= known[at];
+                verdict.faces.push(at);
+            }
+        }
+        if !verdict.faces.is_empty() && verdict.faces.len() == analysis.faces.len() {
+            verdict.whole = Some(if person { PERSON } else { FACE });
+        }
+        Ok(verdict)
+    }
+
+    /// Settles the row as suppressed.
+    pub(super) async fn settle_suppressed(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+        reason: &'static str,
+    ) -> Result<Ingested, IngestError> {
+        let ending = self.open(incoming, claim).await?;
+        self.close(ending, "suppressed", Some(reason), None).await?;
+        Ok(Ingested::Suppressed { reason })
+    }
+
+    /// The analysis without these faces, and with their places painted over: thumbnail and crops are cut from its frame.
+    pub(super) async fn without(
+        &self,
+        mut analysis: Analysis,
+        faces: &[usize],
+    ) -> Result<Analysis, IngestError> {
+        if faces.is_empty() {
+            return Ok(analysis);
+        }
+        let boxes: Vec<Rect> = faces.iter().map(|at| analysis.faces[*at].detection.bbox).collect();
+        let mut at = 0;
+        analysis.faces.retain(|_| {
+            at += 1;
+            !faces.contains(&(at - 1))
+        });
+        let mut frame = (*analysis.frame).clone();
+        let painted = self.inner.analyzer.cpu().run(move || {
+            boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
+            frame
+        });
+        analysis.frame = Arc::new(painted.await?.output);
+        metrics::counter!("facecrawl_faces_suppressed_total").increment(faces.len() as u64);
+        Ok(analysis)
+    }
+
+    /// The sketch of a face, if this service has a secret to make one with.
+    pub fn sketch(&self, model_id: i32, embedding: &[f32]) -> Option<Sketch> {
+        Some(self.inner.sketcher.as_ref()?.sketch(model_id, embedding))
+    }
+
+    /// Suppressed pictures that this one is, whole or by a face.
+    async fn suppressed(
+        &self,
+        tx: &mut Tx,
+        collection: Uuid,
+        sha256: &[u8; 32],
+        hashes: Option<&PerceptualHashes>,
+    ) -> Result<Vec<SuppressedPicture>, StoreError> {
+        let phash = hashes.map(|hashes| hashes.p.cast_signed());
+        let mut pictures = self.inner.store.suppressed_pictures(tx.conn(), collection, sha256, phash).await?;
+        pictures.retain(|picture| {
+            picture.same_file
+                || hashes.is_some_and(|hashes| {
+                    hashes.is_near(&PerceptualHashes {
+                        p: picture.phash.cast_unsigned(),
+                        d: picture.dhash.cast_unsigned(),
+                        a: picture.ahash.cast_unsigned(),
+                    })
+                })
+        });
+        Ok(pictures)
+    }
+
+    async fn suppressed_people(
+        &self,
+        tx: &mut Tx,
+        collection: Uuid,
+        analysis: &Analysis,
+    ) -> Result<Vec<bool>, StoreError> {
+        let mut known = vec![false; analysis.faces.len()];
+        let Some(sketcher) = &self.inner.sketcher else { return Ok(known) };
+        let (places, sketches): (Vec<usize>, Vec<Sketch>) = analysis
+            .faces
+            .iter()
+            .enumerate()
+            .filter_map(|(at, face)| {
+                let embedding = face.embedding.as_ref()?;
+                Some((at, sketcher.sketch(self.inner.model_id, embedding.as_slice())))
+            })
+            .unzip();
+        let most = super::sketch::MOST_DIFFERING_BITS;
+        let found = self.inner.store.suppressed_sketches(tx.conn(), collection, &sketches, most).await?;
+        for (at, is_known) in places.into_iter().zip(found) {
+            known[at] = is_known;
+        }
+        Ok(known)
+    }
+}
+
+/// Whether the face is the one that was erased from this picture: its middle lies in that box.
+fn is_region_of(picture: &SuppressedPicture, analysis: &Analysis, face: &Rect) -> bool {
+    let Some(&[x, y, width, height]) = picture.region.as_deref() else { return false };
+    let across = (face.x + face.width / 2.0) / analysis.frame.width() as f32;
+    let down = (face.y + face.height / 2.0) / analysis.frame.height() as f32;
+    (x..=x + width).contains(&across) && (y..=y + height).contains(&down)
+}

@@ -1,0 +1,175 @@
+//! `POST /erasures`
+use super::target::{ErasureBody, TargetInput};
+use super::view::{ErasureAnswer, ErasureView};
+use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
+use crate::extract::values::{Bounded, Cosine, Fraction};
+use crate::routes::dto::Binary;
+use crate::routes::images::drop_blobs;
+use crate::{ApiError, AppState, Code, Problem};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+use store::audit::Action;
+use store::erasures::{ErasureRecord, Plan, Target};
+use store::suppressions::Suppression;
+use time::OffsetDateTime;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+/// Where and how. With a JSON body the same names may stand in the body, where they win.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ErasureParams {
+    /// The collection; the default is the key's own, else `default`, and with `face_id` or `image_id` that one's own.
+    pub(super) collection: Option<String>,
+    /// Keep the erased pictures, and the address, from being stored again.
+    #[param(default = true)]
+    pub(super) suppress: Option<bool>,
+    /// Keep the person from being stored again, by a one-way sketch of the face. Needs a likeness, a face, a person, or an image with one
+    /// face.
+    #[param(default = false)]
+    pub(super) suppress_person: Option<bool>,
+    /// Lowest similarity of a face that goes; the default is the collection's, else the embedding model's.
+    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.4)]
+    pub(super) threshold: Option<Cosine>,
+    /// Which face of the picture, best score first; 0 is the best.
+    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
+    pub(super) face_index: Option<Bounded<0, 999>>,
+    /// Lowest `det_score` of a face of the picture.
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    pub(super) min_score: Option<Fraction>,
+    /// Only say what would go.
+    #[param(default = false)]
+    pub(super) dry_run: Option<bool>,
+}
+
+/// Erase a person, a face, an image, or what was found at an address, and keep it from coming back.
+///
+/// A picture (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every stored face that is at least as alike as
+/// `threshold` goes. Faces take their crops, chips and embeddings along, and the thumbnail of their picture, which shows them; other faces in it
+/// stay. A picture whose every face goes is erased whole, with its record of where it was found.
+/// What is suppressed is not stored when it is found again; `suppress_person` holds for pictures that were never seen, too.
+#[utoipa::path(
+    post, path = "/erasures", operation_id = "create_erasure", tag = "erasures",
+    params(ErasureParams),
+    request_body(content(
+        (ImageForm = "multipart/form-data"), (ErasureBody = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
+    )),
+    responses(
+        (status = 201, description = "It is gone", body = ErasureAnswer),
+        (status = 200, description = "What would go (`dry_run`)", body = ErasureAnswer),
+        (status = 404, description = "No such collection, face, image or person", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service has no secret to suppress a person with", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "No face in the picture, or a wrong field", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn create_erasure(
+    State(state): State<AppState>,
+    caller: Caller,
+    Query(params): Query<ErasureParams>,
+    request: Request,
+) -> Result<(StatusCode, Json<ErasureAnswer>), ApiError> {
+    let (input, params) = match Carrier::of(request.headers())? {
+        Carrier::Multipart => (TargetInput::Picture(one_part(request, &state).await?), params),
+        Carrier::Raw => (TargetInput::Picture(raw(request, &state).await?), params),
+        Carrier::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
+    };
+    let (target, collection) = input.resolve(&state, &caller, &params).await?;
+    let threshold = match &target {
+        Target::Likeness { threshold, .. } => Some(*threshold),
+        _ => None,
+    };
+    let store = caller.store();
+    let mut tx = store.begin().await?;
+    let plan = store.plan_erasure(tx.conn(), collection.id, &target).await?;
+    let suppress_person = params.suppress_person.unwrap_or(false);
+    let people = if suppress_person { sketches(&state, &target, &plan)? } else { Vec::new() };
+    let (faces, images) = (plan.faces.len(), plan.images.len());
+    if params.dry_run.unwrap_or(false) {
+        let detail = json!({"kind": target.kind(), "threshold": threshold, "faces": faces, "images": images});
+        caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
+        tx.commit().await?;
+        let answer = ErasureAnswer::dry_run(plan.faces, images, plan.not_compared);
+        return Ok((StatusCode::OK, Json(answer)));
+    }
+    let suppress = params.suppress.unwrap_or(true);
+    let blobs = store.carry_out(tx.conn(), &plan).await?;
+    let mut record = ErasureRecord {
+        id: Uuid::now_v7(),
+        collection_id: collection.id,
+        kind: target.kind().to_owned(),
+        suppress,
+        suppress_person,
+        threshold,
+        faces: faces as i64,
+        images: images as i64,
+        suppressions: 0,
+        created_at: OffsetDateTime::now_utc(),
+    };
+    record.created_at = store.record_erasure(tx.conn(), &record).await?;
+    let mut kept_out = people;
+    if suppress {
+        kept_out.extend(plan.pictures.iter().cloned());
+        if let Target::Url(url) = &target {
+            kept_out.push(Suppression::Url(url.clone()));
+        }
+    }
+    record.suppressions = store.suppress(tx.conn(), collection.id, record.id, &kept_out).await? as i64;
+    store.record_erasure(tx.conn(), &record).await?;
+    let detail = json!({
+        "erasure_id": record.id, "kind": record.kind, "threshold": threshold, "suppress": suppress,
+        "suppress_person": suppress_person, "faces": faces, "images": images, "suppressions": record.suppressions,
+    });
+    caller.audit(&mut tx, Action::Erase, collection.id, detail).await?;
+    tx.commit().await?;
+    drop_blobs(&state, blobs).await;
+    let view = ErasureView::new(record, &collection.name);
+    let answer = ErasureAnswer::done(view, faces, images, plan.not_compared);
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+/// The sketches that keep a person out. Of a likeness it is the likeness alone: a face that was erased by mistake must not keep its own person
+/// out, too.
+fn sketches(state: &AppState, target: &Target, plan: &Plan) -> Result<Vec<Suppression>, ApiError> {
+    let sketch = |model: i32, embedding: &[f32]| {
+        let sketch = state.services.ingest.sketch(model, embedding).map(Suppression::Person);
+        sketch.ok_or_else(|| {
+            ApiError::new(
+                Code::Conflict,
+                "this service has no SUPPRESSION_SECRET, without which no person can be suppressed",
+            )
+            .field("suppress_person")
+        })
+    };
+    let refuse = |reason: &str| {
+        ApiError::new(Code::InvalidField, format!("suppress_person: {reason}"))
+            .field("suppress_person")
+            .allowed([
+                "a picture of the person",
+                "face_id",
+                "subject_id",
+                "image_id of an image with one face",
+            ])
+    };
+    match target {
+        Target::Likeness { embedding, model_id, .. } => Ok(vec![sketch(*model_id, embedding)?]),
+        Target::Url(_) => Err(refuse("an address does not say who is meant")),
+        Target::Image(_) if plan.faces.len() != 1 => {
+            Err(refuse(&format!("the image has {} faces, and does not say who is meant", plan.faces.len())))
+        }
+        Target::Image(_) | Target::Face(_) | Target::Subject(_) => {
+            let named = plan.faces.iter().filter(|face| match target {
+                Target::Face(id) => face.id == *id,
+                _ => face.named,
+            });
+            named.map(|face| sketch(face.model_id, &face.embedding)).collect()
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `GET /erasures`
+use super::view::ErasureView;
+use crate::auth::Caller;
+use crate::extract::values::Bounded;
+use crate::extract::{Query, cursor};
+use crate::{ApiError, Problem};
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// Which erasures, and how many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// The collection; the default is the key's own, else `default`.
+    collection: Option<String>,
+    /// Most erasures in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of erasures, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ErasureList {
+    erasures: Vec<ErasureView>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    next_cursor: Option<String>,
+}
+
+/// List what was erased from a collection: numbers, and nothing that says who.
+#[utoipa::path(
+    get, path = "/erasures", operation_id = "list_erasures", tag = "erasures",
+    params(ListParams),
+    responses(
+        (status = 200, description = "A page of erasures, newest first", body = ErasureList),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list_erasures(
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<ErasureList>, ApiError> {
+    let before = cursor::decode(params.cursor.as_deref())?;
+    let collection = caller.collection(params.collection.as_deref()).await?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut rows = caller.store().erasures(collection.id, before, limit + 1).await?;
+    let next_cursor = cursor::cut(&mut rows, limit, |record| record.id);
+    let erasures = rows.into_iter().map(|record| ErasureView::new(record, &collection.name)).collect();
+    Ok(Json(ErasureList { erasures, next_cursor }))
+}

@@ -1,0 +1,14 @@
+//! Erasures: what was stored of a person or under an address goes, and does not come back.
+mod create;
+mod list;
+mod target;
+mod view;
+
+use crate::AppState;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The routes of this resource.
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list::list_erasures, create::create_erasure))
+}

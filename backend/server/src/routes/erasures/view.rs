@@ -1,0 +1,107 @@
+//! An erasure as the API shows it.
+use serde::Serialize;
+use store::erasures::{DoomedFace, ErasureRecord};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// An erasure: numbers, and nothing that says who.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ErasureView {
+    /// Its id.
+    id: Uuid,
+    /// The collection.
+    #[schema(example = "default")]
+    collection: String,
+    /// By what it was asked for: `likeness`, `face`, `image`, `subject` or `url`.
+    #[schema(example = "likeness")]
+    kind: String,
+    /// Whether the pictures, and the address, are kept out.
+    suppress: bool,
+    /// Whether the person is kept out.
+    suppress_person: bool,
+    /// Lowest similarity of what went; null unless it was asked for by a likeness.
+    threshold: Option<f32>,
+    /// Faces that went.
+    faces: i64,
+    /// Images that went whole.
+    images: i64,
+    /// New suppressions.
+    suppressions: i64,
+    /// When.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+}
+
+impl ErasureView {
+    pub(super) fn new(record: ErasureRecord, collection: &str) -> Self {
+        Self {
+            id: record.id,
+            collection: collection.to_owned(),
+            kind: record.kind,
+            suppress: record.suppress,
+            suppress_person: record.suppress_person,
+            threshold: record.threshold,
+            faces: record.faces,
+            images: record.images,
+            suppressions: record.suppressions,
+            created_at: record.created_at,
+        }
+    }
+}
+
+/// A face that would go.
+#[derive(Serialize, ToSchema)]
+struct AffectedFace {
+    /// Its id.
+    face_id: Uuid,
+    /// Its image.
+    image_id: Uuid,
+    /// Cosine with the likeness that was sent, -1 to 1.
+    similarity: Option<f32>,
+}
+
+/// What went, or with `dry_run` would go.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ErasureAnswer {
+    /// Whether this was only a look.
+    dry_run: bool,
+    /// What was done; null after a dry run.
+    erasure: Option<ErasureView>,
+    /// Faces, those of whole images included.
+    faces: usize,
+    /// Images that go whole: those that were named, and those whose every face goes.
+    images: usize,
+    /// Faces of other embedding models than the one in use, which cannot be compared with a likeness and stay.
+    not_compared: i64,
+    /// The faces, the most alike first, at most 1000; only after a dry run.
+    affected: Option<Vec<AffectedFace>>,
+}
+
+/// Most faces that a dry run lists.
+const MOST_AFFECTED: usize = 1000;
+
+impl ErasureAnswer {
+    pub(super) fn done(erasure: ErasureView, faces: usize, images: usize, not_compared: i64) -> Self {
+        Self { dry_run: false, erasure: Some(erasure), faces, images, not_compared, affected: None }
+    }
+
+    pub(super) fn dry_run(mut faces: Vec<DoomedFace>, images: usize, not_compared: i64) -> Self {
+        faces.sort_by(|a, b| {
+            b.similarity.unwrap_or(-1.0).total_cmp(&a.similarity.unwrap_or(-1.0)).then(a.id.cmp(&b.id))
+        });
+        let affected = faces.iter().take(MOST_AFFECTED).map(|face| AffectedFace {
+            face_id: face.id,
+            image_id: face.image_id,
+            similarity: face.similarity,
+        });
+        Self {
+            dry_run: true,
+            erasure: None,
+            faces: faces.len(),
+            images,
+            not_compared,
+            affected: Some(affected.collect()),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! `/erasures`: what goes, and what does not come back.
+use crate::support::keys::guarded;
+use crate::support::site::Site;
+use crate::support::{App, field, json_of, ok, pictures, problem};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::process::Command;
+use store::keys::Scope;
+
+async fn erase(app: &App, body: &Value) -> Value {
+    json_of(app.post_json("/erasures", body).await, StatusCode::CREATED).await
+}
+
+fn showing(name: &str) -> Value {
+    json!({"image_base64": STANDARD.encode(pictures::photo(name))})
+}
+
+/// The body with more fields.
+fn and(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn len(answer: &Value, list: &str) -> usize {
+    answer[list].as_array().unwrap().len()
+}
+
+#[tokio::test]
+async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["obama.jpg", "Rob_Lowe_0001.jpg", "obama_and_biden.jpg"]).await;
+    app.crawl(&[site.page()]).await;
+    let all = len(&app.get_ok("/faces").await, "faces");
+    let blobs = app.blobs();
+    let probe = and(showing("obama2.jpg"), json!({"suppress_person": true}));
+
+    let look = ok(app.post_json("/erasures", &and(probe.clone(), json!({"dry_run": true}))).await).await;
+    assert_eq!(
+        (&look["faces"], &look["images"], &look["erasure"]),
+        (&json!(2), &json!(1), &Value::Null),
+        "{look}"
+    );
+    assert_eq!(len(&look, "affected"), 2);
+    assert_eq!(len(&app.get_ok("/faces").await, "faces"), all, "a look changes nothing");
+
+    let done = erase(&app, &probe).await;
+    assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(1)), "{done}");
+    // The portrait is gone; the other picture stays without him, and without the thumbnail, which shows him.
+    assert_eq!(len(&app.get_ok("/faces").await, "faces"), all - 2);
+    let images = app.get_ok("/images").await;
+    assert_eq!(len(&images, "images"), 2);
+    let pair = images["images"].as_array().unwrap().iter().find(|image| {
+        image["sources"][0]["image_url"].as_str().is_some_and(|url| url.ends_with("obama_and_biden.jpg"))
+    });
+    let pair = pair.unwrap()["id"].as_str().unwrap().to_owned();
+    problem(app.get(&format!("/images/{pair}/thumbnail")).await, 404, "not_found").await;
+    assert!(app.blobs() <= blobs - 6, "two crops, two chips and two thumbnails at least");
+
+    // The list says how much, and not who; so does the audit log.
+    let list = app.get_ok("/erasures").await;
+    assert_eq!(list["erasures"][0], done["erasure"]);
+    assert_eq!(list["erasures"][0]["kind"], "likeness");
+    // The portrait's hashes, the place in the other picture, the sketch.
+    assert_eq!(list["erasures"][0]["suppressions"], 3);
+    let log = app.get_ok("/audit?action=erasure.create").await;
+    assert_eq!(log["records"][0]["detail"]["erasure_id"], done["erasure"]["id"]);
+    assert_eq!(len(&app.get_ok("/audit?action=erasure.preview").await, "records"), 1);
+
+    // The same site again, once with the picture of both gone, and pictures of him that were never seen.
+    let again = app.crawl(&[site.page()]).await;
+    assert_eq!(again["reasons"]["suppressed_image"], 1, "{again}");
+    assert_eq!(app.delete(&format!("/images/{pair}")).await.status(), StatusCode::NO_CONTENT);
+    let again = app.crawl(&[site.page()]).await;
+    assert_eq!(again["counts"]["images"]["suppressed"], 1, "{again}");
+    assert_eq!(again["reasons"]["faces_suppressed"], 1, "{again}");
+    let unseen = Site::with(&["obama3.jpg", "biden2.jpg"]).await;
+    let fresh = app.crawl(&[unseen.page()]).await;
+    assert_eq!(fresh["reasons"]["suppressed_person"], 1, "{fresh}");
+    assert_eq!(fresh["counts"]["images"]["processed"], 1, "{fresh}");
+    let left = ok(app.post_json("/faces/search", &showing("obama2.jpg")).await).await;
+    assert_eq!(left["matches"], json!([]));
+}
+
+#[tokio::test]
+async fn a_face_of_several_stays_away_from_its_picture_without_a_sketch() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["two_people.jpg"]).await;
+    app.crawl(&[site.page()]).await;
+    let faces = app.get_ok("/faces").await;
+    let face = &faces["faces"][0];
+    let done = erase(&app, &json!({"face_id": face["id"]})).await;
+    assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(0)), "{done}");
+    problem(app.post_json("/erasures", &json!({"face_id": face["id"]})).await, 404, "not_found").await;
+    assert_eq!(app.delete(&format!("/images/{}", face["image_id"].as_str().unwrap())).await.status(), 204);
+    let again = app.crawl(&[site.page()]).await;
+    assert_eq!(
+        (&again["counts"]["faces"], &again["reasons"]["faces_suppressed"]),
+        (&json!(1), &json!(1)),
+        "{again}"
+    );
+    let left = app.get_ok("/faces").await;
+    assert_eq!(left["faces"][0]["bbox"], faces["faces"][1]["bbox"]);
+    // The last one takes the picture along.
+    let last = erase(&app, &json!({"face_id": left["faces"][0]["id"], "suppress": false})).await;
+    assert_eq!((&last["images"], &last["erasure"]["suppressions"]), (&json!(1), &json!(0)), "{last}");
+    assert_eq!(app.blobs(), 0);
+}
+
+#[tokio::test]
+async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["biden.jpg", "Rob_Lowe_0001.jpg"]).await;
+    app.crawl(&[site.page()]).await;
+    let image = site.photo("biden.jpg");
+    let done = erase(&app, &json!({"url": format!("{image}#part")})).await;
+    assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{done}");
+    let again = app.crawl(&[site.page()]).await;
+    assert_eq!(again["reasons"]["suppressed_url"], 1, "{again}");
+    // The page takes everything that was found on it.
+    let done = erase(&app, &json!({"url": site.page()})).await;
+    assert_eq!(done["images"], 1, "{done}");
+    let again = app.crawl(&[site.page()]).await;
+    assert_eq!(again["counts"]["images"]["suppressed"], 2, "{again}");
+    assert_eq!(app.get_ok("/images").await["images"], json!([]));
+    // The ledgers forget the address, too.
+    let crawls = app.get_ok("/crawls").await;
+    let first = crawls["crawls"].as_array().unwrap().last().unwrap()["id"].as_str().unwrap().to_owned();
+    let export = app.get(&format!("/crawls/{first}/export")).await.text().await.unwrap();
+    assert!(!export.contains("biden.jpg"), "{export}");
+    // Nothing was ever found there: it is kept out all the same.
+    let done = erase(&app, &json!({"url": "https://example.org/never.jpg"})).await;
+    assert_eq!((&done["images"], &done["erasure"]["suppressions"]), (&json!(0), &json!(1)), "{done}");
+}
+
+#[tokio::test]
+async fn wrong_erasures_are_refused_and_need_their_scope() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (_, key) = app.key(Some("ours"), &[Scope::Erase]).await;
+    let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
+    let ask = async |key: &str, body: Value| app.ask(key, Method::POST, "/erasures", Some(&body)).await;
+    problem(ask(&reader, json!({"url": "https://example.org/"})).await, 403, "scope_missing").await;
+    for (body, name) in [
+        (json!({}), ""),
+        (json!({"url": "https://example.org/", "face_id": "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11"}), ""),
+        (json!({"url": "ftp://example.org/"}), "url"),
+        (json!({"url": "https://example.org/", "suppress_person": true}), "suppress_person"),
+        (json!({"url": "https://example.org/", "threshold": 2}), "threshold"),
+        (json!({"face_id": "x"}), "face_id"),
+    ] {
+        let refused = problem(ask(&key, body.clone()).await, 422, "invalid_field").await;
+        assert_eq!(field(&refused), name, "{body}: {refused}");
+    }
+    for body in ["face_id", "image_id", "subject_id"]
+        .map(|name| json!({name: "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11"}))
+    {
+        problem(ask(&key, body).await, 404, "not_found").await;
+    }
+    problem(ask(&key, showing("view.jpg")).await, 422, "no_face").await;
+    let list = ok(app.ask(&key, Method::GET, "/erasures", None).await).await;
+    assert_eq!(list["erasures"], json!([]));
+}
+
+/// Everything in the database as text, and every byte of the blob folder.
+fn remains(app: &App) -> (String, Vec<Vec<u8>>) {
+    let programs = std::env::var("POSTGRES_BIN_DIR").unwrap_or_else(|_| "../../.runtime/postgres/bin".into());
+    let dump = Command::new(format!("{programs}/pg_dump")).arg(app.database.url()).output().unwrap();
+    assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+    let mut files = Vec::new();
+    let mut folders = vec![app.blob_folder.path().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { files.push(std::fs::read(path).unwrap()) }
+        }
+    }
+    (String::from_utf8(dump.stdout).unwrap(), files)
+}
+
+#[tokio::test]
+async fn no_byte_of_an_erased_person_is_left() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["Rob_Lowe_0001.jpg", "Rob_Lowe_0002.jpg", "two_people.jpg"]).await;
+    app.crawl(&[site.page()]).await;
+    let found = ok(app.post_json("/faces/search", &showing("Rob_Lowe_0001.jpg")).await).await;
+    let theirs: Vec<&str> =
+        found["matches"].as_array().unwrap().iter().map(|hit| hit["face_id"].as_str().unwrap()).collect();
+    assert_eq!(theirs.len(), 2, "{found}");
+    let mut pieces = Vec::new();
+    for face in &theirs {
+        for kind in ["chip", "crop"] {
+            let picture = app.get(&format!("/faces/{face}/crop?kind={kind}")).await.bytes().await.unwrap();
+            pieces.push(picture.to_vec());
+        }
+    }
+    // The rows as the dump writes them: the face's id, and the embedding's first components, which no other face shares.
+    let (dump, files) = remains(&app);
+    let embeddings: Vec<String> = theirs
+        .iter()
+        .map(|face| {
+            let row = dump.lines().find(|line| line.starts_with(face)).unwrap();
+            row[row.find('[').unwrap()..].chars().take(60).collect()
+        })
+        .collect();
+    for embedding in &embeddings {
+        assert_eq!(dump.matches(embedding.as_str()).count(), 1);
+    }
+    for piece in &pieces {
+        assert!(files.contains(piece), "the search finds what is there");
+    }
+    let subject = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11";
+    app.database
+        .execute(
+            "insert into subjects (id, collection_id, name)
+             select '0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11', id, 'Somebody' from collections where name = 'default'",
+        )
+        .await;
+    app.database
+        .execute(
+            "insert into subject_faces (collection_id, subject_id, face_id)
+             select f.collection_id, '0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11', f.id from faces f
+             order by f.embedding <=> (select p.embedding from faces p join image_sources s on s.image_id = p.image_id
+                                       where s.image_url like '%/Rob_Lowe_0001.jpg') limit 2",
+        )
+        .await;
+
+    let done = erase(&app, &json!({"subject_id": subject, "suppress_person": true})).await;
+    assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(2)), "{done}");
+    let (dump, files) = remains(&app);
+    for embedding in &embeddings {
+        assert!(!dump.contains(embedding.as_str()));
+    }
+    assert!(!dump.contains("Somebody"));
+    assert!(theirs.iter().all(|face| !dump.contains(face)));
+    for piece in &pieces {
+        let holds = |file: &Vec<u8>| file.windows(piece.len()).any(|window| window == piece.as_slice());
+        assert!(!files.iter().any(holds));
+    }
+    // The two others are still there.
+    assert_eq!(len(&app.get_ok("/faces").await, "faces"), 2);
+}

@@ -1,0 +1,183 @@
+//! Blobs on their way out, and why none is lost and none outlives its rows.
+//!
+//! The transaction that deletes a row *condemns* its blobs: it writes their keys down. After the commit they are dropped, at once by whoever
+//! deleted the row, else by the periodic sweep: under the lock of the key's bucket, and only if no row names the blob by then. A
+//! picture writes its blobs before its rows; in its transaction it takes the same locks (shared) and asks which of its blobs were condemned
+//! meanwhile: those it writes once more. So a blob that a committed row names is always there, and one that none names goes.
+//!
+//! Lock order: images and faces first, then the buckets in ascending order, then the rows of `blob_deletions` by key.
+use crate::{Blobs, Store, StoreError};
+use sha2::{Digest, Sha256};
+use sqlx::PgConnection;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// First half of the advisory locks' names; the other half is the bucket.
+const LOCKS: i32 = 0x626c_6f62;
+/// Buckets of keys: few enough that a crowd's thousands of blobs need few locks, many enough that a drop rarely holds up a picture.
+const BUCKETS: u8 = 64;
+/// Condemned blobs that are looked at in one go.
+const BATCH: i64 = 500;
+
+impl Store {
+    /// Locks the blobs against being dropped until the transaction ends, and answers those that may be gone already: write them again before
+    /// the commit. To be asked by every transaction whose rows name blobs that it has just written, after those rows, and before it condemns any.
+    pub async fn keep_blobs(
+        &self,
+        conn: &mut PgConnection,
+        keys: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        let buckets: BTreeSet<i32> = keys.iter().map(|key| bucket(key)).collect();
+        sqlx::query(
+            "select pg_advisory_xact_lock_shared($1, bucket) from unnest($2::int[]) as buckets (bucket)",
+        )
+        .bind(LOCKS)
+        .bind(buckets.into_iter().collect::<Vec<i32>>())
+        .execute(&mut *conn)
+        .await?;
+        sqlx::query("select 1 from blob_deletions where key = any($1) order by key for update")
+            .bind(keys)
+            .execute(&mut *conn)
+            .await?;
+        Ok(sqlx::query_scalar("delete from blob_deletions where key = any($1) returning key")
+            .bind(keys)
+            .fetch_all(conn)
+            .await?)
+    }
+
+    /// Drops those of the condemned blobs that no row names; answers how many went. Call it after the commit that condemned them. What fails
+    /// here stays condemned.
+    pub async fn drop_blobs(&self, blobs: &Blobs, keys: &[String]) -> Result<u64, StoreError> {
+        let mut buckets: BTreeMap<i32, Vec<&str>> = BTreeMap::new();
+        for key in keys {
+            buckets.entry(bucket(key)).or_default().push(key);
+        }
+        let mut dropped = 0;
+        for (bucket, keys) in buckets {
+            let mut tx = self.begin().await?;
+            sqlx::query("select pg_advisory_xact_lock($1, $2)")
+                .bind(LOCKS)
+                .bind(bucket)
+                .execute(tx.conn())
+                .await?;
+            // Held first, so that the next statement sees the deletion of whoever condemned one of them in this moment.
+            let condemned: Vec<String> = sqlx::query_scalar(
+                "select key from blob_deletions where key = any($1) and deleted_at is null order by key for update",
+            )
+            .bind(keys)
+            .fetch_all(tx.conn())
+            .await?;
+            let doomed = unreferenced(tx.conn(), condemned.clone()).await?;
+            sqlx::query("delete from blob_deletions where key = any($1) and key <> all($2)")
+                .bind(&condemned)
+                .bind(&doomed)
+                .execute(tx.conn())
+                .await?;
+            blobs.delete(&doomed).await?;
+            sqlx::query("update blob_deletions set deleted_at = now() where key = any($1)")
+                .bind(&doomed)
+                .execute(tx.conn())
+                .await?;
+            tx.commit().await?;
+            dropped += doomed.len() as u64;
+        }
+        Ok(dropped)
+    }
+
+    /// Drops everything that is condemned since before now, whoever condemned it, and forgets what went a day ago; answers how many went.
+    pub async fn drop_condemned(&self, blobs: &Blobs) -> Result<u64, StoreError> {
+        let mut dropped = 0;
+        let mut after = String::new();
+        loop {
+            let keys: Vec<String> = sqlx::query_scalar(
+                "select key from blob_deletions where deleted_at is null and key > $1 order by key limit $2",
+            )
+            .bind(&after)
+            .bind(BATCH)
+            .fetch_all(&self.pool)
+            .await?;
+            let Some(last) = keys.last() else { break };
+            after.clone_from(last);
+            dropped += self.drop_blobs(blobs, &keys).await?;
+        }
+        sqlx::query("delete from blob_deletions where deleted_at < now() - interval '1 day'")
+            .execute(&self.pool)
+            .await?;
+        Ok(dropped)
+    }
+}
+
+impl Store {
+    /// Condemns blobs that no row names, as far as can be seen.
+    pub async fn condemn_blobs(&self, conn: &mut PgConnection, keys: Vec<String>) -> Result<(), StoreError> {
+        condemn(conn, keys).await.map(drop)
+    }
+
+    /// Those of the blobs that no row names.
+    pub async fn orphans(
+        &self,
+        conn: &mut PgConnection,
+        keys: Vec<String>,
+    ) -> Result<Vec<String>, StoreError> {
+        unreferenced(conn, keys).await
+    }
+
+    /// Keys that rows name, each once and in order, after the key `after`.
+    pub async fn blob_keys(&self, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select key from (
+                 (select chip_key as key from faces where chip_key > $1 order by 1 limit $2)
+                 union (select crop_key from faces where crop_key > $1 order by 1 limit $2)
+                 union (select thumbnail_key from images where thumbnail_key > $1 order by 1 limit $2)) keys
+             order by key limit $2",
+        )
+        .bind(after)
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}
+
+/// Writes down that rows which named these blobs are deleted in this transaction; answers those, each once, that no other row names as it
+/// sees them.
+pub(crate) async fn condemn(
+    conn: &mut PgConnection,
+    mut keys: Vec<String>,
+) -> Result<Vec<String>, StoreError> {
+    if keys.is_empty() {
+        return Ok(keys);
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    sqlx::query(
+        "insert into blob_deletions (key) select key from unnest($1::text[]) as keys (key)
+         on conflict (key) do update set requested_at = now(), deleted_at = null",
+    )
+    .bind(&keys)
+    .execute(&mut *conn)
+    .await?;
+    unreferenced(conn, keys).await
+}
+
+/// Those of `keys`, each once, that no row names any more.
+pub(crate) async fn unreferenced(
+    conn: &mut PgConnection,
+    keys: Vec<String>,
+) -> Result<Vec<String>, StoreError> {
+    if keys.is_empty() {
+        return Ok(keys);
+    }
+    Ok(sqlx::query_scalar(
+        "select distinct key from unnest($1::text[]) as gone (key)
+         where not exists (select 1 from faces where chip_key = key)
+           and not exists (select 1 from faces where crop_key = key)
+           and not exists (select 1 from images where thumbnail_key = key)
+         order by key",
+    )
+    .bind(keys)
+    .fetch_all(conn)
+    .await?)
+}
+
+fn bucket(key: &str) -> i32 {
+    i32::from(Sha256::digest(key.as_bytes())[0] % BUCKETS)
+}
