@@ -28,11 +28,12 @@ def link_pictures(images, scratch):
 
 
 def bench(release, pack, models, images, passes, operation="pipeline"):
-    """`facecrawl bench` over the folder, `passes` times."""
+    """`facecrawl bench` over the folder, `passes` times, rounded up to a multiple of eight."""
     count = len(list(images.iterdir()))
     own = {"MODEL_PACK": pack, "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single", "LOG_LEVEL": "warn"}
     environment = dict(os.environ, FACECRAWL_ROOT=str(ROOT), **own)
-    size = ["--batch-size", 8, "--iterations", max(1, passes * count // 8), "--warmup", max(1, count // 8)]
+    # With eight in flight only eight passes are a whole number of iterations: fewer would leave out the folder's last pictures.
+    size = ["--batch-size", 8, "--iterations", count * -(-passes // 8), "--warmup", -(-count // 8)]
     command = [release / "facecrawl", "bench", "--no-gpu", "--operation", operation, "--images", images, *size, "--json", "-"]
     side = last_json(command, env=environment)["benchmark_results"][operation]["original"]["gpu_false"]
     return {
