@@ -5,10 +5,11 @@
 //! of the rounds, in which the three take turns.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use bytes::Bytes;
-use inference::{Engine, Lane, Manifest, ResolvedPack};
-use pipeline::{AnalyzeOptions, Analyzer, Passes};
-use std::path::Path;
+use inference::Lane;
+use pipeline::{AnalyzeOptions, Passes};
 
 const PASSES: [Passes; 3] = [Passes::Single, Passes::Auto, Passes::Thorough];
 
@@ -19,20 +20,11 @@ async fn main() {
         panic!("usage: passes PACK MODELS PHOTOGRAPHS [ROUNDS]")
     };
     let rounds: usize = rest.first().map_or(1, |text| text.parse().unwrap());
-    let manifest = Manifest::builtin();
-    let pack = ResolvedPack::verify(manifest.pack(pack).unwrap(), Path::new(models)).unwrap();
-    let config = inference::Config {
-        dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(Into::into),
-        ..inference::Config::default()
-    };
-    let analyzer = Analyzer::new(Engine::start(&config, &pack).unwrap(), pipeline::Config::default());
-    let mut files: Vec<_> =
-        std::fs::read_dir(photographs).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
+    let analyzer = common::analyzer(pack, models);
     println!("| photograph | size | single | auto | thorough | views | auto / single | thorough / single |");
     println!("|---|---|---|---|---|---|---|---|");
     let mut ratios = Vec::new();
-    for file in files {
+    for file in common::files(photographs) {
         let bytes = Bytes::from(std::fs::read(&file).unwrap());
         let Ok(picture) = analyzer.decode(bytes.clone()).await else { continue };
         let (mut times, mut faces, mut views) = ([const { Vec::new() }; 3], [0; 3], [0; 3]);

@@ -7,11 +7,12 @@
 //! are named; `presumed`, all others of different photographs.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use bytes::Bytes;
-use inference::{Embedding, Engine, Lane, Manifest, ResolvedPack};
-use pipeline::{AnalyzeOptions, Analyzer};
+use inference::{Embedding, Lane};
+use pipeline::AnalyzeOptions;
 use std::collections::HashMap;
-use std::path::Path;
 use vision::{PerceptualHashes, Profile};
 
 struct Face {
@@ -43,18 +44,9 @@ async fn main() {
         .lines()
         .filter_map(|line| line.split_once(',').map(|(file, person)| (file.to_owned(), person.to_owned())))
         .collect();
-    let manifest = Manifest::builtin();
-    let pack = ResolvedPack::verify(manifest.pack(pack).unwrap(), Path::new(models)).unwrap();
-    let config = inference::Config {
-        dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(Into::into),
-        ..inference::Config::default()
-    };
-    let analyzer = Analyzer::new(Engine::start(&config, &pack).unwrap(), pipeline::Config::default());
-    let mut files: Vec<_> =
-        std::fs::read_dir(photographs).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
+    let analyzer = common::analyzer(pack, models);
     let mut faces = Vec::new();
-    for path in files {
+    for path in common::files(photographs) {
         let bytes = Bytes::from(std::fs::read(&path).unwrap());
         let Ok(analysis) = analyzer.analyze(bytes, &AnalyzeOptions::default(), Lane::Background).await else {
             continue;

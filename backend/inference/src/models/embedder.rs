@@ -1,14 +1,9 @@
 //! Face embedders of the ArcFace kind.
-use super::{Model, PixelWriter};
-use crate::backend::OutputView;
+use super::PixelWriter;
+use super::chip::{CHIP, ChipModel, chip_pixels};
 use crate::manifest::{Channels, ModelFamily, ModelFile, PixelInput};
 use crate::{Embedding, Operation};
 use sha2::{Digest, Sha256};
-use std::sync::Arc;
-use vision::Frame;
-
-/// Pixels per side of an aligned chip.
-pub(crate) const CHIP: u32 = 112;
 
 /// An embedder: how chips enter it and how its output becomes an embedding.
 #[derive(Clone, Debug)]
@@ -21,32 +16,10 @@ impl EmbedderModel {
     /// The embedder that `file` describes, with the input shape and number of outputs that the loaded model shows.
     /// The error says what is not an embedder about it.
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
-        if file.family != ModelFamily::Arcface {
-            return Err(format!("{:?} is no family of embedders", file.family));
-        }
-        if outputs != 1 {
-            return Err(format!("it has {outputs} outputs; one embedding is expected"));
-        }
-        takes_chips(input)?;
+        let expected = (ModelFamily::Arcface, "embedders", "embedding");
+        let pixels = chip_pixels(file, expected, input, outputs)?;
         let dimensions = file.dimensions.ok_or("the manifest gives it no dimensions")?;
-        Ok(Self { pixels: PixelWriter::new(&file.input), dimensions })
-    }
-}
-
-/// Whether a model's input takes aligned chips.
-pub(super) fn takes_chips(input: [Option<usize>; 4]) -> Result<(), String> {
-    if input[2..].iter().any(|side| side.is_some_and(|s| s != CHIP as usize)) {
-        return Err(format!("its input is {:?} x {:?}; {CHIP} x {CHIP} is expected", input[3], input[2]));
-    }
-    Ok(())
-}
-
-/// Whether `chip` is an aligned one.
-pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
-    if (chip.width(), chip.height()) == (CHIP, CHIP) {
-        Ok(())
-    } else {
-        Err(format!("the chip is {}x{}; an aligned face is {CHIP}x{CHIP}", chip.width(), chip.height()))
+        Ok(Self { pixels, dimensions })
     }
 }
 
@@ -67,38 +40,22 @@ pub(crate) fn identity(sha256: &str, input: &PixelInput) -> String {
     hex::encode(Sha256::digest(text.as_bytes()))
 }
 
-impl Model for EmbedderModel {
-    type Input = Arc<Frame>;
+impl ChipModel for EmbedderModel {
     type Output = Embedding;
 
-    fn operation(&self) -> Operation {
-        Operation::FaceEmbedding
+    const OPERATION: Operation = Operation::FaceEmbedding;
+    const ROWS: &'static str = "embeddings";
+
+    fn pixels(&self) -> &PixelWriter {
+        &self.pixels
     }
 
-    fn shape(&self, _: &Arc<Frame>) -> [usize; 3] {
-        [3, CHIP as usize, CHIP as usize]
+    fn row(&self) -> usize {
+        self.dimensions
     }
 
-    fn write(&self, input: &Arc<Frame>, slot: &mut [f32]) {
-        self.pixels.write(input, slot);
-    }
-
-    fn read(
-        &self,
-        _: &Arc<Frame>,
-        outputs: &[OutputView<'_>],
-        index: usize,
-        batch: usize,
-    ) -> Result<Embedding, String> {
-        let [output] = outputs else { return Err(format!("{} outputs instead of one", outputs.len())) };
-        if output.data.len() != self.dimensions * batch {
-            return Err(format!(
-                "the output {:?} does not hold {batch} embeddings of {} dimensions",
-                output.shape, self.dimensions
-            ));
-        }
-        let raw = output.data[index * self.dimensions..(index + 1) * self.dimensions].to_vec();
-        Embedding::from_raw(raw).ok_or_else(|| crate::error::EMPTY_OUTPUT.to_owned())
+    fn read_row(&self, row: &[f32]) -> Option<Embedding> {
+        Embedding::from_raw(row.to_vec())
     }
 }
 

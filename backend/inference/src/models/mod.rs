@@ -1,5 +1,6 @@
 //! What a model takes and what its outputs mean; no runtime in here.
 pub mod anchors;
+mod chip;
 mod detector;
 mod embedder;
 mod pixels;
@@ -7,9 +8,10 @@ mod quality;
 mod scrfd;
 mod yunet;
 
+pub(crate) use chip::{CHIP, check_chip};
 pub use detector::{DetectorModel, Probe};
 pub use embedder::EmbedderModel;
-pub(crate) use embedder::{CHIP, check_chip, identity};
+pub(crate) use embedder::identity;
 pub use pixels::PixelWriter;
 pub use quality::QualityModel;
 

@@ -3,10 +3,9 @@ use super::create::ErasureParams;
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
 use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
-use crate::routes::faces::{analyze, pick};
+use crate::routes::faces::Likeness;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
-use pipeline::AnalyzeOptions;
 use serde::Deserialize;
 use store::collections::Collection;
 use store::erasures::Target;
@@ -152,19 +151,10 @@ async fn likeness(
     params: &ErasureParams,
 ) -> Result<(Target, Collection), ApiError> {
     let collection = caller.collection(params.collection.as_deref()).await?;
-    let index = params.face_index.map_or(0, Bounded::index);
-    let options = AnalyzeOptions {
-        min_score: params.min_score.map(Fraction::get),
-        max_faces: Some(index + 1),
-        ..AnalyzeOptions::default()
-    };
-    let analysis = analyze(state, bytes, &options).await?;
-    let face = pick(&analysis, index, "image")?;
-    let embedding =
-        face.embedding.as_ref().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
+    let seen = Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
     let threshold = params.threshold.map(Cosine::get).or(collection.match_threshold);
     let target = Target::Likeness {
-        embedding: embedding.as_slice().to_vec(),
+        embedding: seen.embedding.as_slice().to_vec(),
         model_id: state.services.ingest.model_id(),
         threshold: threshold.unwrap_or_else(|| state.match_threshold()),
     };

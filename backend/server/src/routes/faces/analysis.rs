@@ -258,22 +258,3 @@ pub(crate) async fn analyze(
     drop(permit);
     Ok(analysis)
 }
-
-/// The face at `index`, best score first; the problem names the picture by `place`.
-pub(crate) fn pick<'a>(
-    analysis: &'a Analysis,
-    index: usize,
-    place: &str,
-) -> Result<&'a AnalyzedFace, ApiError> {
-    let found = analysis.faces.len();
-    analysis.faces.get(index).ok_or_else(|| {
-        if found == 0 {
-            ApiError::new(Code::NoFace, format!("no face was found in `{place}`")).field(place)
-        } else {
-            ApiError::new(Code::NoSuchFace, format!("`{place}` has {found} faces; there is no face {index}"))
-                .field(place)
-                .value(index.to_string())
-                .allowed([format!("0 to {}", found - 1)])
-        }
-    })
-}

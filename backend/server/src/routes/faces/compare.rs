@@ -1,5 +1,6 @@
 //! `POST /faces/compare`
-use super::analysis::{DetectedFace, ImageInfo, analyze};
+use super::analysis::{DetectedFace, ImageInfo};
+use super::likeness::Likeness;
 use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, ImageSource, pair_of_parts, pair_of_sources, read_json};
@@ -7,9 +8,6 @@ use crate::extract::values::{Bounded, Cosine, Fraction};
 use crate::{ApiError, AppState, Code, Problem};
 use axum::Json;
 use axum::extract::{Request, State};
-use bytes::Bytes;
-use inference::Embedding;
-use pipeline::AnalyzeOptions;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -61,6 +59,12 @@ pub(super) struct CompareForm {
 pub(super) struct ComparedFace {
     image: ImageInfo,
     face: DetectedFace,
+}
+
+impl From<Likeness> for ComparedFace {
+    fn from(Likeness { image, face, .. }: Likeness) -> Self {
+        Self { image, face }
+    }
 }
 
 /// How alike two faces are.
@@ -122,40 +126,22 @@ pub(super) async fn compare_faces(
             .allowed(["multipart/form-data", "application/json"]));
         }
     };
-    let index = |face: Option<Bounded<0, 999>>| face.map_or(0, Bounded::index);
     let (a, b) = tokio::try_join!(
-        side(&state, "a", a, index(params.face_a), params.min_score),
-        side(&state, "b", b, index(params.face_b), params.min_score),
+        Likeness::of(&state, a, params.face_a, params.min_score, "a"),
+        Likeness::of(&state, b, params.face_b, params.min_score, "b"),
     )?;
-    let similarity = a.0.similarity(&b.0).ok_or_else(|| ApiError::internal("embeddings of two lengths"))?;
+    let similarity = a
+        .embedding
+        .similarity(&b.embedding)
+        .ok_or_else(|| ApiError::internal("embeddings of two lengths"))?;
     let threshold = params.threshold.map(Cosine::get).or(own).unwrap_or_else(|| state.match_threshold());
     Ok(Json(CompareAnswer {
         similarity,
         r#match: similarity >= threshold,
         match_fmr: state.match_fmr(threshold),
         threshold,
-        a: a.1,
-        b: b.1,
+        a: a.into(),
+        b: b.into(),
         model: state.services.analyzer.engine().embedder().name.clone(),
     }))
-}
-
-async fn side(
-    state: &AppState,
-    name: &str,
-    bytes: Bytes,
-    index: usize,
-    min_score: Option<Fraction>,
-) -> Result<(Embedding, ComparedFace), ApiError> {
-    let options = AnalyzeOptions {
-        min_score: min_score.map(Fraction::get),
-        max_faces: Some(index + 1),
-        ..AnalyzeOptions::default()
-    };
-    let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(name))?;
-    let face = super::analysis::pick(&analysis, index, name)?;
-    let embedding =
-        face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
-    let compared = ComparedFace { image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) };
-    Ok((embedding, compared))
 }

@@ -6,11 +6,13 @@ mod delete;
 mod detect;
 mod detect_batch;
 mod get;
+mod likeness;
 mod list;
 mod search;
 mod stored;
 
-pub(crate) use analysis::{DetectAnswer, DetectedFace, ImageInfo, ProfileParam, Timings, analyze, pick};
+pub(crate) use analysis::{DetectAnswer, DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
+pub(crate) use likeness::Likeness;
 pub(crate) use stored::{StoredFace, sources_by_image, with_sources};
 
 use crate::AppState;

@@ -3,11 +3,10 @@ use super::{GroupBy, SearchParams};
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
 use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
-use crate::routes::faces::{DetectedFace, ImageInfo, analyze, pick};
+use crate::routes::faces::{DetectedFace, ImageInfo, Likeness};
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use inference::Embedding;
-use pipeline::AnalyzeOptions;
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
 use utoipa::ToSchema;
@@ -171,24 +170,13 @@ impl Probe {
         params: &SearchParams,
     ) -> Result<Self, ApiError> {
         let collection = caller.collection(params.collection.as_deref()).await?;
-        let index = params.face_index.map_or(0, Bounded::index);
-        let options = AnalyzeOptions {
-            min_score: params.min_score.map(Fraction::get),
-            max_faces: Some(index + 1),
-            ..AnalyzeOptions::default()
-        };
-        let analysis = analyze(state, bytes, &options).await?;
-        let face = pick(&analysis, index, "image")?;
-        let embedding =
-            face.embedding.as_ref().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
+        let Likeness { embedding, image, face } =
+            Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
         Ok(Self {
             embedding: embedding.as_slice().to_vec(),
             collection,
             face: None,
-            info: ProbeInfo::Image {
-                image: ImageInfo::of(&analysis),
-                face: Box::new(DetectedFace::of(face, false)),
-            },
+            info: ProbeInfo::Image { image, face: Box::new(face) },
         })
     }
 

@@ -1,0 +1,51 @@
+//! The one face of a picture that a call is about.
+use super::analysis::{DetectedFace, ImageInfo, analyze};
+use crate::extract::values::{Bounded, Fraction};
+use crate::{ApiError, AppState, Code};
+use bytes::Bytes;
+use inference::Embedding;
+use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
+
+/// A face of a picture that was sent, and what is said of both.
+pub(crate) struct Likeness {
+    pub(crate) embedding: Embedding,
+    pub(crate) image: ImageInfo,
+    pub(crate) face: DetectedFace,
+}
+
+impl Likeness {
+    /// The face at `index`, best score first, else the best; problems name the picture by `place`.
+    pub(crate) async fn of(
+        state: &AppState,
+        bytes: Bytes,
+        index: Option<Bounded<0, 999>>,
+        min_score: Option<Fraction>,
+        place: &str,
+    ) -> Result<Self, ApiError> {
+        let index = index.map_or(0, Bounded::index);
+        let options = AnalyzeOptions {
+            min_score: min_score.map(Fraction::get),
+            max_faces: Some(index + 1),
+            ..AnalyzeOptions::default()
+        };
+        let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(place))?;
+        let face = pick(&analysis, index, place)?;
+        let embedding =
+            face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
+        Ok(Self { embedding, image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) })
+    }
+}
+
+fn pick<'a>(analysis: &'a Analysis, index: usize, place: &str) -> Result<&'a AnalyzedFace, ApiError> {
+    let found = analysis.faces.len();
+    analysis.faces.get(index).ok_or_else(|| {
+        if found == 0 {
+            ApiError::new(Code::NoFace, format!("no face was found in `{place}`")).field(place)
+        } else {
+            ApiError::new(Code::NoSuchFace, format!("`{place}` has {found} faces; there is no face {index}"))
+                .field(place)
+                .value(index.to_string())
+                .allowed([format!("0 to {}", found - 1)])
+        }
+    })
+}
