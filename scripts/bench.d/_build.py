@@ -14,6 +14,13 @@ def say(text):
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
+def environment(**settings):
+    """The environment of a program of ours: this checkout as its root, `settings`, and never the database of whoever measures."""
+    own = dict(os.environ, FACECRAWL_ROOT=str(ROOT), **settings)
+    own.pop("DATABASE_URL", None)
+    return own
+
+
 def release():
     """The folder with the binary; the examples lie in `examples` there."""
     say("building (the first build takes some minutes)")

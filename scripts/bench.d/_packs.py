@@ -1,7 +1,5 @@
 """Models and pictures as the contestants of `bench pipeline` and `bench http` take them, and our own bench over them."""
-import os
-
-from _build import ROOT
+from _build import environment
 from _run import last_json
 
 PIPELINE_PACKAGES = ["insightface==2.1", "onnxruntime==1.31.1", "opencv-python==5.0.0.93", "opencv-python-headless==5.0.0.93"]
@@ -31,11 +29,10 @@ def bench(release, pack, models, images, passes, operation="pipeline"):
     """`facecrawl bench` over the folder, `passes` times, rounded up to a multiple of eight."""
     count = len(list(images.iterdir()))
     own = {"MODEL_PACK": pack, "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single", "LOG_LEVEL": "warn"}
-    environment = dict(os.environ, FACECRAWL_ROOT=str(ROOT), **own)
     # With eight in flight only eight passes are a whole number of iterations: fewer would leave out the folder's last pictures.
     size = ["--batch-size", 8, "--iterations", count * -(-passes // 8), "--warmup", -(-count // 8)]
     command = [release / "facecrawl", "bench", "--no-gpu", "--operation", operation, "--images", images, *size, "--json", "-"]
-    side = last_json(command, env=environment)["benchmark_results"][operation]["original"]["gpu_false"]
+    side = last_json(command, env=environment(**own))["benchmark_results"][operation]["original"]["gpu_false"]
     return {
         "images_per_second": side["mean_throughput"],
         "faces_per_second": side["faces_per_second"],

@@ -1,6 +1,20 @@
 """The private Postgres of a running service."""
+import contextlib
+import pathlib
 import sys
+import tempfile
 import urllib.parse
+
+from _service import compact, service
+
+
+@contextlib.contextmanager
+def private_postgres(release, models):
+    """Gives the URL of the private Postgres of a service on an empty folder, with its usual settings, as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
+        scratch = pathlib.Path(scratch)
+        with service(release, scratch / "data", **compact(models, scratch)):
+            yield url_of(scratch / "data")
 
 
 def url_of(data):

@@ -1,13 +1,12 @@
 """A service of ours on a data folder of its own, for as long as a `with` block lasts."""
 import contextlib
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
 
-from _build import ROOT
+from _build import environment
 
 READY = re.compile(r"facecrawl is ready on (http://\S+)")
 
@@ -15,10 +14,9 @@ READY = re.compile(r"facecrawl is ready on (http://\S+)")
 @contextlib.contextmanager
 def service(release, data, **settings):
     """Gives the base URL, the process and the seconds from its start until it was ready."""
-    environment = dict(os.environ, FACECRAWL_ROOT=str(ROOT), DATA_DIR=str(data), PORT="0", LOG_LEVEL="warn", **settings)
-    environment.pop("DATABASE_URL", None)
+    own = environment(DATA_DIR=str(data), PORT="0", LOG_LEVEL="warn", **settings)
     started = time.monotonic()
-    process = subprocess.Popen([release / "facecrawl", "up"], env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen([release / "facecrawl", "up"], env=own, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         said = []
         for line in process.stderr:
@@ -33,6 +31,11 @@ def service(release, data, **settings):
         process.send_signal(signal.SIGTERM)
         process.stderr.read()
         process.wait()
+
+
+def compact(models, scratch):
+    """Settings of the compact pack, its files taken from the folder `models` into one of its own."""
+    return {"MODELS_DIR": str(scratch / "models"), "FACE_MODEL_MIRROR": str(models), "MODEL_PACK": "compact"}
 
 
 def resident_mb(pid):

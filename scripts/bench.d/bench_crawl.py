@@ -8,12 +8,11 @@ The report has medians over the rounds, and the median of each round's ratio to 
 """
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 
-from _build import ROOT, release as build_release, say
+from _build import environment, release as build_release, say
 from _rivals import PEERS, python
 from _run import last_json, medians, ratios, rounds
 
@@ -29,10 +28,9 @@ def crawler(url, folder, release):
 
 
 def facecrawl(url, folder, release, pages, images):
-    environment = dict(os.environ, FACECRAWL_ROOT=str(ROOT), CRAWL_ALLOW_PRIVATE="127.0.0.0/8", CRAWL_DELAY_MS="0")
     limits = ["--max-pages", str(pages + 1), "--max-images", str(images)]
     scan = [release / "facecrawl", "--data-dir", folder, "scan", url, "--json", "--dedupe", "exact", *limits]
-    answer = last_json(scan, env=environment)
+    answer = last_json(scan, env=environment(CRAWL_ALLOW_PRIVATE="127.0.0.0/8", CRAWL_DELAY_MS="0"))
     done = answer["images"]["processed"] + answer["images"]["duplicate"]
     return {"pages": sum(answer["pages"].values()), "images": done, "seconds": answer["seconds"]}
 

@@ -1,8 +1,8 @@
-"""Resident memory of the service over many pictures, and the time until it is ready: no rival.
+"""Resident memory of the service over many pictures: no rival.
 
-Starts `facecrawl up` (compact pack) on an empty folder and again on the same folder, --starts times in all; then posts --images pictures to
-`/faces/detect` at --connections connections and reads the resident memory of the process (without the private Postgres) after every tenth of them.
-The pictures are web-like ones made from the photographs, 200 to --longest pixels.
+Posts --images pictures to `/faces/detect` of a `facecrawl up` (compact pack) at --connections connections and reads the resident memory of the
+process (without the private Postgres) before and after every tenth of them. The pictures are web-like ones made from the photographs, 200 to --longest
+pixels.
 """
 import argparse
 import json
@@ -15,7 +15,7 @@ from _build import ROOT, release as build_release, say
 from _packs import PIPELINE_PACKAGES
 from _rivals import PEERS, python
 from _run import last_json
-from _service import resident_mb, service
+from _service import compact, resident_mb, service
 
 
 def main():
@@ -25,9 +25,8 @@ def main():
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--longest", type=int, default=1600, help="pixels of the longest side")
     parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--starts", type=int, default=5)
     arguments = parser.parse_args()
-    peer = python("http", PIPELINE_PACKAGES)
+    peer = python("pipeline", PIPELINE_PACKAGES)
     release = build_release()
     with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
         scratch = pathlib.Path(scratch)
@@ -35,15 +34,9 @@ def main():
         pictures.mkdir()
         make = [peer, PEERS / "web_like.py", arguments.images_from, pictures, "200", str(arguments.longest)]
         subprocess.run(make, check=True)
-        settings = {"MODELS_DIR": str(scratch / "models"), "FACE_MODEL_MIRROR": str(arguments.models), "MODEL_PACK": "compact"}
-        ready = []
-        for _ in range(arguments.starts):
-            with service(release, scratch / "data", **settings) as (_, process, seconds):
-                ready.append(seconds)
-                idle = resident_mb(process.pid)
-        say(f"ready after {[round(seconds, 2) for seconds in ready]} s")
         series = []
-        with service(release, scratch / "data", **settings) as (base, process, _):
+        with service(release, scratch / "data", **compact(arguments.models, scratch)) as (base, process, _):
+            idle = resident_mb(process.pid)
             while len(series) < 10:
                 step = arguments.images // 10
                 done = last_json([release / "examples/load", f"{base}/faces/detect", pictures, arguments.connections, 3600, step])
@@ -54,7 +47,6 @@ def main():
     halves = [statistics.mean(one["resident_mb"] for one in half) for half in (series[:5], series[5:])]
     report = {
         "operation": "memory",
-        "ready_seconds": {"first": round(ready[0], 2), "later_median": round(statistics.median(ready[1:] or ready), 2)},
         "idle_mb": round(idle, 1),
         "series": series,
         "second_half_over_first": round(halves[1] / halves[0], 3),

@@ -6,12 +6,10 @@ the ratio counts more than the figures.
 import argparse
 import json
 import pathlib
-import tempfile
 
 from _build import ROOT, release as build_release
-from _postgres import url_of
+from _postgres import private_postgres
 from _run import last_json
-from _service import service
 
 
 def main():
@@ -23,13 +21,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     release = build_release()
-    with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
-        data = pathlib.Path(scratch) / "data"
-        settings = {"MODELS_DIR": str(pathlib.Path(scratch) / "models"), "FACE_MODEL_MIRROR": str(arguments.models), "MODEL_PACK": "compact"}
-        with service(release, data, **settings):
-            sizes = [("--jobs", arguments.jobs), ("--backlog", arguments.backlog), ("--workers", arguments.workers), ("--rounds", arguments.rounds)]
-            command = [release / "examples/throughput", "--url", url_of(data), *(part for pair in sizes for part in pair)]
-            print(json.dumps(last_json(command), indent=2))
+    sizes = [("--jobs", arguments.jobs), ("--backlog", arguments.backlog), ("--workers", arguments.workers), ("--rounds", arguments.rounds)]
+    with private_postgres(release, arguments.models) as url:
+        command = [release / "examples/throughput", "--url", url, *(part for pair in sizes for part in pair)]
+        print(json.dumps(last_json(command), indent=2))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,10 @@ index and 3 GB of disk.
 import argparse
 import json
 import pathlib
-import tempfile
 
 from _build import ROOT, release as build_release
-from _postgres import url_of
+from _postgres import private_postgres
 from _run import last_json
-from _service import service
 
 
 def main():
@@ -23,14 +21,11 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     arguments = parser.parse_args()
     release = build_release()
-    with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
-        data = pathlib.Path(scratch) / "data"
-        settings = {"MODELS_DIR": str(pathlib.Path(scratch) / "models"), "FACE_MODEL_MIRROR": str(arguments.models), "MODEL_PACK": "compact"}
-        with service(release, data, **settings):
-            command = [release / "examples/gallery", "--url", url_of(data)]
-            for name in sizes:
-                command += [f"--{name}", getattr(arguments, name)]
-            print(json.dumps(last_json(command), indent=2))
+    with private_postgres(release, arguments.models) as url:
+        command = [release / "examples/gallery", "--url", url]
+        for name in sizes:
+            command += [f"--{name}", getattr(arguments, name)]
+        print(json.dumps(last_json(command), indent=2))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""Time until the service answers, and its resident memory then: no rival.
+
+Starts `facecrawl up` (compact pack) --rounds times on an empty folder, models taken from the folder of them, and as often again on what that left:
+  first   the private Postgres is created and migrated, the models are copied and verified
+  again   the cluster starts, the models are verified
+Both load the models and warm them up. Ready means that the service says so, with its port open.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import tempfile
+
+from _build import ROOT, release as build_release, say
+from _service import compact, resident_mb, service
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    release = build_release()
+    seconds, idle = {"first": [], "again": []}, []
+    for _ in range(arguments.rounds):
+        with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
+            scratch = pathlib.Path(scratch)
+            for start in seconds:
+                with service(release, scratch / "data", **compact(arguments.models, scratch)) as (_, process, took):
+                    seconds[start].append(round(took, 2))
+                    idle.append(resident_mb(process.pid))
+    say(f"ready after {seconds} s")
+    report = {
+        "operation": "startup",
+        "ready_seconds": {start: {"median": statistics.median(all_), "rounds": all_} for start, all_ in seconds.items()},
+        "idle_mb": round(statistics.median(idle), 1),
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
