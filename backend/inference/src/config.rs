@@ -70,6 +70,17 @@ pub enum PerformanceMode {
     Throughput,
 }
 
+/// `DETECTION_CANVAS`: the shape of the canvas that a detector of any size sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DetectionCanvas {
+    /// On the CPU without the black beside the picture, which is work for nothing; square on devices, where only equal canvases share a batch.
+    #[default]
+    Auto,
+    /// Always square, so that CPUs and devices see the same.
+    Square,
+}
+
 /// How TensorRT builds and keeps its engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorrtConfig {
@@ -131,6 +142,8 @@ pub struct Config {
     pub cpu_session_threads: usize,
     /// `DETECTION_SIZE`: side in pixels of the canvas that a detector of any size is warmed up and, for TensorRT, built for.
     pub detection_size: u32,
+    /// `DETECTION_CANVAS`.
+    pub detection_canvas: DetectionCanvas,
     /// `TENSORRT_…`.
     pub tensorrt: TensorrtConfig,
     /// Requests that may wait per model before `RunError::Overloaded`; background work may fill three quarters of it.
@@ -153,6 +166,7 @@ impl Default for Config {
             cpu_sessions: 0,
             cpu_session_threads: 1,
             detection_size: 640,
+            detection_canvas: DetectionCanvas::Auto,
             tensorrt: TensorrtConfig::default(),
             queue_capacity: 256,
         }

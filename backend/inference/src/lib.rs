@@ -23,11 +23,11 @@ pub mod runtime;
 pub mod tensorrt;
 pub mod trace;
 
-pub use config::{Config, GpuBackend, Operation, PerformanceMode, StandIn, TensorrtConfig};
+pub use config::{Config, DetectionCanvas, GpuBackend, Operation, PerformanceMode, StandIn, TensorrtConfig};
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines};
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, ScorerInfo, Timed};
 pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};
-pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, Pack, ResolvedPack};
+pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack};
 pub use report::{BatchRun, DeviceReport, GpuDevice, LoadedModel, OperationReport, ProviderReport};

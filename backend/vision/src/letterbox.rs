@@ -45,6 +45,14 @@ impl Letterbox {
         }
     }
 
+    /// The same placement on the smallest canvas whose sides are multiples of `step` pixels (at least 1): only black is left out.
+    #[must_use]
+    pub fn trimmed(self, step: u32) -> Self {
+        let step = step.max(1);
+        let trim = |content: u32, canvas: u32| content.next_multiple_of(step).min(canvas);
+        Self { canvas: (trim(self.content.0, self.canvas.0), trim(self.content.1, self.canvas.1)), ..self }
+    }
+
     /// Draws the scaled image onto a new canvas. Bilinear without smoothing, equal to OpenCV's `INTER_LINEAR` within a
     /// grey level: the detectors were trained and measured on that.
     pub fn draw(&self, frame: &Frame) -> Frame {
@@ -101,6 +109,27 @@ mod tests {
             assert_eq!(fitted.content, content, "{image:?}");
             assert!((fitted.scale - scale).abs() < 1e-6, "{image:?}: {}", fitted.scale);
         }
+    }
+
+    #[test]
+    fn a_trimmed_canvas_holds_the_same_picture_and_less_black() {
+        for (image, canvas) in [
+            ((1920, 1080), (640, 384)),
+            ((910, 1137), (512, 640)),
+            ((5000, 2), (640, 32)),
+            ((8, 8), (640, 640)),
+        ] {
+            let fitted = Letterbox::fit(image, (640, 640));
+            let trimmed = fitted.trimmed(32);
+            assert_eq!(trimmed, Letterbox { canvas, ..fitted }, "{image:?}");
+            let frame = Frame::filled(image.0, image.1, [90, 140, 200]);
+            let (drawn, whole) = (trimmed.draw(&frame), fitted.draw(&frame));
+            for (x, y) in [(0, 0), (canvas.0 - 1, 0), (0, canvas.1 - 1), (canvas.0 - 1, canvas.1 - 1)] {
+                assert_eq!(drawn.pixel(x, y), whole.pixel(x, y), "{image:?} at {x},{y}");
+            }
+        }
+        let narrow = Letterbox { canvas: (100, 100), ..Letterbox::fit((10, 9), (100, 100)) };
+        assert_eq!(narrow.trimmed(32).canvas, (100, 96), "never larger than it was");
     }
 
     /// Bilinear interpolation straight from its definition.

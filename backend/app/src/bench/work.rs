@@ -179,7 +179,7 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
 fn letterbox(analyzer: &Analyzer, frame: &Frame) -> Letterbox {
     let side = analyzer.config().det_size;
     let size = analyzer.engine().detector().fixed_size.unwrap_or((side, side));
-    Letterbox::fit((frame.width(), frame.height()), size)
+    analyzer.engine().placed(Letterbox::fit((frame.width(), frame.height()), size))
 }
 
 /// The frame on the detector's canvas.

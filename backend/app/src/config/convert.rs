@@ -38,6 +38,7 @@ impl Settings {
             cpu_sessions: performance.sessions,
             cpu_session_threads: performance.threads,
             detection_size: self.detection.size,
+            detection_canvas: self.detection.canvas,
             tensorrt: self.tensorrt(),
             ..inference::Config::default()
         }

@@ -9,7 +9,7 @@ use crate::ep::Provider;
 use crate::manifest::ModelKind;
 use crate::models::{DetectorModel, EmbedderModel, Model, Probe, QualityModel};
 use crate::runtime::Runtime;
-use crate::{Config, DeviceReport, LoadedModel, OperationReport, ResolvedPack, StartError};
+use crate::{Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport, ResolvedPack, StartError};
 use std::time::Instant;
 use vision::{Frame, Letterbox};
 
@@ -48,6 +48,9 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         match_fmr: file.match_fmr,
     };
 
+    let trims_canvases = config.detection_canvas == DetectionCanvas::Auto
+        && detector.fixed_size.is_none()
+        && detection.report.effective == Provider::Cpu.name();
     let mut operations = vec![detection.report, embedding.report];
     operations.extend(other);
     let mut models = [detection.loads, embedding.loads].concat();
@@ -86,6 +89,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         report,
         pixels,
         detects_frames: detection.pictures,
+        trims_canvases,
         force_gpu_only: config.force_gpu_only,
     })
 }

@@ -100,6 +100,8 @@ struct Inner {
     pixels: pixels::PixelDevices,
     /// Whether every device of the detector takes pictures.
     detects_frames: bool,
+    /// Whether a smaller canvas is less work for the detector.
+    trims_canvases: bool,
     force_gpu_only: bool,
 }
 
@@ -170,6 +172,18 @@ impl Engine {
             self.inner.scoring.as_ref().ok_or_else(|| unfit("the pack has no quality model".to_owned()))?;
         check_chip(&chip).map_err(unfit)?;
         batcher.run_before(chip, lane, self.deadline).await
+    }
+
+    /// Where the detector is best shown what lies at `letterbox` ([`crate::DetectionCanvas`]). On the CPU a detector of any size is spared the black beside the
+    /// picture: a third of the canvas for a picture of 3:2. On a device the canvas stays, because only equal ones share a batch and each new one may have
+    /// to be compiled.
+    #[must_use]
+    pub fn placed(&self, letterbox: Letterbox) -> Letterbox {
+        if self.inner.trims_canvases {
+            letterbox.trimmed(self.inner.detection.model().alignment())
+        } else {
+            letterbox
+        }
     }
 
     /// Whether pictures become canvases on the detector's own device, so that drawing them before is wasted.

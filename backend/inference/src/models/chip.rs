@@ -19,7 +19,7 @@ pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
 }
 
 /// What such a model does and what its row means; how chips enter and rows leave is the same for all.
-pub(super) trait ChipModel: Send + Sync + 'static {
+pub trait ChipModel: Send + Sync + 'static {
     /// What is made of a row.
     type Output: Send + 'static;
 
@@ -83,7 +83,7 @@ impl<M: ChipModel> Model for M {
         let [output] = outputs else { return Err(format!("{} outputs instead of one", outputs.len())) };
         let row = self.row();
         if output.data.len() != row * batch {
-            let (rows, shape) = (M::ROWS, output.shape);
+            let (rows, shape) = (M::ROWS, &output.shape);
             return Err(format!("the output {shape:?} does not hold {batch} {rows} of {row} numbers"));
         }
         self.read_row(&output.data[index * row..(index + 1) * row])

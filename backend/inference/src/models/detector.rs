@@ -74,6 +74,11 @@ impl DetectorModel {
         self.fixed_size
     }
 
+    /// What both sides of a canvas must be multiples of, unless its input is fixed.
+    pub fn alignment(&self) -> u32 {
+        self.alignment
+    }
+
     /// Whether it finds landmarks itself.
     pub fn landmarks(&self) -> bool {
         self.landmarks

@@ -194,9 +194,10 @@ impl Search<'_> {
 
     /// One view, turned clockwise by `rotation`: the faces that it shows whole.
     async fn look(&self, view: View, rotation: u32) -> Result<Seen, AnalyzeError> {
+        let engine = self.analyzer.engine();
+        let view = View { letterbox: engine.placed(view.letterbox), ..view };
         let drawn = self.analyzer.pixels().shown(self.frame, view, rotation, self.lane).await?;
         let Shown { frame, letterbox } = drawn.output;
-        let engine = self.analyzer.engine();
         let min_score = self.settings.min_score;
         let faint = engine.detector().min_score * FAINT;
         let timed = engine.detect_frame(frame, letterbox, faint.min(min_score), self.lane).await?;

@@ -2,7 +2,8 @@
 use crate::support::{analyzer, analyzer_on, photograph};
 use inference::Lane;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
-use vision::{Frame, Limits, Rect, crop, encode};
+use std::sync::Arc;
+use vision::{Detection, Frame, Letterbox, Limits, Rect, crop, encode};
 
 const LEAN: AnalyzeOptions = AnalyzeOptions {
     min_score: None,
@@ -43,6 +44,41 @@ async fn filling(analyzer: &Analyzer, name: &str, share: f32) -> (Vec<u8>, Rect)
     let cut = crop::face_crop(&pixels(name), &Rect { x, y, width, height }, 0.0);
     let inside = Rect { x: face.x - x.max(0.0).floor(), y: face.y - y.max(0.0).floor(), ..face };
     (encode::png(&cut), inside)
+}
+
+/// The black beside a picture says nothing: without it the same faces are found, and nearly the same is said of them. What differs is next to the edge
+/// where it began.
+#[tokio::test]
+async fn the_black_beside_a_picture_makes_no_difference() {
+    for pack in ["compact", "research"] {
+        let Some(analyzer) = analyzer_on(pack).await else { return };
+        let engine = analyzer.engine();
+        let (mut found, mut black, mut apart) = (0, 0, Vec::new());
+        for path in testing::images().unwrap() {
+            let name = path.display();
+            let frame = vision::decode(&std::fs::read(&path).unwrap(), &Limits::default()).unwrap().frame;
+            let square = Letterbox::fit((frame.width(), frame.height()), (640, 640));
+            let trimmed = engine.placed(square);
+            let [whole, spared] = [square, trimmed].map(|letterbox| {
+                let canvas = Arc::new(letterbox.draw(&frame));
+                engine.detect(canvas, engine.detector().min_score, Lane::Interactive)
+            });
+            let (whole, spared) = (whole.await.unwrap().output, spared.await.unwrap().output);
+            assert_eq!(whole.len(), spared.len(), "{pack} {name}");
+            found += whole.len();
+            black += usize::from(trimmed != square);
+            for face in &whole {
+                let overlap = |other: &Detection| face.bbox.iou(&other.bbox);
+                let same = spared.iter().max_by(|a, b| overlap(a).total_cmp(&overlap(b))).unwrap();
+                assert!(overlap(same) > 0.85, "{pack} {name}: {face:?} became {same:?}");
+                assert!((face.det_score - same.det_score).abs() < 0.02, "{pack} {name}: {face:?}, {same:?}");
+                apart.push((face.bbox.x - same.bbox.x).abs());
+            }
+        }
+        assert!(found > 400 && black > 30, "{pack}: {found} faces, {black} pictures with black beside them");
+        apart.sort_by(f32::total_cmp);
+        assert!(apart[apart.len() * 9 / 10] < 0.1, "{pack}: nine of ten hardly move: {apart:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Operations on whole pictures through the analyzer, on a device (the CPU's provider stands in for it) and when the device fails.
 
 use crate::support::photograph;
-use inference::{Engine, Lane, Manifest, Operation, ResolvedPack, StandIn};
+use inference::{DetectionCanvas, Engine, Lane, Manifest, Operation, ResolvedPack, StandIn};
 use pipeline::{AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Rotate};
 use std::sync::Arc;
 use vision::{Frame, Letterbox, Limits};
@@ -21,6 +21,8 @@ async fn analyzer(stand_in: StandIn, force_gpu_only: bool) -> Option<Analyzer> {
             gpu_batch_size: 4,
             stand_in,
             force_gpu_only,
+            // What a device sees, so that both sides see the same.
+            detection_canvas: DetectionCanvas::Square,
             ..inference::Config::default()
         };
         Engine::start(&config, &pack).unwrap()

@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, DetSize, Fraction};
 use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState};
 use bytes::Bytes;
 use inference::{Engine, Lane};
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Enhance, Passes, Rotate, profile_of};
