@@ -83,6 +83,38 @@ fn a_wrong_configuration_is_status_2_and_says_what_is_allowed() {
 }
 
 #[test]
+fn a_pack_of_ones_own_is_used_like_any_other() {
+    let place = Workplace::new();
+    let models = place.path().join("models");
+    std::fs::create_dir_all(&models).unwrap();
+    let pack = testing::fixture_pack(&models);
+    place.put("models/packs.toml", pack.manifest());
+    let run = |args: &[&str]| Finished::of(place.facecrawl(args).env("MODEL_PACK", "fixture"));
+    assert!(run(&["models", "list"]).expect(0).stdout.contains("fixture (in use)"));
+    run(&["models", "verify"]).expect(0);
+
+    let mut drawing = testing::fixture_models::Picture::new(640, 480);
+    testing::draw_face(&mut drawing, 4, 3, 0);
+    let drawing = vision::Frame::new(640, 480, drawing.into_raw()).unwrap();
+    place.put("one.png", vision::encode::png(&drawing));
+    let found = run(&["detect", "one.png", "--json"]).expect(0).json();
+    assert_eq!(found["results"][0]["faces"].as_array().unwrap().len(), 1, "{found}");
+
+    place.put("models/fixture_embedder.onnx", "bit rot");
+    let lost = run(&["models", "fetch"]).expect(1);
+    assert!(lost.stderr.contains("fixture_embedder.onnx") && lost.stderr.contains("packs.toml"), "{lost:?}");
+    place.put("models/packs.toml", pack.manifest().replace("match_threshold = 0.6\n", ""));
+    let wrong = run(&["config", "check"]).expect(2);
+    assert!(
+        wrong.stderr.contains("packs.toml: fixture_embedder.onnx: an embedder needs match_threshold"),
+        "{wrong:?}"
+    );
+    place.put("models/packs.toml", "");
+    let unknown = run(&["config", "check"]).expect(2);
+    assert!(unknown.stderr.contains("MODEL_PACK") && unknown.stderr.contains("compact"), "{unknown:?}");
+}
+
+#[test]
 fn models_are_listed_fetched_and_verified() {
     if testing::models_dir().is_none() {
         return;

@@ -250,7 +250,7 @@ async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
 fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
     let mut quality = Manifest::builtin().pack("quality").unwrap().clone();
     quality.files[0] = ModelFile { sha256: sha256(content), urls: Vec::new(), ..quality.files[0].clone() };
-    (Manifest { packs: vec![quality.clone()] }, quality)
+    (Manifest { packs: vec![quality.clone()], ..Manifest::default() }, quality)
 }
 
 #[tokio::test]

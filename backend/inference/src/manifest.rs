@@ -99,11 +99,16 @@ pub struct Pack {
 }
 
 /// All packs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Manifest {
     /// In the order of the file.
     pub packs: Vec<Pack>,
+    /// Every file that is described, also those that only packs of another manifest name.
+    pub files: Vec<ModelFile>,
 }
+
+/// The manifest of models that were made or brought along here, in `MODELS_DIR`; laid out as `models.toml`.
+pub const OWN_MANIFEST: &str = "packs.toml";
 
 /// A pack whose files are on disk and verified.
 #[derive(Clone, Debug)]
@@ -118,7 +123,9 @@ pub struct ResolvedPack {
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
+    #[serde(default)]
     file: Vec<ModelFile>,
+    #[serde(default)]
     pack: Vec<PackEntry>,
 }
 
@@ -138,34 +145,45 @@ impl Manifest {
             .expect("models.toml is checked by this crate's tests")
     }
 
+    /// The built-in manifest and, where `models_dir` has one, the machine's own ([`OWN_MANIFEST`]); the error names file and entry.
+    pub fn of(models_dir: &Path) -> Result<Self, String> {
+        let path = models_dir.join(OWN_MANIFEST);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::builtin().and(&text).map_err(|error| format!("{}: {error}", path.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::builtin()),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
     /// Reads a manifest; the error names the entry that is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
+        Self::default().and(text)
+    }
+
+    /// Adds what `text` describes. Its packs may name files that are described here; it describes no file and names no pack anew.
+    pub fn and(mut self, text: &str) -> Result<Self, String> {
         let document: Document = toml::from_str(text).map_err(|e| e.to_string())?;
-        for file in &document.file {
+        for file in document.file {
             file.check()?;
+            if self.files.iter().any(|known| known.file == file.file) {
+                return Err(format!("the file {} is described twice", file.file));
+            }
+            self.files.push(file);
         }
-        let packs = document
-            .pack
-            .into_iter()
-            .map(|entry| {
-                let files = entry
-                    .files
-                    .iter()
-                    .map(|name| {
-                        document.file.iter().find(|f| f.file == *name).cloned().ok_or_else(|| {
-                            format!("the pack {} names {name}, which no [[file]] describes", entry.name)
-                        })
-                    })
-                    .collect::<Result<Vec<_>, _>>()?;
-                Ok(Pack {
-                    name: entry.name,
-                    description: entry.description,
-                    restricted: entry.restricted,
-                    files,
+        for entry in document.pack {
+            if self.pack(&entry.name).is_some() {
+                return Err(format!("there are two packs {}", entry.name));
+            }
+            let file = |name: &String| {
+                self.files.iter().find(|f| f.file == *name).cloned().ok_or_else(|| {
+                    format!("the pack {} names {name}, which no [[file]] describes", entry.name)
                 })
-            })
-            .collect::<Result<Vec<_>, String>>()?;
-        Ok(Self { packs })
+            };
+            let files = entry.files.iter().map(file).collect::<Result<Vec<_>, _>>()?;
+            let PackEntry { name, description, restricted, .. } = entry;
+            self.packs.push(Pack { name, description, restricted, files });
+        }
+        Ok(self)
     }
 
     /// The pack called `name`.
@@ -178,6 +196,9 @@ impl ModelFile {
     fn check(&self) -> Result<(), String> {
         let wrong = |what: &str| Err(format!("{}: {what}", self.file));
         let is_sha256 = |s: &str| s.len() == 64 && s.bytes().all(|b| b.is_ascii_hexdigit());
+        if Path::new(&self.file).components().count() != 1 || self.file.starts_with('.') {
+            return wrong("a file is named without a folder");
+        }
         if !is_sha256(&self.sha256) || self.archive_sha256.as_deref().is_some_and(|s| !is_sha256(s)) {
             return wrong("a sha256 has 64 hexadecimal digits");
         }
@@ -299,6 +320,52 @@ mod tests {
         assert!(error.contains("yunet_dynamic") && error.contains("64"), "{error}");
         let misfit = text.replacen("family = \"yunet\"", "family = \"arcface\"", 1);
         assert!(Manifest::parse(&misfit).unwrap_err().contains("family"));
+    }
+
+    #[test]
+    fn packs_of_ones_own_stand_beside_the_builtin_ones() {
+        let hash = "0".repeat(64);
+        let own = format!(
+            r#"
+            [[file]]
+            file = "own.onnx"
+            kind = "embedder"
+            family = "arcface"
+            sha256 = "{hash}"
+            licence = "MIT"
+            urls = []
+            input = {{ channels = "rgb", mean = [0.0, 0.0, 0.0], std = [1.0, 1.0, 1.0] }}
+            match_threshold = 0.5
+            dimensions = 128
+            [[pack]]
+            name = "own"
+            description = "the built-in detector and an embedder of one's own"
+            files = ["face_detection_yunet_dynamic.onnx", "own.onnx"]
+            "#
+        );
+        let both = Manifest::builtin().and(&own).unwrap();
+        assert_eq!(both.packs.len(), Manifest::builtin().packs.len() + 1);
+        let pack = both.pack("own").unwrap();
+        assert_eq!(pack.file(ModelKind::Detector).unwrap().family, ModelFamily::Yunet);
+        assert_eq!(pack.file(ModelKind::Embedder).unwrap().file, "own.onnx");
+
+        let twice =
+            Manifest::builtin().and(&own.replace("name = \"own\"", "name = \"compact\"")).unwrap_err();
+        assert!(twice.contains("two packs compact"), "{twice}");
+        let outside = Manifest::builtin().and(&own.replace("own.onnx", "../own.onnx")).unwrap_err();
+        assert!(outside.contains("../own.onnx") && outside.contains("folder"), "{outside}");
+        let again = Manifest::builtin().and(&own.replace("own.onnx", "mobilefacenet.onnx")).unwrap_err();
+        assert!(again.contains("mobilefacenet.onnx is described twice"), "{again}");
+
+        let folder = std::env::temp_dir().join(format!("facecrawl-own-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        assert_eq!(Manifest::of(&folder).unwrap().packs.len(), Manifest::builtin().packs.len());
+        std::fs::write(folder.join(OWN_MANIFEST), &own).unwrap();
+        assert!(Manifest::of(&folder).unwrap().pack("own").is_some());
+        std::fs::write(folder.join(OWN_MANIFEST), own.replace("urls = []", "url = []")).unwrap();
+        let wrong = Manifest::of(&folder).unwrap_err();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(wrong.contains("packs.toml") && wrong.contains("urls"), "{wrong}");
     }
 
     #[test]

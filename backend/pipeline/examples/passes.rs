@@ -20,7 +20,7 @@ async fn main() {
         panic!("usage: passes PACK MODELS PHOTOGRAPHS [ROUNDS]")
     };
     let rounds: usize = rest.first().map_or(1, |text| text.parse().unwrap());
-    let analyzer = common::analyzer(pack, models);
+    let analyzer = common::analyzer(&common::pack(pack, models));
     println!("| photograph | size | single | auto | thorough | views | auto / single | thorough / single |");
     println!("|---|---|---|---|---|---|---|---|");
     let mut ratios = Vec::new();

@@ -44,7 +44,7 @@ async fn main() {
         .lines()
         .filter_map(|line| line.split_once(',').map(|(file, person)| (file.to_owned(), person.to_owned())))
         .collect();
-    let analyzer = common::analyzer(pack, models);
+    let analyzer = common::analyzer(&common::pack(pack, models));
     let mut faces = Vec::new();
     for path in common::files(photographs) {
         let bytes = Bytes::from(std::fs::read(&path).unwrap());

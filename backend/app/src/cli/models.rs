@@ -44,7 +44,7 @@ enum ModelsCommand {
 }
 
 pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result<Exit> {
-    let manifest = Manifest::builtin();
+    let manifest = Manifest::of(&settings.models.dir).map_err(anyhow::Error::msg)?;
     let store = ModelStore::new(settings);
     match args.command {
         ModelsCommand::List { json } => list(&manifest, &store, settings, json),

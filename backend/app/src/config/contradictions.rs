@@ -37,14 +37,15 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
     }
     found.extend(devices(loaded));
     found.extend(tensorrt(loaded));
-    let manifest = Manifest::builtin();
-    if manifest.pack(&settings.models.pack).is_none() {
-        found.push(ConfigError::Invalid {
+    match Manifest::of(&settings.models.dir) {
+        Err(error) => found.push(ConfigError::Contradiction(error)),
+        Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => found.push(ConfigError::Invalid {
             key: "MODEL_PACK".into(),
             value: settings.models.pack.clone(),
             origin: loaded.source("MODEL_PACK").into(),
             allowed: manifest.packs.iter().map(|pack| pack.name.as_str()).collect::<Vec<_>>().join(", "),
-        });
+        }),
+        Ok(_) => {}
     }
     found
 }

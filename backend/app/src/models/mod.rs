@@ -12,7 +12,7 @@ mod lock;
 pub use file::FileState;
 
 use download::Downloader;
-use inference::{Manifest, ModelFile, ModelKind, Pack, ResolvedPack};
+use inference::{Manifest, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack};
 use std::path::{Path, PathBuf};
 
 /// Why a pack is not ready.
@@ -168,6 +168,13 @@ impl ModelStore {
                     reasons.push(format!("{url}: {reason}"));
                 }
             }
+        }
+        if file.urls.is_empty() {
+            let own = self.directory.join(OWN_MANIFEST);
+            reasons.push(format!(
+                "{} gives it no URL: put it there again, or take its packs out",
+                own.display()
+            ));
         }
         Err(ModelError::Unavailable { file: file.file.clone(), reasons })
     }

@@ -6,7 +6,7 @@ use inference::{Config, Engine, Manifest, ResolvedPack};
 
 /// Fetches what is missing of the pack, and adds the quality model where it is installed.
 pub async fn prepare_models(settings: &Settings) -> anyhow::Result<ResolvedPack> {
-    let manifest = Manifest::builtin();
+    let manifest = Manifest::of(&settings.models.dir).map_err(anyhow::Error::msg)?;
     let pack = manifest.pack(&settings.models.pack).context("the pack was checked with the configuration")?;
     let store = ModelStore::new(settings);
     let resolved = store.prepare(pack).await?;

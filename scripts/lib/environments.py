@@ -1,0 +1,30 @@
+"""Virtual environments with exactly the packages that a tool of this project needs, under .runtime/python, made when they are missing or differ.
+
+Prints the interpreter: `$(python3 scripts/lib/environments.py NAME PACKAGE==VERSION...)`.
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def python(name, packages):
+    """The interpreter of the environment `name` with exactly `packages`."""
+    folder = ROOT / ".runtime/python" / name
+    marker, wanted = folder / ".complete", "\n".join(packages)
+    if not marker.exists() or marker.read_text() != wanted:
+        print(f"installing {' '.join(packages)} into {folder.relative_to(ROOT)}", file=sys.stderr, flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        install = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+        subprocess.run(install, check=True, stdout=sys.stderr)
+        marker.write_text(wanted)
+    return folder / "bin/python"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("usage: environments.py NAME PACKAGE==VERSION...")
+    print(python(sys.argv[1], sys.argv[2:]))
