@@ -7,9 +7,9 @@ KINDS = {".jpg", ".jpeg", ".png", ".webp"}
 
 
 def link_models(models, scratch):
-    """A models folder of ours with all of them, and a folder with just SCRFD and MobileFaceNet for FaceAnalysis."""
+    """A models folder of ours with all of them and their packs.toml, and a folder with just SCRFD and MobileFaceNet for FaceAnalysis."""
     own, pair = scratch / "models", scratch / "pair"
-    for folder, names in ((own, [model.name for model in models.glob("*.onnx")]), (pair, ["scrfd_2.5g_bnkps.onnx", "mobilefacenet.onnx"])):
+    for folder, names in ((own, [model.name for pattern in ("*.onnx", "packs.toml") for model in models.glob(pattern)]), (pair, ["scrfd_2.5g_bnkps.onnx", "mobilefacenet.onnx"])):
         folder.mkdir()
         for name in names:
             (folder / name).symlink_to((models / name).resolve())

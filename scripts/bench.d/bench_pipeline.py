@@ -6,6 +6,7 @@ Every round runs each of these over the same pictures, models loaded and warmed 
   opencv           FaceDetectorYN (YuNet), warpAffine, MobileFaceNet in ONNX Runtime
   research         `facecrawl bench` with the same models as insightface, DETECTION_PASSES=single
   compact          `facecrawl bench` with the same models as opencv, DETECTION_PASSES=single
+  research-int8, compact-int8   the same with the packs that scripts/quantize made, where MODELS has them
 (ours rounds --passes up to a multiple of eight, so that every picture counts alike)
 and once `facecrawl bench` of detection and embedding by themselves: the model-only limit, from ready pixels.
 Ratios are medians of each round's own ratio. The models are those in MODELS (their licences hold: the `research` pack is for
@@ -17,6 +18,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import tomllib
 
 from _build import ROOT, release as build_release, say
 from _packs import PIPELINE_PACKAGES, bench, link_models, link_pictures
@@ -24,6 +26,7 @@ from _rivals import PEERS, python
 from _run import last_json, medians, ratios, rounds
 
 FIGURES = ["images_per_second", "faces_per_second"]
+OURS = ["research", "compact"]
 
 
 def main():
@@ -54,17 +57,20 @@ def main():
             "insightface": lambda: last_json([peer, PEERS / "insightface_pipeline.py", pair, pictures, passes, 1]),
             "insightface x2": lambda: last_json([peer, PEERS / "insightface_pipeline.py", pair, pictures, passes, 2]),
             "opencv": lambda: last_json([peer, PEERS / "opencv_pipeline.py", yunet, embedder, pictures, passes]),
-            "research": lambda: bench(release, "research", models, pictures, passes),
-            "compact": lambda: bench(release, "compact", models, pictures, passes),
         }
+        described = models / "packs.toml"
+        made = {pack["name"] for pack in tomllib.loads(described.read_text())["pack"]} if described.exists() else set()
+        own = [*OURS, *sorted(made & {f"{pack}-int8" for pack in OURS})]
+        contestants |= {pack: lambda pack=pack: bench(release, pack, models, pictures, passes) for pack in own}
         results = rounds(contestants, arguments.rounds)
         limits = {}
-        for pack in ("research", "compact"):
+        for pack in OURS:
             detection = bench(release, pack, models, pictures, passes, "face_detection")["images_per_second"]
             embedding = bench(release, pack, models, pictures, passes, "face_embedding")["images_per_second"]
             faces = results[pack][0]["faces_per_second"] / results[pack][0]["images_per_second"]
             limits[pack] = {"images_per_second": round(1 / (1 / detection + faces / embedding), 2), "faces_per_image": round(faces, 2)}
-    pairs = [("research", "insightface"), ("research", "insightface x2"), ("compact", "opencv")]
+    rivals = {"research": ["insightface", "insightface x2"], "compact": ["opencv"]}
+    pairs = [(pack, rival) for pack in own for rival in rivals[pack.removesuffix("-int8")]]
     report = {
         "operation": "pipeline",
         "medians": medians(results, FIGURES),

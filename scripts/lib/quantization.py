@@ -128,8 +128,8 @@ def text(value):
         return "{ " + ", ".join(f"{key} = {text(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(text(one) for one in value) + "]"
-    # float32 values of the manifest come through JSON with their decimal noise.
-    return json.dumps(round(value, 6) if isinstance(value, float) else value)
+    # float32 values of the manifest come through JSON with the noise of float64.
+    return str(numpy.float32(value)) if isinstance(value, float) else json.dumps(value)
 
 
 def describe(models, files, pack):
@@ -169,7 +169,8 @@ def main():
     for kind in ["embedder", *["detector"][: arguments.detector]]:
         original = samples[kind]
         source = arguments.models / original["file"]
-        target = source.with_name(source.stem + "_int8.onnx")
+        # Packs that share a model do not share its INT8 version: another run of one would change the embeddings of the other.
+        target = source.with_name(f"{arguments.pack}-int8_{source.name}")
         shown, kept_back = ([tensor(one, original["input"]) for one in half] for half in halves[kind])
         quantize(source, target, shown)
         pair = session(source), session(target)

@@ -100,6 +100,25 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     let found = run(&["detect", "one.png", "--json"]).expect(0).json();
     assert_eq!(found["results"][0]["faces"].as_array().unwrap().len(), 1, "{found}");
 
+    place.put("pictures/one.png", std::fs::read(place.path().join("one.png")).unwrap());
+    run(&["models", "samples", "--images", "pictures", "--to", "shown"]).expect(0);
+    let shown = |name: &str| std::fs::read(place.path().join("shown").join(name)).unwrap();
+    assert_eq!(shown("chips.rgb").len(), 112 * 112 * 3);
+    assert_eq!(shown("canvas_0.rgb").len(), 640 * 480 * 3, "without the black beside it");
+    let samples: Value = serde_json::from_slice(&shown("samples.json")).unwrap();
+    assert_eq!(
+        (&samples["canvases"][0]["faces"], &samples["embedder"]["dimensions"]),
+        (&1.into(), &128.into())
+    );
+    assert!(
+        run(&["models", "samples", "--images", "pictures", "--to", "shown"])
+            .expect(2)
+            .stderr
+            .contains("not empty")
+    );
+    place.put("pictures/two.png", "no picture");
+    run(&["models", "samples", "--images", "pictures", "--to", "again"]).expect(3);
+
     place.put("models/fixture_embedder.onnx", "bit rot");
     let lost = run(&["models", "fetch"]).expect(1);
     assert!(lost.stderr.contains("fixture_embedder.onnx") && lost.stderr.contains("packs.toml"), "{lost:?}");

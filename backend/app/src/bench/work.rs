@@ -176,7 +176,7 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
 }
 
 /// The frame's place on the detector's canvas.
-fn letterbox(analyzer: &Analyzer, frame: &Frame) -> Letterbox {
+pub(crate) fn letterbox(analyzer: &Analyzer, frame: &Frame) -> Letterbox {
     let side = analyzer.config().det_size;
     let size = analyzer.engine().detector().fixed_size.unwrap_or((side, side));
     analyzer.engine().placed(Letterbox::fit((frame.width(), frame.height()), size))

@@ -14,6 +14,7 @@ mod models;
 mod openapi;
 mod output;
 mod reembed;
+mod samples;
 mod scan;
 mod sweep;
 mod up;

@@ -1,5 +1,5 @@
-//! `models list|fetch|verify|build`.
-use super::{Exit, UsageError, output};
+//! `models list|fetch|verify|samples|build`.
+use super::{Exit, UsageError, output, samples};
 use crate::config::Settings;
 use crate::models::{FileState, ModelStore};
 use crate::service::prepare_models;
@@ -35,6 +35,7 @@ enum ModelsCommand {
         #[arg(long)]
         json: bool,
     },
+    Samples(samples::SamplesArgs),
     /// Build the TensorRT engines of the pack ahead of time, for every GPU of GPU_DEVICE_IDS (GPU_BACKEND=tensorrt)
     Build {
         /// Print one JSON document
@@ -55,6 +56,7 @@ pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result
             Ok(Exit::Success)
         }
         ModelsCommand::Verify { pack, json } => verify(find(&manifest, settings, pack)?, &store, json),
+        ModelsCommand::Samples(args) => samples::run(settings, args).await,
         ModelsCommand::Build { json } => build(settings, json).await,
     }
 }
