@@ -80,47 +80,68 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
     let mut chip = vec![0; size as usize * size as usize * 3];
     for (v, row) in (0u32..).zip(chip.chunks_exact_mut(size as usize * 3)) {
         let dy = f64::from(v) - ty;
-        for (u, pixel) in (0u32..).zip(row.as_chunks_mut::<3>().0) {
+        let at = |u: u32| {
             let dx = f64::from(u) - tx;
-            *pixel = sample(frame, ia * dx + ib * dy, ia * dy - ib * dx);
+            (fixed(ia * dx + ib * dy), fixed(ia * dy - ib * dx))
+        };
+        // What lies between two points that are inside is inside too.
+        let inside = is_inside(frame, at(0)) && is_inside(frame, at(size - 1));
+        for (u, pixel) in (0u32..).zip(row.as_chunks_mut::<3>().0) {
+            *pixel = if inside { inner_sample(frame, at(u)) } else { sample(frame, at(u)) };
         }
     }
     Frame::new(size, size, chip)
 }
 
+/// Bits of a coordinate behind the point, and so of a weight.
+const FRACTION: u32 = 11;
+/// A whole pixel, and the sum of two weights.
+const ONE: i64 = 1 << FRACTION;
+
+/// A coordinate in 1/2048 pixels, rounded down; a cast saturates, so that far-away ones stay outside.
+fn fixed(coordinate: f64) -> i64 {
+    let scaled = coordinate * ONE as f64;
+    let cut = scaled as i64;
+    cut - i64::from(cut as f64 > scaled)
+}
+
+/// Whether all four pixels around the point belong to the frame.
+fn is_inside(frame: &Frame, (x, y): (i64, i64)) -> bool {
+    let within = |at: i64, length: u32| at >= 0 && (at >> FRACTION) + 1 < i64::from(length);
+    within(x, frame.width()) && within(y, frame.height())
+}
+
+/// Of the point's four neighbours: left and right above, left and right below.
+fn weights((x, y): (i64, i64)) -> [i32; 4] {
+    let (wx, wy) = ((x & (ONE - 1)) as i32, (y & (ONE - 1)) as i32);
+    let one = ONE as i32;
+    [(one - wx) * (one - wy), wx * (one - wy), (one - wx) * wy, wx * wy]
+}
+
+fn weigh(corners: [u8; 4], weights: [i32; 4]) -> u8 {
+    let sum: i32 = corners.iter().zip(weights).map(|(corner, weight)| i32::from(*corner) * weight).sum();
+    ((sum + (1 << (2 * FRACTION - 1))) >> (2 * FRACTION)) as u8
+}
+
+/// [`sample`] of a point that [`is_inside`].
+fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
+    let stride = frame.width() as usize * 3;
+    let at = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
+    let (upper, lower) = (&frame.data()[at..at + 6], &frame.data()[at + stride..at + stride + 6]);
+    let weights = weights((x, y));
+    std::array::from_fn(|c| weigh([upper[c], upper[c + 3], lower[c], lower[c + 3]], weights))
+}
+
 /// Bilinear sample with integer coordinates on pixel centres; weights in 1/2048, black outside.
-fn sample(frame: &Frame, x: f64, y: f64) -> [u8; 3] {
-    let (width, height) = (i64::from(frame.width()), i64::from(frame.height()));
-    let (left, top) = (x.floor(), y.floor());
-    let (wx, wy) = (((x - left) * 2048.0) as i32, ((y - top) * 2048.0) as i32);
-    // A float-to-integer cast saturates, so that far-away coordinates stay outside.
-    let (left, top) = (left as i64, top as i64);
-    if left < -1 || top < -1 || left >= width || top >= height {
-        return [0; 3];
-    }
-    let weights = [(2048 - wx) * (2048 - wy), wx * (2048 - wy), (2048 - wx) * wy, wx * wy];
-    let stride = width as usize * 3;
-    let inside = left >= 0 && top >= 0 && left + 1 < width && top + 1 < height;
-    let corners: [[u8; 3]; 4] = if inside {
-        let at = top as usize * stride + left as usize * 3;
-        let (upper, lower) = (&frame.data()[at..at + 6], &frame.data()[at + stride..at + stride + 6]);
-        [
-            [upper[0], upper[1], upper[2]],
-            [upper[3], upper[4], upper[5]],
-            [lower[0], lower[1], lower[2]],
-            [lower[3], lower[4], lower[5]],
-        ]
-    } else {
-        let pixel = |x: i64, y: i64| {
-            let there = (0..width).contains(&x) && (0..height).contains(&y);
-            if there { frame.pixel(x as u32, y as u32) } else { [0; 3] }
-        };
-        [pixel(left, top), pixel(left + 1, top), pixel(left, top + 1), pixel(left + 1, top + 1)]
+fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
+    let (left, top) = (x >> FRACTION, y >> FRACTION);
+    let pixel = |x: i64, y: i64| {
+        let there = (0..i64::from(frame.width())).contains(&x) && (0..i64::from(frame.height())).contains(&y);
+        if there { frame.pixel(x as u32, y as u32) } else { [0; 3] }
     };
-    std::array::from_fn(|channel| {
-        let sum: i32 = corners.iter().zip(weights).map(|(corner, w)| i32::from(corner[channel]) * w).sum();
-        ((sum + (1 << 21)) >> 22) as u8
-    })
+    let corners = [pixel(left, top), pixel(left + 1, top), pixel(left, top + 1), pixel(left + 1, top + 1)];
+    let weights = weights((x, y));
+    std::array::from_fn(|c| weigh(corners.map(|corner| corner[c]), weights))
 }
 
 #[cfg(test)]
@@ -158,6 +179,23 @@ mod tests {
         let reflected = cross.map(|p| Point { x: -p.x, y: p.y });
         let fitted = Similarity::estimate(&cross, &reflected).unwrap();
         assert_eq!((fitted.a, fitted.b), (0.0, 0.0));
+    }
+
+    /// Rows that lie inside take another way than those that leave the picture: at the border between them nothing may show.
+    #[test]
+    fn both_ways_to_sample_say_the_same() {
+        let picture = picture(150, 130);
+        let mut inner = 0;
+        for x in (-2 * ONE..152 * ONE).step_by(777) {
+            for y in (-2 * ONE..132 * ONE).step_by(993) {
+                if is_inside(&picture, (x, y)) {
+                    assert_eq!(inner_sample(&picture, (x, y)), sample(&picture, (x, y)), "{x} {y}");
+                    inner += 1;
+                }
+            }
+        }
+        assert!(inner > 50_000, "{inner}");
+        assert_eq!((fixed(-0.25), fixed(0.25), fixed(-3.0), fixed(1e300)), (-512, 512, -3 * ONE, i64::MAX));
     }
 
     #[test]
