@@ -146,7 +146,7 @@ pub struct Config {
     pub detection_canvas: DetectionCanvas,
     /// `TENSORRT_…`.
     pub tensorrt: TensorrtConfig,
-    /// Requests that may wait per model before `RunError::Overloaded`; background work may fill three quarters of it.
+    /// Requests in a model's queue; background work may fill three quarters of it. Others wait for room, and new pictures of callers are refused meanwhile.
     pub queue_capacity: usize,
 }
 

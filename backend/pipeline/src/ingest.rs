@@ -22,11 +22,10 @@ pub use sketch::{MOST_DIFFERING_BITS, Sketcher};
 use crate::crawl::news::NewsError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
-use inference::{Lane, RunError};
+use inference::Lane;
 use kinship::Kinship;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
-use std::time::Duration;
 use store::visits::Visit;
 use store::{Blobs, Store, StoreError};
 use uuid::Uuid;
@@ -123,10 +122,6 @@ struct Inner {
 
 /// Times that a known image is looked for anew.
 const LOOKS: usize = 5;
-/// Times that an overloaded engine is asked again before the picture is given back.
-const OVERLOAD_RETRIES: u32 = 5;
-/// Longest wait between two of them.
-const OVERLOAD_WAIT: Duration = Duration::from_secs(2);
 
 impl Ingest {
     /// Registers the engine's embedding model.
@@ -195,7 +190,8 @@ impl Ingest {
                     None => continue,
                 }
             }
-            let analysis = self.find_faces(picture, &incoming.options).await?;
+            let analysis =
+                self.inner.analyzer.find_faces(picture, &incoming.options, Lane::Background).await?;
             let mut tx = self.inner.store.begin().await?;
             let verdict =
                 self.judge(&mut tx, incoming.collection, Some(incoming.image_url), &analysis).await?;
@@ -228,25 +224,5 @@ impl Ingest {
     /// The path from bytes to faces.
     pub fn analyzer(&self) -> &Analyzer {
         &self.inner.analyzer
-    }
-
-    /// Waits for an overloaded engine a few times: the file is here and decoded, fetching it again would cost more.
-    async fn find_faces(
-        &self,
-        picture: crate::analyze::Picture,
-        options: &AnalyzeOptions,
-    ) -> Result<crate::Analysis, AnalyzeError> {
-        let mut retries = 0;
-        loop {
-            match self.inner.analyzer.find_faces(picture.clone(), options, Lane::Background).await {
-                Err(AnalyzeError::Run(RunError::Overloaded { retry_after, .. }))
-                    if retries < OVERLOAD_RETRIES =>
-                {
-                    retries += 1;
-                    tokio::time::sleep(retry_after.min(OVERLOAD_WAIT)).await;
-                }
-                answer => return answer,
-            }
-        }
     }
 }

@@ -138,7 +138,7 @@ impl<M: Model> Batcher<M> {
         Ok(Self { shared, _threads: Arc::new(threads) })
     }
 
-    /// Queues `input` and waits for its result. Dropping the future takes it out of the queue.
+    /// Queues `input`, as soon as there is room, and waits for its result. Dropping the future takes it out of the queue.
     pub async fn run(&self, input: M::Input, lane: Lane) -> Reply<M> {
         self.run_before(input, lane, None).await
     }
@@ -149,32 +149,49 @@ impl<M: Model> Batcher<M> {
     /// [`RunError::DeadlineExceeded`] at that time, or at once when it has passed.
     pub async fn run_before(&self, input: M::Input, lane: Lane, deadline: Option<Instant>) -> Reply<M> {
         let late = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        let since = Instant::now();
+        let answer = self.answer(input, lane, since, deadline);
+        let Some(deadline) = deadline else { return answer.await };
+        if since >= deadline {
             return late();
         }
-        let (reply, answer) = oneshot::channel();
-        let shape = self.shared.model.shape(&input);
-        let entry = Entry { input, shape, since: Instant::now(), deadline, reply };
-        match self.shared.queue.push(entry, lane) {
-            Ok(waiting) => self.shared.show_depth(waiting),
-            Err(Refused::Closed) => return Err(RunError::Stopped),
-            Err(Refused::Full(waiting)) => {
-                return Err(RunError::Overloaded {
-                    operation: self.shared.operation(),
-                    retry_after: self.shared.patience(waiting),
-                });
-            }
-        }
-        let Some(deadline) = deadline else {
-            // A worker that goes away without an answer is one that is stopping.
-            return answer.await.unwrap_or(Err(RunError::Stopped));
-        };
         match tokio::time::timeout_at(deadline.into(), answer).await {
-            Ok(Ok(answer)) => answer,
             // A worker that found it too late dropped it.
-            Ok(Err(_)) if Instant::now() >= deadline => late(),
-            Ok(Err(_)) => Err(RunError::Stopped),
+            Ok(Err(RunError::Stopped)) if Instant::now() >= deadline => late(),
+            Ok(answer) => answer,
             Err(_) => late(),
+        }
+    }
+
+    async fn answer(
+        &self,
+        input: M::Input,
+        lane: Lane,
+        since: Instant,
+        deadline: Option<Instant>,
+    ) -> Reply<M> {
+        let queue = &self.shared.queue;
+        let (reply, answer) = oneshot::channel();
+        let entry = Entry { shape: self.shared.model.shape(&input), input, since, deadline, reply };
+        // A queue that takes no more, and a worker that goes away without an answer, are those of an engine that is stopping.
+        let Ok(place) = queue.place(lane).await else { return Err(RunError::Stopped) };
+        let Ok(waiting) = queue.push(entry, lane, place) else { return Err(RunError::Stopped) };
+        self.shared.show_depth(waiting);
+        answer.await.unwrap_or(Err(RunError::Stopped))
+    }
+
+    /// Whether a request would be queued at once, for callers who would rather be refused than wait.
+    ///
+    /// # Errors
+    /// [`RunError::Overloaded`] where the queue is full, [`RunError::Stopped`] where it takes no more.
+    pub fn check_room(&self, lane: Lane) -> Result<(), RunError> {
+        match self.shared.queue.place_now(lane) {
+            Ok(_) => Ok(()),
+            Err(Refused::Closed) => Err(RunError::Stopped),
+            Err(Refused::Full(waiting)) => Err(RunError::Overloaded {
+                operation: self.shared.operation(),
+                retry_after: self.shared.patience(waiting),
+            }),
         }
     }
 

@@ -2,8 +2,10 @@
 use crate::engine::Lane;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 /// So many batches go to interactive callers in a row while crawl work waits; then one goes to the crawl work.
 const INTERACTIVE_STREAK: u32 = 8;
@@ -61,26 +63,47 @@ impl Desk {
     }
 }
 
+/// Room for one entry; given back when the entry leaves the queue.
+pub(super) struct Place {
+    _room: OwnedSemaphorePermit,
+    _crawl_room: Option<OwnedSemaphorePermit>,
+}
+
+/// An entry and its room. What was put back has none.
+struct Placed<E> {
+    entry: E,
+    _place: Option<Place>,
+}
+
 pub(super) struct Queue<E> {
     state: Mutex<State<E>>,
+    /// Room for all entries; those who wait for it are served in order.
+    room: Arc<Semaphore>,
+    /// Room for background work.
+    crawl_room: Arc<Semaphore>,
     /// Wakes one idle worker.
     arrived: Condvar,
     /// Wakes workers that hold a batch with room, and those whose device is busy.
     more: Condvar,
-    capacity: usize,
 }
 
 struct State<E> {
-    interactive: VecDeque<E>,
-    background: VecDeque<E>,
+    interactive: VecDeque<Placed<E>>,
+    background: VecDeque<Placed<E>>,
     streak: u32,
     idle: usize,
     closed: bool,
 }
 
-impl<E> State<E> {
+impl<E: Waiting> State<E> {
     fn waiting(&self) -> usize {
         self.interactive.len() + self.background.len()
+    }
+
+    /// Lets go of those whose callers left.
+    fn forget_left(&mut self) {
+        self.interactive.retain(|placed| !placed.entry.left());
+        self.background.retain(|placed| !placed.entry.left());
     }
 }
 
@@ -95,37 +118,60 @@ impl<E: Waiting> Queue<E> {
             idle: 0,
             closed: false,
         };
+        let capacity = capacity.max(1);
         Self {
             state: Mutex::new(state),
+            room: Arc::new(Semaphore::new(capacity)),
+            crawl_room: Arc::new(Semaphore::new((capacity - capacity / 4).max(1))),
             arrived: Condvar::new(),
             more: Condvar::new(),
-            capacity: capacity.max(1),
         }
     }
 
-    fn room(&self, lane: Lane) -> usize {
-        match lane {
-            Lane::Interactive => self.capacity,
-            Lane::Background => (self.capacity - self.capacity / 4).max(1),
+    /// Room for one entry, if there is some now.
+    pub(super) fn place_now(&self, lane: Lane) -> Result<Place, Refused> {
+        let place = || {
+            let crawl_room = match lane {
+                Lane::Interactive => None,
+                Lane::Background => Some(self.crawl_room.clone().try_acquire_owned()?),
+            };
+            Ok(Place { _room: self.room.clone().try_acquire_owned()?, _crawl_room: crawl_room })
+        };
+        let refuse = |error| match error {
+            TryAcquireError::Closed => Refused::Closed,
+            TryAcquireError::NoPermits => Refused::Full(self.waiting()),
+        };
+        place().or_else(|_| {
+            self.state.lock().forget_left();
+            place().map_err(refuse)
+        })
+    }
+
+    /// Room for one entry, as soon as there is some; who waits is served in the order of arrival.
+    pub(super) async fn place(&self, lane: Lane) -> Result<Place, Refused> {
+        if let Ok(place) = self.place_now(lane) {
+            return Ok(place);
         }
+        let crawl_room = match lane {
+            Lane::Interactive => None,
+            Lane::Background => {
+                Some(self.crawl_room.clone().acquire_owned().await.map_err(|_| Refused::Closed)?)
+            }
+        };
+        let room = self.room.clone().acquire_owned().await.map_err(|_| Refused::Closed)?;
+        Ok(Place { _room: room, _crawl_room: crawl_room })
     }
 
     /// Adds an entry. Returns how many wait now.
-    pub(super) fn push(&self, entry: E, lane: Lane) -> Result<usize, Refused> {
+    pub(super) fn push(&self, entry: E, lane: Lane, place: Place) -> Result<usize, Refused> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(Refused::Closed);
         }
-        if state.waiting() >= self.room(lane) {
-            state.interactive.retain(|e| !e.left());
-            state.background.retain(|e| !e.left());
-            if state.waiting() >= self.room(lane) {
-                return Err(Refused::Full(state.waiting()));
-            }
-        }
+        let placed = Placed { entry, _place: Some(place) };
         match lane {
-            Lane::Interactive => state.interactive.push_back(entry),
-            Lane::Background => state.background.push_back(entry),
+            Lane::Interactive => state.interactive.push_back(placed),
+            Lane::Background => state.background.push_back(placed),
         }
         let waiting = state.waiting();
         if state.idle > 0 {
@@ -224,7 +270,7 @@ impl<E: Waiting> Queue<E> {
             return;
         }
         for entry in entries.into_iter().rev() {
-            state.interactive.push_front(entry);
+            state.interactive.push_front(Placed { entry, _place: None });
         }
         self.pass_on(&state);
     }
@@ -244,6 +290,7 @@ impl<E: Waiting> Queue<E> {
     /// Takes no more entries; workers finish what waits.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
+        self.close_rooms();
         self.arrived.notify_all();
         self.more.notify_all();
     }
@@ -254,20 +301,26 @@ impl<E: Waiting> Queue<E> {
         state.closed = true;
         state.interactive.clear();
         state.background.clear();
+        self.close_rooms();
+    }
+
+    /// Nobody waits for room in a closed queue.
+    fn close_rooms(&self) {
+        self.room.close();
+        self.crawl_room.close();
     }
 }
 
 /// The entry whose turn it is, without those whose callers left.
 fn first<E: Waiting>(state: &mut State<E>) -> Option<E> {
-    state.interactive.retain(|e| !e.left());
-    state.background.retain(|e| !e.left());
+    state.forget_left();
     let crawl_turn = state.streak >= INTERACTIVE_STREAK && !state.background.is_empty();
-    if !crawl_turn && let Some(entry) = state.interactive.pop_front() {
+    if !crawl_turn && let Some(placed) = state.interactive.pop_front() {
         state.streak = if state.background.is_empty() { 0 } else { state.streak + 1 };
-        return Some(entry);
+        return Some(placed.entry);
     }
     state.streak = 0;
-    state.background.pop_front()
+    state.background.pop_front().map(|placed| placed.entry)
 }
 
 /// Moves entries of `shape` into `batch` until it holds `most`.
@@ -275,10 +328,10 @@ fn gather<E: Waiting>(state: &mut State<E>, shape: [usize; 3], most: usize, batc
     for lane in [&mut state.interactive, &mut state.background] {
         let mut at = 0;
         while batch.len() < most && at < lane.len() {
-            if lane[at].left() {
+            if lane[at].entry.left() {
                 lane.remove(at);
-            } else if lane[at].shape() == shape {
-                batch.extend(lane.remove(at));
+            } else if lane[at].entry.shape() == shape {
+                batch.extend(lane.remove(at).map(|placed| placed.entry));
             } else {
                 at += 1;
             }

@@ -126,6 +126,15 @@ impl Engine {
         Self { deadline: Some(deadline), ..self.clone() }
     }
 
+    /// Whether the detector would take a picture at once. Everything else waits for room where a queue is full: a picture that was begun is not given up for
+    /// the work on it that is still to be done, and a crowd has more faces than a queue has room.
+    ///
+    /// # Errors
+    /// [`RunError::Overloaded`] where the queue is full, [`RunError::Stopped`].
+    pub fn check_room(&self, lane: Lane) -> Result<(), RunError> {
+        self.inner.detection.check_room(lane)
+    }
+
     /// Faces on `canvas` (sides multiples of 32, or the detector's fixed size) with `det_score >= min_score` (0..1), in
     /// canvas pixels, after NMS, best first. Dropping the future withdraws the request.
     pub async fn detect(

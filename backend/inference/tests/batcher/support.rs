@@ -123,7 +123,7 @@ pub(crate) fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
 
 pub(crate) type Pending = JoinHandle<Result<Timed<f32>, RunError>>;
 
-/// Sends a request from a task of its own and returns when it is queued (or was refused).
+/// Sends a request from a task of its own and returns when it is queued.
 pub(crate) async fn ask(batcher: &Batcher<Numbers>, number: f32, lane: Lane) -> Pending {
     let before = batcher.waiting();
     let own = batcher.clone();

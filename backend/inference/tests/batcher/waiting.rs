@@ -84,25 +84,30 @@ async fn a_full_queue_says_when_to_come_back() {
     for i in 1..=3_u8 {
         tasks.push(ask(&batcher, f32::from(i), Lane::Background).await);
     }
-    let crawl = ask(&batcher, 4.0, Lane::Background).await.await.unwrap();
+    batcher.check_room(Lane::Interactive).unwrap();
+    let crawl = batcher.check_room(Lane::Background);
     assert!(
         matches!(crawl, Err(RunError::Overloaded { .. })),
         "crawl work leaves room for callers: {crawl:?}"
     );
     let leaving = ask(&batcher, 5.0, Lane::Interactive).await;
-    match ask(&batcher, 6.0, Lane::Interactive).await.await.unwrap() {
+    match batcher.check_room(Lane::Interactive) {
         Err(RunError::Overloaded { operation, retry_after }) => {
             assert_eq!(operation, "face_detection");
             assert!(retry_after > Duration::ZERO && retry_after <= Duration::from_secs(60));
         }
         other => panic!("{other:?}"),
     }
+    // Whoever asks all the same waits for room, but not beyond the deadline.
+    let soon = Some(Instant::now() + Duration::from_millis(20));
+    let late = batcher.run_before(Ask { number: 6.0, width: 3 }, Lane::Interactive, soon).await;
+    assert!(matches!(late, Err(RunError::DeadlineExceeded { .. })), "{late:?}");
+    assert_eq!(batcher.waiting(), 4, "who waits for room is not in the queue");
     leaving.abort();
     let _ = leaving.await;
     // Waiting: 1, 2, 3 and an abandoned one, whose place is free again.
-    let batcher_own = batcher.clone();
-    let last =
-        tokio::spawn(async move { batcher_own.run(Ask { number: 7.0, width: 3 }, Lane::Interactive).await });
+    let own = batcher.clone();
+    let last = tokio::spawn(async move { own.run(Ask { number: 7.0, width: 3 }, Lane::Interactive).await });
     controls.release();
     for _ in 0..4 {
         controls.next();
@@ -111,6 +116,25 @@ async fn a_full_queue_says_when_to_come_back() {
     assert_eq!(last.await.unwrap().unwrap().output, 14.0);
     for task in tasks {
         task.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_requests_than_room_are_all_answered() {
+    for prefetch in [false, true] {
+        let limits = Limits { queue_capacity: 3, max_batch: 2, max_delay: Duration::ZERO, prefetch };
+        let batcher = start(vec![Doubler::default(), Doubler::default()], limits);
+        let tasks: Vec<_> = (0..500_u16)
+            .map(|i| {
+                let own = batcher.clone();
+                let lane = if i % 2 == 0 { Lane::Interactive } else { Lane::Background };
+                tokio::spawn(async move { own.run(Ask { number: f32::from(i), width: 2 }, lane).await })
+            })
+            .collect();
+        for (i, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap().unwrap().output, i as f32 * 2.0);
+        }
+        batcher.check_room(Lane::Background).unwrap();
     }
 }
 

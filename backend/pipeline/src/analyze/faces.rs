@@ -28,6 +28,9 @@ impl Analyzer {
         lane: Lane,
     ) -> Result<Analysis, AnalyzeError> {
         let settings = self.settings(options)?;
+        if lane == Lane::Interactive {
+            self.engine().check_room(lane)?;
+        }
         let Picture { frame, format, sha256, hashes, bytes, mut timings, started } = picture;
         let Looked { found: Found { mut detections, rotation, views }, pixels, enhancement_scale } = self
             .look(&frame, &settings, (options.rotate, options.enhance), lane, &mut timings)

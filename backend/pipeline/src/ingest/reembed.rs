@@ -1,10 +1,9 @@
 //! Embeddings anew, from the stored chips, for the model in force.
 
-use super::{Ingest, IngestError, Inner, OVERLOAD_RETRIES, OVERLOAD_WAIT};
+use super::{Ingest, IngestError, Inner};
 use crate::AnalyzeError;
 use futures::StreamExt;
-use inference::{Embedding, Lane, RunError};
-use std::sync::Arc;
+use inference::{Embedding, Lane};
 use store::StoreError;
 use store::models::EmbeddingModel;
 use store::reembedding::Outdated;
@@ -98,17 +97,10 @@ impl Ingest {
             Err(AnalyzeError::Decode(_) | AnalyzeError::Panicked) => return Ok(Err("chip_unreadable")),
             Err(error) => return Err(error.into()),
         };
-        let mut retries = 0;
-        loop {
-            match analyzer.engine().embed(Arc::clone(&chip), Lane::Background).await {
-                Ok(timed) => return Ok(Ok(timed.output)),
-                Err(error) if error.is_empty_output() => return Ok(Err("no_embedding")),
-                Err(RunError::Overloaded { retry_after, .. }) if retries < OVERLOAD_RETRIES => {
-                    retries += 1;
-                    tokio::time::sleep(retry_after.min(OVERLOAD_WAIT)).await;
-                }
-                Err(error) => return Err(AnalyzeError::from(error).into()),
-            }
+        match analyzer.engine().embed(chip, Lane::Background).await {
+            Ok(timed) => Ok(Ok(timed.output)),
+            Err(error) if error.is_empty_output() => Ok(Err("no_embedding")),
+            Err(error) => Err(AnalyzeError::from(error).into()),
         }
     }
 }

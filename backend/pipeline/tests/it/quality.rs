@@ -6,13 +6,18 @@ use testing::{draw_face, fixture_pack, fixture_quality, fixture_score};
 use vision::{Frame, encode, quality::Measure};
 
 fn start(learned: bool) -> Analyzer {
+    start_with(learned, inference::Config::default().queue_capacity)
+}
+
+fn start_with(learned: bool, queue_capacity: usize) -> Analyzer {
     let folder = tempfile::tempdir().unwrap();
     let fixture = fixture_pack(folder.path());
     let manifest = Manifest::parse(&fixture.manifest()).unwrap();
     let mut pack = manifest.pack("fixture").unwrap().clone();
     pack.files.extend(learned.then(|| fixture_quality(folder.path())));
     let pack = ResolvedPack::verify(&pack, folder.path()).unwrap();
-    let config = inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
+    let dylib_path = Some(testing::library());
+    let config = inference::Config { dylib_path, queue_capacity, ..inference::Config::default() };
     Analyzer::new(Engine::start(&config, &pack).unwrap(), pipeline::Config::default())
 }
 
@@ -60,4 +65,22 @@ async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
     let json = serde_json::to_value(plain.faces[0].quality.as_ref().unwrap()).unwrap();
     assert!(json.get("learned").is_none(), "{json}");
     assert!(analyze(&with, false).await.faces.iter().all(|face| face.quality.is_none()));
+}
+
+/// Pictures that were begun are finished, whatever the number of their faces: each of these has more of them than the models' queues have room.
+#[tokio::test]
+async fn crowds_at_the_same_time_are_all_analysed() {
+    let analyzer = tokio::task::spawn_blocking(|| start_with(true, 4)).await.unwrap();
+    let mut picture = Picture::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
+    for number in 0..12 {
+        draw_face(&mut picture, 1 + 3 * (number % 6), 2 + 5 * (number / 6), number);
+    }
+    let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 480, picture.into_raw()).unwrap()));
+    let options = AnalyzeOptions::default();
+    let pictures = (0..4).map(|_| analyzer.analyze(crowd.clone(), &options, Lane::Interactive));
+    for found in futures::future::join_all(pictures).await {
+        let found = found.unwrap();
+        assert_eq!(found.faces.len(), 12);
+        assert!(found.faces.iter().all(|face| face.embedding.is_some()));
+    }
 }
