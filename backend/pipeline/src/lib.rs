@@ -9,7 +9,7 @@ pub mod upkeep;
 
 pub use analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Passes, Pixels, Rotate,
-    Timings, profile_of,
+    StoredFaces, Timings, profile_of,
 };
 pub use cluster::Clusters;
 pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe, Sitemaps};

@@ -72,6 +72,7 @@ impl Settings {
             det_size: self.detection.size,
             passes: self.detection.passes,
             quality_profile: self.detection.quality_profile,
+            stored_faces: self.detection.stored_faces,
             ..pipeline::Config::default()
         }
     }

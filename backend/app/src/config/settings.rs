@@ -7,7 +7,7 @@ use super::variable::{Reader, Variable, settings};
 use crawler::urls::TrailingSlash;
 use inference::{DetectionCanvas, GpuBackend, PerformanceMode};
 use ipnet::IpNet;
-use pipeline::Passes;
+use pipeline::{Passes, StoredFaces};
 use server::Auth;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -27,6 +27,7 @@ const PASSES: &[(&str, Passes)] =
     &[("single", Passes::Single), ("auto", Passes::Auto), ("thorough", Passes::Thorough)];
 const PROFILES: &[(&str, Profile)] =
     &[("off", Profile::Off), ("standard", Profile::Standard), ("strict", Profile::Strict)];
+const STORED: &[(&str, StoredFaces)] = &[("all", StoredFaces::All), ("passed", StoredFaces::Passed)];
 const BACKENDS: &[(&str, GpuBackend)] = &[
     ("auto", GpuBackend::Auto),
     ("cuda", GpuBackend::Cuda),
@@ -141,6 +142,8 @@ settings! {
             passes: Passes = DETECTION_PASSES, "auto", choice(PASSES);
             /// `QUALITY_PROFILE`: What a face has to meet to pass: nothing (off), enough for search (standard), enough for enrolment (strict).
             quality_profile: Profile = QUALITY_PROFILE, "standard", choice(PROFILES);
+            /// `STORED_FACES`: Which faces of the pictures that crawls and scans find are embedded and stored. all: every one. passed: those that meet the quality profile (the collection's, else `QUALITY_PROFILE`), which in crowds is a small part of them and of the work; that somebody is suppressed is then not seen in the others.
+            stored_faces: StoredFaces = STORED_FACES, "all", choice(STORED);
         }
         /// Jobs and manners.
         crawl: Crawl("Crawling") {

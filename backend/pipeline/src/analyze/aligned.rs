@@ -50,7 +50,7 @@ impl Analyzer {
         if self.engine().scorer().is_some() {
             self.score(&mut faces, lane, &mut timings).await?;
         }
-        self.embed(&mut faces, lane, &mut timings).await?;
+        self.embed(faces.iter_mut(), lane, &mut timings).await?;
         timings.total = started.elapsed();
         Ok(Analysis {
             frame,

@@ -50,7 +50,9 @@ impl Analyzer {
                 .await?;
         }
         if options.embeddings {
-            self.embed(&mut faces, lane, &mut timings)
+            let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
+            let wanted = faces.iter_mut().filter(|face| !options.passed_only || passes(face));
+            self.embed(wanted, lane, &mut timings)
                 .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
                 .await?;
         }
@@ -124,7 +126,8 @@ impl Analyzer {
         lane: Lane,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
-        let asked = ask(faces, |chip| self.engine().score(chip, lane)).await?;
+        let chips = faces.iter().map(|face| face.chip.clone()).collect();
+        let asked = ask(chips, |chip| self.engine().score(chip, lane)).await?;
         for (face, score) in faces.iter_mut().zip(asked.output) {
             if let Some(quality) = &mut face.quality {
                 quality.learned = score.map(Measure::learned);
@@ -135,14 +138,16 @@ impl Analyzer {
         Ok(())
     }
 
-    pub(super) async fn embed(
+    pub(super) async fn embed<'a>(
         &self,
-        faces: &mut [AnalyzedFace],
+        faces: impl Iterator<Item = &'a mut AnalyzedFace>,
         lane: Lane,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
-        let asked = ask(faces, |chip| self.engine().embed(chip, lane)).await?;
-        for (face, embedding) in faces.iter_mut().zip(asked.output) {
+        let faces: Vec<&mut AnalyzedFace> = faces.collect();
+        let chips = faces.iter().map(|face| face.chip.clone()).collect();
+        let asked = ask(chips, |chip| self.engine().embed(chip, lane)).await?;
+        for (face, embedding) in faces.into_iter().zip(asked.output) {
             face.embedding = embedding;
         }
         timings.queue += asked.queued;
@@ -151,10 +156,10 @@ impl Analyzer {
     }
 }
 
-/// Shows the chips of all faces to a model, concurrently. What is waiting is the wait for the first session: from then on the picture's own
+/// Shows chips to a model, concurrently. What is waiting is the wait for the first session: from then on the picture's own
 /// faces queue behind each other.
 async fn ask<T, F>(
-    faces: &[AnalyzedFace],
+    chips: Vec<Arc<Frame>>,
     model: impl Fn(Arc<Frame>) -> F,
 ) -> Result<Timed<Vec<Option<T>>>, RunError>
 where
@@ -162,8 +167,7 @@ where
 {
     let started = Instant::now();
     let mut waited: Option<Duration> = None;
-    let mut output = Vec::with_capacity(faces.len());
-    let chips: Vec<Arc<Frame>> = faces.iter().map(|face| face.chip.clone()).collect();
+    let mut output = Vec::with_capacity(chips.len());
     let mut answers = futures::stream::iter(chips.into_iter().map(model)).buffered(CHIPS_IN_FLIGHT);
     while let Some(result) = answers.next().await {
         let answer = answer_of(result)?;

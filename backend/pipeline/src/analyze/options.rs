@@ -40,6 +40,17 @@ pub enum Passes {
     Thorough,
 }
 
+/// Which faces of a picture that is kept are worth keeping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoredFaces {
+    /// Every one that has an embedding.
+    #[default]
+    All,
+    /// Those that meet the quality profile: embeddings of the others say little, and are most of the work where there are crowds.
+    Passed,
+}
+
 /// What the service chose for everyone.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -51,6 +62,8 @@ pub struct Config {
     pub passes: Passes,
     /// `QUALITY_PROFILE`.
     pub quality_profile: Profile,
+    /// `STORED_FACES`.
+    pub stored_faces: StoredFaces,
     /// Pictures whose pixels are worked on at once; 0 means one per core.
     pub decode_threads: usize,
 }
@@ -62,8 +75,16 @@ impl Default for Config {
             det_size: 640,
             passes: Passes::Auto,
             quality_profile: Profile::Standard,
+            stored_faces: StoredFaces::All,
             decode_threads: 0,
         }
+    }
+}
+
+impl Config {
+    /// How a picture is analysed that a crawl or a scan keeps.
+    pub fn keeping(&self) -> AnalyzeOptions {
+        AnalyzeOptions { passed_only: self.stored_faces == StoredFaces::Passed, ..AnalyzeOptions::default() }
     }
 }
 
@@ -76,6 +97,8 @@ pub struct AnalyzeOptions {
     pub max_faces: Option<usize>,
     /// Compute embeddings.
     pub embeddings: bool,
+    /// No embeddings of faces that are judged and do not meet the profile.
+    pub passed_only: bool,
     /// Judge quality.
     pub quality: bool,
     /// Look for turned faces.
@@ -96,6 +119,7 @@ impl Default for AnalyzeOptions {
             min_score: None,
             max_faces: None,
             embeddings: true,
+            passed_only: false,
             quality: true,
             rotate: Rotate::Off,
             enhance: Enhance::Off,

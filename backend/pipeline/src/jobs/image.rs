@@ -61,7 +61,10 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Set
             crawl: job.crawl_id,
             image_url: job.image_url_id,
             dedupe: view.options.dedupe,
-            options: AnalyzeOptions { quality_profile: view.quality_profile, ..AnalyzeOptions::default() },
+            options: AnalyzeOptions {
+                quality_profile: view.quality_profile,
+                ..context.ingest.analyzer().config().keeping()
+            },
             fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
         };
         if fetched.status == visits::NOT_MODIFIED

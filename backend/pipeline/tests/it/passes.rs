@@ -9,6 +9,7 @@ const LEAN: AnalyzeOptions = AnalyzeOptions {
     min_score: None,
     max_faces: None,
     embeddings: false,
+    passed_only: false,
     quality: false,
     rotate: Rotate::Off,
     enhance: Enhance::Off,

@@ -1,8 +1,9 @@
 //! Local files, driven by the caller.
 
 use crate::support::{World, counts, photograph};
+use inference::Lane;
 use pipeline::crawl::Reconciled;
-use pipeline::{AnalyzeOptions, Dedupe, IngestError, Ingested, Scan};
+use pipeline::{AnalyzeOptions, Dedupe, IngestError, Ingested, Scan, StoredFaces};
 use store::StoreError;
 
 #[tokio::test]
@@ -50,6 +51,31 @@ async fn a_scan_keeps_a_ledger_of_files() {
         assert_eq!(progress.reasons.get(code), Some(&1), "{code}");
     }
     assert_eq!(progress.faces, 1);
+}
+
+#[tokio::test]
+async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_chosen() {
+    let Some(world) = World::new().await else { return };
+    let config = pipeline::Config { stored_faces: StoredFaces::Passed, ..pipeline::Config::default() };
+    let (seeds, options) = (["/x".to_owned()], config.keeping());
+    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
+    let rows = scan.add(&["/x/group_1.jpg"]).await.unwrap();
+    let crowd = bytes::Bytes::from(photograph("group_1.jpg"));
+    let options = AnalyzeOptions::default();
+    let found = world.ingest.analyzer().analyze(crowd.clone(), &options, Lane::Background).await;
+    let found = found.unwrap().faces;
+    let passed = found.iter().filter(|face| face.quality.as_ref().unwrap().passed).count();
+    assert!(passed > 0 && passed < found.len(), "{passed} of {} pass", found.len());
+
+    let Ingested::Stored { image, faces } = scan.ingest(rows[0].id, crowd).await.unwrap() else {
+        panic!("the picture is stored");
+    };
+    assert_eq!(faces, passed);
+    let stored = world.faces().await;
+    assert_eq!(stored.len(), passed);
+    assert!(
+        stored.iter().all(|face| face.image_id == image && face.quality.as_ref().unwrap()["passed"] == true)
+    );
 }
 
 #[tokio::test]

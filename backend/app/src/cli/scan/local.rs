@@ -9,7 +9,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use pipeline::ingest::{IngestError, Scan};
-use pipeline::{AnalyzeError, AnalyzeOptions, Ingested};
+use pipeline::{AnalyzeError, Ingested};
 use std::path::PathBuf;
 use std::time::Instant;
 use store::crawls::Crawl;
@@ -35,7 +35,7 @@ pub(super) async fn run(
     signal: &CancellationToken,
 ) -> anyhow::Result<LocalScan> {
     let seeds: Vec<String> = found.inputs.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-    let options = AnalyzeOptions::default();
+    let options = settings.pipeline().keeping();
     let scan =
         Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
     let result = feed(settings, &scan, &found, signal).await;

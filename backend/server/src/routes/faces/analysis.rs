@@ -94,6 +94,7 @@ impl DetectParams {
             min_score: self.min_score.map(Fraction::get),
             max_faces: self.max_faces.map(Bounded::index),
             embeddings: self.embeddings.unwrap_or(defaults.embeddings),
+            passed_only: false,
             quality: self.quality.unwrap_or(defaults.quality),
             rotate: self.rotate.unwrap_or_default(),
             enhance: self.enhance.unwrap_or_default(),
