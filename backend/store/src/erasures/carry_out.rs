@@ -1,0 +1,94 @@
+//! Doing what was planned.
+use super::{DoomedFace, Plan};
+use crate::condemned::condemn;
+use crate::erasure::delete_images;
+use crate::{Store, StoreError};
+use sqlx::PgConnection;
+use std::collections::{BTreeMap, HashSet};
+use uuid::Uuid;
+
+/// Share of the larger box side that a crop shows around its face; a crop cannot show more.
+const CROP_MARGIN: f32 = 0.25;
+
+impl Store {
+    /// Does what was planned in the same transaction; answers the blob keys to drop after the commit. Ledger rows that led to images which go
+    /// forget the address.
+    pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<Vec<String>, StoreError> {
+        sqlx::query(
+            "update image_urls set url = 'erased:' || id, detail = null where image_id = any($1) and state <> 'queued'",
+        )
+        .bind(&plan.images)
+        .execute(&mut *conn)
+        .await?;
+        let (_, mut keys) = delete_images(conn, &plan.images).await?;
+        let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
+        let mut single: BTreeMap<Uuid, Vec<&DoomedFace>> = BTreeMap::new();
+        for face in plan.faces.iter().filter(|face| !whole.contains(&face.image_id)) {
+            single.entry(face.image_id).or_default().push(face);
+        }
+        for (image, faces) in single {
+            keys.extend(erase_faces(conn, image, &faces).await?);
+        }
+        if let Some(subject) = plan.subject {
+            sqlx::query("delete from subjects where id = $1").bind(subject).execute(&mut *conn).await?;
+        }
+        condemn(conn, keys).await
+    }
+}
+
+/// Single faces of an image that stays.
+async fn erase_faces(
+    conn: &mut PgConnection,
+    image: Uuid,
+    faces: &[&DoomedFace],
+) -> Result<Vec<String>, StoreError> {
+    let ids: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
+    let gone: Vec<(Option<String>, Option<String>)> =
+        sqlx::query_as("delete from faces where id = any($1) returning chip_key, crop_key")
+            .bind(&ids)
+            .fetch_all(&mut *conn)
+            .await?;
+    let mut keys: Vec<Option<String>> = gone.into_iter().flat_map(|(chip, crop)| [chip, crop]).collect();
+    let others: Vec<(Uuid, Vec<f32>, Option<String>)> =
+        sqlx::query_as("select id, bbox, crop_key from faces where image_id = $1 and crop_key is not null")
+            .bind(image)
+            .fetch_all(&mut *conn)
+            .await?;
+    let (mut blind, mut shown) = (Vec::new(), Vec::new());
+    for (id, bbox, crop) in others {
+        if let [x, y, width, height] = bbox[..]
+            && faces.iter().any(|face| shows([x, y, width, height], face.bbox))
+        {
+            blind.push(id);
+            shown.push(crop);
+        }
+    }
+    keys.extend(shown);
+    sqlx::query("update faces set crop_key = null where id = any($1)")
+        .bind(&blind)
+        .execute(&mut *conn)
+        .await?;
+    let thumbnail: Option<String> = sqlx::query_scalar("select thumbnail_key from images where id = $1")
+        .bind(image)
+        .fetch_one(&mut *conn)
+        .await?;
+    keys.push(thumbnail);
+    sqlx::query(
+        "update images set thumbnail_key = null, face_count = (select count(*) from faces where image_id = $1)
+         where id = $1",
+    )
+    .bind(image)
+    .execute(conn)
+    .await?;
+    Ok(keys.into_iter().flatten().collect())
+}
+
+/// Whether the crop of the face in box `of` shows a part of the box `other`.
+fn shows(of: [f32; 4], other: [f32; 4]) -> bool {
+    let border = CROP_MARGIN * of[2].max(of[3]) + 1.0;
+    let apart = |at: usize| {
+        let (low, high) = (of[at] - border, of[at] + of[at + 2] + border);
+        other[at] >= high || other[at] + other[at + 2] <= low
+    };
+    !apart(0) && !apart(1)
+}

@@ -1,0 +1,264 @@
+//! What an erasure takes away, and what keeps it out.
+use super::Target;
+use crate::faces::{check_embedding, halfvec};
+use crate::models::EmbeddingModel;
+use crate::suppressions::Suppression;
+use crate::text::{url_hash, without_nul};
+use crate::{Store, StoreError};
+use pgvector::HalfVector;
+use sqlx::{FromRow, PgConnection};
+use std::collections::{BTreeMap, HashSet};
+use uuid::Uuid;
+
+/// A face that goes.
+#[derive(Clone, Debug)]
+pub struct DoomedFace {
+    /// Its id.
+    pub id: Uuid,
+    /// Its image.
+    pub image_id: Uuid,
+    /// Cosine with the likeness, if that is what was asked for.
+    pub similarity: Option<f32>,
+    /// The model of its embedding.
+    pub model_id: i32,
+    /// What the model made of it.
+    pub embedding: Vec<f32>,
+    /// Whether it was asked for, and does not merely go with its image.
+    pub named: bool,
+    pub(super) bbox: [f32; 4],
+}
+
+/// What an erasure takes away.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Faces, those of whole images included.
+    pub faces: Vec<DoomedFace>,
+    /// Images that go whole.
+    pub images: Vec<Uuid>,
+    /// Faces of other embedding models, which could not be compared with a likeness.
+    pub not_compared: i64,
+    /// What keeps the pictures out: whole images, and single faces of the others.
+    pub pictures: Vec<Suppression>,
+    pub(super) subject: Option<Uuid>,
+}
+
+#[derive(FromRow)]
+struct FaceRow {
+    id: Uuid,
+    image_id: Uuid,
+    model_id: i32,
+    embedding: HalfVector,
+    bbox: Vec<f32>,
+    similarity: Option<f64>,
+}
+
+impl From<FaceRow> for DoomedFace {
+    fn from(row: FaceRow) -> Self {
+        Self {
+            id: row.id,
+            image_id: row.image_id,
+            similarity: row.similarity.map(|cosine| cosine as f32),
+            model_id: row.model_id,
+            embedding: row.embedding.as_slice().iter().map(|value| value.to_f32()).collect(),
+            named: false,
+            bbox: std::array::from_fn(|at| row.bbox.get(at).copied().unwrap_or_default()),
+        }
+    }
+}
+
+#[derive(FromRow)]
+struct ImageRow {
+    id: Uuid,
+    sha256: Vec<u8>,
+    phash: i64,
+    dhash: i64,
+    ahash: i64,
+    width: i32,
+    height: i32,
+}
+
+impl Store {
+    /// Finds what goes, and holds it: the images are locked until the transaction ends.
+    ///
+    /// # Errors
+    /// `NotFound` for a face, an image or a subject that the collection does not have; `Invalid` for an embedding that does not fit its
+    /// model.
+    pub async fn plan_erasure(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        target: &Target,
+    ) -> Result<Plan, StoreError> {
+        if self.reach.is_some_and(|reach| reach != collection) {
+            return Err(StoreError::not_found("collection", collection));
+        }
+        // By the transaction's own connection: the others may all be waiting for the lock.
+        let model = match target {
+            Target::Likeness { embedding, model_id, .. } => {
+                let model = "select id, identity, name, dimensions from embedding_models where id = $1";
+                let model: Option<EmbeddingModel> =
+                    sqlx::query_as(model).bind(model_id).fetch_optional(&mut *conn).await?;
+                let model = model.ok_or_else(|| StoreError::not_found("embedding model", model_id))?;
+                check_embedding(embedding, &model.name, model.dimensions)?;
+                Some(model)
+            }
+            _ => None,
+        };
+        self.lock_suppressions(conn, collection, true).await?;
+        let mut plan = Plan::default();
+        let named = match target {
+            Target::Image(image) => vec![*image],
+            Target::Url(url) => found_at(conn, collection, url).await?,
+            _ => Vec::new(),
+        };
+        let faces = match target {
+            Target::Likeness { embedding, model_id, threshold } => {
+                plan.not_compared = not_of_model(conn, collection, *model_id).await?;
+                match &model {
+                    Some(model) => alike(conn, collection, embedding, model, *threshold).await?,
+                    None => Vec::new(),
+                }
+            }
+            Target::Face(face) => faces_where(conn, collection, "f.id = any($2)", &[*face]).await?,
+            Target::Subject(subject) => {
+                plan.subject = Some(*subject);
+                let held = "select 1 from subjects where collection_id = $1 and id = $2 for update";
+                let held = sqlx::query(held).bind(collection).bind(subject).execute(&mut *conn).await?;
+                if held.rows_affected() == 0 {
+                    return Err(StoreError::not_found("subject", subject));
+                }
+                let theirs = "f.id in (select face_id from subject_faces where collection_id = $1 and subject_id = any($2))";
+                faces_where(conn, collection, theirs, &[*subject]).await?
+            }
+            Target::Image(_) | Target::Url(_) => Vec::new(),
+        };
+        if let (Target::Face(face), true) = (target, faces.is_empty()) {
+            return Err(StoreError::not_found("face", face));
+        }
+        let touched: Vec<Uuid> =
+            named.iter().copied().chain(faces.iter().map(|face| face.image_id)).collect();
+        let images: Vec<ImageRow> = sqlx::query_as(
+            "select id, sha256, phash, dhash, ahash, width, height from images
+             where collection_id = $1 and id = any($2) order by id for update",
+        )
+        .bind(collection)
+        .bind(&touched)
+        .fetch_all(&mut *conn)
+        .await?;
+        if let (Target::Image(image), true) = (target, images.is_empty()) {
+            return Err(StoreError::not_found("image", image));
+        }
+        let ids: Vec<Uuid> = images.iter().map(|image| image.id).collect();
+        let all = faces_where(conn, collection, "f.image_id = any($2)", &ids).await?;
+        plan.gather(&named, faces, images, all);
+        Ok(plan)
+    }
+}
+
+impl Plan {
+    /// Which images go whole, and what keeps the pictures out. `all` are the faces of all images.
+    fn gather(
+        &mut self,
+        named: &[Uuid],
+        faces: Vec<DoomedFace>,
+        images: Vec<ImageRow>,
+        all: Vec<DoomedFace>,
+    ) {
+        let named: HashSet<Uuid> = named.iter().copied().collect();
+        let mut similarities: BTreeMap<Uuid, Option<f32>> =
+            faces.iter().map(|face| (face.id, face.similarity)).collect();
+        for image in images {
+            let here: Vec<&DoomedFace> = all.iter().filter(|face| face.image_id == image.id).collect();
+            let whole =
+                named.contains(&image.id) || here.iter().all(|face| similarities.contains_key(&face.id));
+            let picture = |region| Suppression::Picture {
+                sha256: image.sha256.clone(),
+                phash: image.phash,
+                dhash: image.dhash,
+                ahash: image.ahash,
+                region,
+            };
+            if whole {
+                self.images.push(image.id);
+                self.pictures.push(picture(None));
+            }
+            for face in here {
+                let similarity = similarities.remove(&face.id);
+                if !whole && similarity.is_some() {
+                    let (width, height) = (image.width.max(1) as f32, image.height.max(1) as f32);
+                    let [x, y, w, h] = face.bbox;
+                    self.pictures.push(picture(Some([x / width, y / height, w / width, h / height])));
+                }
+                if whole || similarity.is_some() {
+                    let named = named.contains(&image.id) || similarity.is_some();
+                    self.faces.push(DoomedFace { similarity: similarity.flatten(), named, ..face.clone() });
+                }
+            }
+        }
+    }
+}
+
+async fn faces_where(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    condition: &'static str,
+    ids: &[Uuid],
+) -> Result<Vec<DoomedFace>, StoreError> {
+    let sql = format!(
+        "select f.id, f.image_id, f.model_id, f.embedding, f.bbox, null::float8 as similarity
+         from faces f where f.collection_id = $1 and {condition} order by f.id"
+    );
+    let rows: Vec<FaceRow> =
+        sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(collection).bind(ids).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(Into::into).collect())
+}
+
+/// Compared with every face of the model, never by the approximate index: an erasure misses none.
+async fn alike(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    embedding: &[f32],
+    model: &EmbeddingModel,
+    threshold: f32,
+) -> Result<Vec<DoomedFace>, StoreError> {
+    let sql = format!(
+        "select id, image_id, model_id, embedding, bbox, similarity from (
+             select f.*, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
+             where f.model_id = $2 and f.collection_id = $1) scope
+         where similarity >= $4 order by id",
+        model.dimensions
+    );
+    let rows: Vec<FaceRow> = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(collection)
+        .bind(model.id)
+        .bind(halfvec(embedding))
+        .bind(f64::from(threshold) - crate::search::ROUNDING)
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(Into::into).collect())
+}
+
+async fn not_of_model(conn: &mut PgConnection, collection: Uuid, model: i32) -> Result<i64, StoreError> {
+    Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
+        .bind(collection)
+        .bind(model)
+        .fetch_one(conn)
+        .await?)
+}
+
+/// Images of the collection with a sighting at the address; visits to it are forgotten.
+async fn found_at(conn: &mut PgConnection, collection: Uuid, url: &str) -> Result<Vec<Uuid>, StoreError> {
+    let url = without_nul(url);
+    Ok(sqlx::query_scalar(
+        "select distinct i.id from images i join image_sources s on s.image_id = i.id
+         where i.collection_id = $1 and s.image_id is not null
+           and ((md5(s.image_url) = md5($2) and s.image_url = $2) or s.page_hash = $3)
+         union select u.image_id from image_urls u join crawls c on c.id = u.crawl_id
+         where c.collection_id = $1 and u.url_hash = $3 and u.image_id is not null",
+    )
+    .bind(collection)
+    .bind(&url)
+    .bind(url_hash(Some(&url)))
+    .fetch_all(conn)
+    .await?)
+}
