@@ -7,14 +7,13 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get as route;
-use common::process::{Finished, Workplace};
-use common::service::{Service, get};
+use common::process::{Finished, Workplace, files_below};
+use common::service::{Service, get, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 use testing::TestDatabase;
 use tokio::sync::watch;
 
@@ -37,19 +36,6 @@ async fn image(State(site): State<Arc<Site>>, Path(name): Path<String>) -> impl 
         let _ = site.open.subscribe().wait_for(|open| *open).await;
     }
     site.images[&name].clone()
-}
-
-/// Asks until the answer is right; a minute is far more than the slowest machine needs.
-async fn until(url: &str, right: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let answer: Value = serde_json::from_str(&get(url).await.1).unwrap();
-        if right(&answer) {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "{answer:#}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,12 +101,6 @@ async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() 
     assert_eq!(listed.len() as i64, answer["counts"]["images"]["processed"].as_i64().unwrap());
 }
 
-/// Files below a folder.
-fn files(folder: &std::path::Path) -> usize {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_that_was_deleted_is_erased_also_when_the_service_was_killed() {
     let Some(obama) = testing::image("obama.jpg") else { return };
@@ -134,7 +114,7 @@ async fn a_collection_that_was_deleted_is_erased_also_when_the_service_was_kille
     };
     Finished::of(&mut facecrawl(&["scan", "album", "--collection", "press"])).expect(0);
     let blobs = place.path().join("data/blobs");
-    assert!(files(&blobs) > 0);
+    assert!(!files_below(&blobs).is_empty());
     let mut service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
     assert_eq!(get(&format!("{}/collections/press", service.base)).await.0, 200);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -150,7 +130,7 @@ async fn a_collection_that_was_deleted_is_erased_also_when_the_service_was_kille
     assert_eq!(get(&format!("{}/collections/press", service.base)).await.0, 404);
     let log = format!("{}/audit?action=collection.erased", service.base);
     until(&log, |log| !log["records"].as_array().unwrap().is_empty()).await;
-    assert_eq!(files(&blobs), 0);
+    assert_eq!(files_below(&blobs), [] as [std::path::PathBuf; 0]);
     let (_, images) = get(&format!("{}/jobs?state=discarded", service.base)).await;
     assert!(images.contains("\"jobs\":[]"), "{images}");
 }

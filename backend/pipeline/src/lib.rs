@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod crawl;
 pub mod ingest;
 pub mod jobs;
+pub mod reapply;
 pub mod upkeep;
 
 pub use analyze::{

@@ -59,6 +59,8 @@ actions! {
     Erase = "erasure.create";
     /// What its collection keeps no longer was erased.
     Expire = "retention.erased";
+    /// What had been deleted before a backup was restored was deleted once more.
+    EraseAgain = "erasure.reapplied";
     /// Somebody looked what an erasure would take away.
     PreviewErasure = "erasure.preview";
 }

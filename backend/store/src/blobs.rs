@@ -94,8 +94,19 @@ impl Blobs {
         }
         let sha256 = hex::encode(Sha256::digest(&bytes));
         let key = format!("{kind}/{}/{}/{sha256}.{extension}", &sha256[..2], &sha256[2..4]);
-        self.objects.put(&self.location(&key)?, bytes.into()).await.map_err(failed)?;
+        self.put_as(&key, bytes).await?;
         Ok(key)
+    }
+
+    /// Stores `bytes` under the key that [`Self::put`] would give them.
+    pub(crate) async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
+        self.objects.put(&self.location(key)?, bytes.into()).await.map_err(failed)?;
+        Ok(())
+    }
+
+    /// Whether the key is that of this content.
+    pub(crate) fn is_of(key: &str, bytes: &[u8]) -> bool {
+        key.contains(&hex::encode(Sha256::digest(bytes)))
     }
 
     /// Reads a blob; `None` when it is gone.

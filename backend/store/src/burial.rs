@@ -5,7 +5,7 @@
 use crate::collections::DEFAULT_COLLECTION;
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -41,6 +41,7 @@ impl Store {
         .fetch_optional(&mut *conn)
         .await?;
         let name = name.ok_or_else(|| StoreError::not_found("collection", id))?;
+        tombstones::set(conn, &[id], &[]).await?;
         // A name that is still free for others, and one that nobody could want.
         sqlx::query("update collections set deleting_at = now(), name = $2 where id = $1")
             .bind(id)

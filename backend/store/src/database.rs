@@ -125,6 +125,33 @@ impl Store {
         Ok(after - before)
     }
 
+    /// Whether there is a schema of this program at all, of whatever version.
+    pub async fn has_schema(&self) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select to_regclass('collections') is not null or to_regclass('jobs') is not null",
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// For commands that take the database as it is.
+    ///
+    /// # Errors
+    /// `Unsupported` for a schema of another version of this program.
+    pub async fn check_schema(&self) -> Result<(), StoreError> {
+        let mut conn = self.pool.acquire().await?;
+        let known = self.has_schema().await?;
+        let applied =
+            if known { conn.list_applied_migrations(&MIGRATIONS.table_name).await?.len() } else { 0 };
+        let wanted = MIGRATIONS.iter().count();
+        if applied == wanted {
+            return Ok(());
+        }
+        Err(StoreError::Unsupported(format!(
+            "the database has {applied} of the {wanted} migrations that this program knows: use the program that runs on it, or run `facecrawl migrate` first"
+        )))
+    }
+
     /// A short hex digest of all migrations in this build; changes whenever the schema does.
     pub fn schema_fingerprint() -> String {
         let mut digest = Sha256::new();

@@ -4,7 +4,7 @@
 //! drops the blobs after its commit (`Store::drop_blobs`); what a crash in between leaves is written down, and the sweep drops it.
 use crate::condemned::condemn;
 use crate::pages::lock_crawl;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -24,6 +24,7 @@ impl Store {
             .bind(image)
             .execute(&mut *conn)
             .await?;
+        tombstones::set(conn, &[id], &[image]).await?;
         condemn(conn, [chip, crop].into_iter().flatten().collect()).await
     }
 
@@ -37,6 +38,7 @@ impl Store {
         .bind(self.reach)
         .fetch_all(&mut *conn)
         .await?;
+        tombstones::set(conn, &found, &found).await?;
         let (deleted, keys) = delete_images(conn, &found).await?;
         if deleted == 0 {
             return Err(StoreError::not_found("image", id));
@@ -68,6 +70,7 @@ impl Store {
             .bind(id)
             .fetch_all(&mut *conn)
             .await?;
+            tombstones::set(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
         }
         // Sightings that never became an image say nothing without their ledger row.

@@ -2,7 +2,7 @@
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
 use crate::faces::Face;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
 use std::collections::HashMap;
 use uuid::Uuid;
@@ -149,6 +149,7 @@ impl Store {
         if unused.is_empty() {
             return Ok(Vec::new());
         }
+        tombstones::set(conn, &unused, &unused).await?;
         let (_, keys) = delete_images(conn, &unused).await?;
         condemn(conn, keys).await
     }

@@ -3,7 +3,7 @@
 //! A face shows at most one subject. Whoever changes which faces a subject has holds the subject's row, several in the order of their ids; so
 //! a clustering and a person never undo each other's work halfway.
 use crate::text::without_nul;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, tombstones};
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
@@ -246,8 +246,8 @@ impl Store {
 
     /// Removes a subject that is held. Its faces stay, without a subject.
     pub async fn delete_subject(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
-        sqlx::query("delete from subjects where id = $1").bind(id).execute(conn).await?;
-        Ok(())
+        sqlx::query("delete from subjects where id = $1").bind(id).execute(&mut *conn).await?;
+        tombstones::set(conn, &[id], &[]).await
     }
 }
 

@@ -70,15 +70,17 @@ impl Store {
             .bind(row)
             .execute(&mut *conn)
             .await?;
-        for moved in [
+        for taken_over in [
             "update image_urls set image_id = $2, reason = case state when 'processed' then 'superseded' else reason end,
                     state = case state when 'processed' then 'duplicate' else state end
              where image_id = any($1)",
             "update image_sources set image_id = $2 where image_id = any($1)",
             // What an address answered is still what is stored, in its larger version.
             "update image_visits set image_id = $2 where image_id = any($1)",
+            "update superseded_images set image_id = $2 where image_id = any($1)",
+            "insert into superseded_images (image_id, digest) select $2, sha256(uuid_send(id)) from unnest($1) as older (id)",
         ] {
-            sqlx::query(moved).bind(images).bind(by).execute(&mut *conn).await?;
+            sqlx::query(taken_over).bind(images).bind(by).execute(&mut *conn).await?;
         }
         let (_, keys) = delete_images(conn, images).await?;
         condemn(conn, keys).await

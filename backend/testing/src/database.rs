@@ -20,6 +20,15 @@ impl TestDatabase {
     pub async fn create() -> Self {
         let server = server();
         let template = ensure_template(&server).await;
+        Self::of(server, &template).await
+    }
+
+    /// A fresh database with nothing in it.
+    pub async fn empty() -> Self {
+        Self::of(server(), "template0").await
+    }
+
+    async fn of(server: PgConnectOptions, template: &str) -> Self {
         let name = format!("test_{}", Uuid::now_v7().simple());
         let mut admin = PgConnection::connect_with(&server).await.expect("the test server answers");
         let sql = format!("create database {name} template {template}");

@@ -25,6 +25,8 @@ Set-up:
   keys         Make, list and revoke the keys of the API
   jobs         Look at the queue; retry and cancel jobs
   sweep        Remove blobs that nothing names, and report missing ones
+  backup       Copy database, blobs and the journal of erasures into a folder
+  restore      Bring a backup back, and delete again what was deleted since
   migrate      Bring the database schema up to date
   openapi      Print the OpenAPI document
   health       Ask a running service whether it is ready
@@ -86,6 +88,10 @@ pub enum Command {
     Jobs(super::jobs::JobsArgs),
     /// Remove blobs that nothing names, and say which blobs are missing
     Sweep(super::sweep::SweepArgs),
+    /// Copy the database, the blobs and the journal of erasures into a folder
+    Backup(super::backup::BackupArgs),
+    /// Bring a backup back into an empty database, and delete again what was deleted since
+    Restore(super::restore::RestoreArgs),
     /// Bring the database schema up to date
     Migrate(super::migrate::MigrateArgs),
     /// Compute embeddings of other models anew, from the stored chips

@@ -1,6 +1,7 @@
 //! The command line. Results go to stdout; logs and progress go to stderr.
 
 mod args;
+mod backup;
 mod bench;
 mod config;
 mod detect;
@@ -14,6 +15,7 @@ mod models;
 mod openapi;
 mod output;
 mod reembed;
+mod restore;
 mod samples;
 mod scan;
 mod sweep;
@@ -125,6 +127,8 @@ async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Resu
         Command::Gpu(args) => gpu::run(settings, args).await,
         Command::Config(args) => config::run(&loaded, args),
         Command::Sweep(args) => sweep::run(settings, args).await,
+        Command::Backup(args) => backup::run(settings, args).await,
+        Command::Restore(args) => restore::run(settings, args).await,
         Command::Migrate(args) => migrate::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Keys(args) => keys::run(settings, args).await,

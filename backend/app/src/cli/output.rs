@@ -1,6 +1,7 @@
 //! Tables and JSON on stdout.
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use std::io::{self, Write};
+use store::copies::Copied;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -25,6 +26,15 @@ pub(super) fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
 /// Prints one JSON document.
 pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     line(serde_json::to_string_pretty(value)?)
+}
+
+/// What became of copied blobs.
+pub(super) fn copied(blobs: &Copied) -> anyhow::Result<()> {
+    line(format!(
+        "blobs: {} copied, {} there already, {} removed, {} missing",
+        blobs.copied, blobs.there, blobs.removed, blobs.missing
+    ))?;
+    blobs.missing_keys.iter().try_for_each(|key| line(format!("missing: {key}")))
 }
 
 /// A moment to the second, as RFC 3339 has it.

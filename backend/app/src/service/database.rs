@@ -12,6 +12,8 @@ const CLOSING: Duration = Duration::from_secs(5);
 pub struct Database {
     /// Rows.
     pub store: Store,
+    /// Where it is, password included: never to be shown.
+    pub url: String,
     cluster: Option<Cluster>,
 }
 
@@ -42,14 +44,15 @@ impl Database {
             }
         };
         let shown = mask_url(&url);
-        let store =
-            Store::connect(&settings.store(url)).await.with_context(|| format!("the database {shown}"))?;
+        let store = Store::connect(&settings.store(url.clone()))
+            .await
+            .with_context(|| format!("the database {shown}"))?;
         tracing::info!(
             database = if cluster.is_some() { "private" } else { shown.as_str() },
             seconds = started.elapsed().as_secs_f64(),
             "database connected"
         );
-        Ok(Self { store, cluster })
+        Ok(Self { store, url, cluster })
     }
 
     /// Brings the schema up to date; the number of migrations that ran.

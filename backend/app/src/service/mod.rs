@@ -4,6 +4,7 @@ mod database;
 mod engine;
 mod http;
 mod memory;
+pub mod postgres;
 mod shutdown;
 mod suppression;
 mod worker;

@@ -71,3 +71,15 @@ impl Finished {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
     }
 }
+
+/// Every file below a folder.
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+/// The folder of Postgres's programs.
+pub fn postgres_programs() -> PathBuf {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
+    std::env::var_os("POSTGRES_BIN_DIR").map_or_else(beside, PathBuf::from)
+}

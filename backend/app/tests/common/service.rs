@@ -1,9 +1,11 @@
 //! The running binary, its log and its signals.
+use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A running service.
 pub struct Service {
@@ -63,10 +65,66 @@ impl Drop for Service {
     }
 }
 
+fn client() -> reqwest::Client {
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
+}
+
 /// Status and body.
 pub async fn get(url: &str) -> (u16, String) {
-    let _already = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
-    let response = client.get(url).send().await.unwrap();
+    let response = client().get(url).send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap())
+}
+
+/// A caller of a service, with a key where it asks for one.
+pub struct Caller {
+    pub base: String,
+    pub key: String,
+}
+
+impl Caller {
+    pub async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> reqwest::Response {
+        let mut request = client().request(method, format!("{}{path}", self.base)).bearer_auth(&self.key);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        request.send().await.unwrap()
+    }
+
+    /// The JSON of an answer that must have this status.
+    pub async fn ask(&self, status: u16, method: Method, path: &str, body: Option<&Value>) -> Value {
+        let response = self.send(method, path, body).await;
+        let (got, text) = (response.status().as_u16(), response.text().await.unwrap());
+        assert_eq!(got, status, "{path}: {text}");
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        self.ask(200, Method::GET, path, None).await
+    }
+
+    /// A picture's bytes.
+    pub async fn bytes(&self, path: &str) -> Vec<u8> {
+        let response = self.send(Method::GET, path, None).await;
+        assert_eq!(response.status().as_u16(), 200, "{path}");
+        response.bytes().await.unwrap().to_vec()
+    }
+
+    /// Asks until the answer is right; a minute is far more than the slowest machine needs.
+    pub async fn until(&self, path: &str, right: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let answer = self.get(path).await;
+            if right(&answer) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{answer:#}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// The same where no key is asked for.
+pub async fn until(url: &str, right: impl Fn(&Value) -> bool) -> Value {
+    Caller { base: String::new(), key: "none".into() }.until(url, right).await
 }

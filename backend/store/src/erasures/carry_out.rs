@@ -2,7 +2,7 @@
 use super::{DoomedFace, Plan};
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
@@ -20,6 +20,11 @@ impl Store {
         .bind(&plan.images)
         .execute(&mut *conn)
         .await?;
+        let faces = plan.faces.iter().map(|face| &face.id);
+        let gone: Vec<Uuid> = faces.chain(&plan.images).chain(&plan.subjects).copied().collect();
+        let touched = plan.faces.iter().map(|face| &face.image_id);
+        let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
+        tombstones::set(conn, &gone, &touched).await?;
         let (_, mut keys) = delete_images(conn, &plan.images).await?;
         let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
         let mut single: BTreeMap<Uuid, Vec<&DoomedFace>> = BTreeMap::new();
@@ -29,9 +34,10 @@ impl Store {
         for (image, faces) in single {
             keys.extend(erase_faces(conn, image, &faces).await?);
         }
-        if let Some(subject) = plan.subject {
-            sqlx::query("delete from subjects where id = $1").bind(subject).execute(&mut *conn).await?;
-        }
+        sqlx::query("delete from subjects where id = any($1)")
+            .bind(&plan.subjects)
+            .execute(&mut *conn)
+            .await?;
         condemn(conn, keys).await
     }
 }

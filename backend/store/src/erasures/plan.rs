@@ -39,7 +39,7 @@ pub struct Plan {
     pub not_compared: i64,
     /// What keeps the pictures out: whole images, and single faces of the others.
     pub pictures: Vec<Suppression>,
-    pub(super) subject: Option<Uuid>,
+    pub(crate) subjects: Vec<Uuid>,
 }
 
 #[derive(FromRow)]
@@ -121,7 +121,7 @@ impl Store {
             }
             Target::Face(face) => faces_where(conn, collection, "f.id = any($2)", &[*face]).await?,
             Target::Subject(subject) => {
-                plan.subject = Some(*subject);
+                plan.subjects.push(*subject);
                 let held = "select 1 from subjects where collection_id = $1 and id = $2 for update";
                 let held = sqlx::query(held).bind(collection).bind(subject).execute(&mut *conn).await?;
                 if held.rows_affected() == 0 {
@@ -135,6 +135,37 @@ impl Store {
         if let (Target::Face(face), true) = (target, faces.is_empty()) {
             return Err(StoreError::not_found("face", face));
         }
+        plan.complete(conn, collection, &named, faces).await?;
+        if let (Target::Image(image), true) = (target, plan.images.is_empty()) {
+            return Err(StoreError::not_found("image", image));
+        }
+        Ok(plan)
+    }
+}
+
+impl Plan {
+    /// What goes with these images, faces and people of a collection whose suppression lock is held.
+    pub(crate) async fn of(
+        conn: &mut PgConnection,
+        collection: Uuid,
+        images: &[Uuid],
+        faces: &[Uuid],
+        subjects: Vec<Uuid>,
+    ) -> Result<Self, StoreError> {
+        let faces = faces_where(conn, collection, "f.id = any($2)", faces).await?;
+        let mut plan = Self { subjects, ..Self::default() };
+        plan.complete(conn, collection, images, faces).await?;
+        Ok(plan)
+    }
+
+    /// Holds the images that are named or have one of the faces, and finds what goes with them.
+    async fn complete(
+        &mut self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        named: &[Uuid],
+        faces: Vec<DoomedFace>,
+    ) -> Result<(), StoreError> {
         let touched: Vec<Uuid> =
             named.iter().copied().chain(faces.iter().map(|face| face.image_id)).collect();
         let images: Vec<ImageRow> = sqlx::query_as(
@@ -145,17 +176,12 @@ impl Store {
         .bind(&touched)
         .fetch_all(&mut *conn)
         .await?;
-        if let (Target::Image(image), true) = (target, images.is_empty()) {
-            return Err(StoreError::not_found("image", image));
-        }
         let ids: Vec<Uuid> = images.iter().map(|image| image.id).collect();
         let all = faces_where(conn, collection, "f.image_id = any($2)", &ids).await?;
-        plan.gather(&named, faces, images, all);
-        Ok(plan)
+        self.gather(named, faces, images, all);
+        Ok(())
     }
-}
 
-impl Plan {
     /// Which images go whole, and what keeps the pictures out. `all` are the faces of all images.
     fn gather(
         &mut self,

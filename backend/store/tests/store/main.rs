@@ -15,3 +15,4 @@ mod keys;
 mod ledgers;
 mod search;
 mod subjects;
+mod tombstones;

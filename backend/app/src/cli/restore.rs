@@ -1,0 +1,117 @@
+//! `restore`.
+use super::backup::{BLOBS, DUMP, JOURNAL};
+use super::{Exit, UsageError, output};
+use crate::config::Settings;
+use crate::service::{Database, Sharing, open_blobs, postgres};
+use anyhow::{Context, ensure};
+use clap::Args;
+use pipeline::reapply::{Reapplied, reapply};
+use queue::Queue;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use store::Blobs;
+use store::copies::Copied;
+use store::journal::Entry;
+
+/// Bring a backup back into an empty database, and delete again what was deleted since
+///
+/// Stop every process of the service first. Faces, images, people and collections that the journals say were deleted go before anything is served; what is kept
+/// out stays out, revoked keys stay revoked. Only blobs that a row still names are copied. Killed halfway, it is taken up with --without-database.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// What `backup` wrote
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// A newer journal of erasures than the folder's own
+    #[arg(long, value_name = "FILE")]
+    erasures: Vec<PathBuf>,
+    /// The database is there already: somebody else restored it
+    #[arg(long)]
+    without_database: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came back, and what did not.
+#[derive(Serialize)]
+struct Report {
+    /// Deleted again.
+    erased_again: Reapplied,
+    /// Copied back.
+    blobs: Copied,
+}
+
+/// Exit status 3 when blobs are missing.
+pub(super) async fn run(settings: &Settings, args: RestoreArgs) -> anyhow::Result<Exit> {
+    let journal = journals(&args)?;
+    let database = Database::open(settings, Sharing::Alone).await?;
+    let restored = restore(settings, &database, &args, journal).await;
+    database.close().await;
+    let report = restored?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        let Reapplied { faces, images, subjects, collections } = report.erased_again;
+        output::line(format!(
+            "deleted again: {faces} faces, {images} images, {subjects} people, {collections} collections"
+        ))?;
+        output::copied(&report.blobs)?;
+    }
+    Ok(Exit::of(1, usize::try_from(report.blobs.missing).unwrap_or(usize::MAX)))
+}
+
+async fn restore(
+    settings: &Settings,
+    database: &Database,
+    args: &RestoreArgs,
+    journal: Vec<Entry>,
+) -> anyhow::Result<Report> {
+    let store = &database.store;
+    if !args.without_database {
+        ensure!(
+            !store.has_schema().await?,
+            "the database is not empty: restore into a new one (DATABASE_URL, or an empty DATA_DIR)"
+        );
+        let dump = args.folder.join(DUMP);
+        ensure!(dump.is_file(), "{} is not there", dump.display());
+        // All or nothing; owners and rights are those of whoever restores.
+        let how =
+            ["--exit-on-error", "--single-transaction", "--no-owner", "--no-privileges", "--no-comments"];
+        let file = dump.to_string_lossy();
+        postgres::run(settings, "pg_restore", &database.url, how.into_iter().chain(["--no-password", &file]))
+            .await?;
+    }
+    database.migrate().await?;
+    let queue = Queue::new(store.pool().clone(), queue::Config::default());
+    let erased_again = reapply(store, &queue, journal).await.context("the journal of erasures")?;
+    let blobs = open_blobs(settings)?;
+    let copies = Blobs::open(&args.folder.join(BLOBS).to_string_lossy())?;
+    let copied = store.copy_blobs(&copies, &blobs).await?;
+    store.drop_condemned(&blobs).await?;
+    Ok(Report { erased_again, blobs: copied })
+}
+
+/// The folder's own journal and those that were named.
+fn journals(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
+    let own = args.folder.join(JOURNAL);
+    if !own.is_file() && args.erasures.is_empty() {
+        let text = format!(
+            "{} is not there, and --erasures names no other: what was deleted would come back",
+            own.display()
+        );
+        return Err(UsageError(text).into());
+    }
+    let mut entries = Vec::new();
+    for path in Some(own).filter(|path| path.is_file()).iter().chain(&args.erasures) {
+        entries.extend(read(path).with_context(|| path.display().to_string())?);
+    }
+    Ok(entries)
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<Entry>> {
+    let lines = BufReader::new(File::open(path)?).lines().enumerate();
+    lines.map(|(at, line)| serde_json::from_str(&line?).with_context(|| format!("line {}", at + 1))).collect()
+}

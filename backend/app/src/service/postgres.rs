@@ -1,0 +1,62 @@
+//! Postgres's own programs, for backups.
+use crate::config::Settings;
+use anyhow::{Context, bail};
+use std::ffi::OsStr;
+use std::process::Stdio;
+use tokio::process::Command;
+use url::Url;
+
+/// Runs `pg_dump` or `pg_restore` on a database to its end; what it says goes to stderr.
+///
+/// # Errors
+/// When it is not there, or ends with another status than 0.
+pub async fn run<S: AsRef<OsStr>>(
+    settings: &Settings,
+    program: &str,
+    database: &str,
+    args: impl IntoIterator<Item = S>,
+) -> anyhow::Result<()> {
+    let beside = settings.postgres_bin_dir().map(|folder| folder.join(program)).filter(|path| path.is_file());
+    let mut command = Command::new(beside.unwrap_or_else(|| program.into()));
+    // Everybody on the machine can read a command line, and only the owner the environment.
+    let mut url = Url::parse(database).context("the database URL")?;
+    if let Some(password) = url.password() {
+        let password = percent_decode(password);
+        command.env("PGPASSWORD", password);
+        let _a_url_with_a_host_can_lose_its_password = url.set_password(None);
+    }
+    let status = command
+        .args(args)
+        .arg(format!("--dbname={url}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .status()
+        .await
+        .with_context(|| {
+            format!("{program} cannot be run: ./scripts/setup brings it, or set POSTGRES_BIN_DIR to the folder of Postgres's programs")
+        })?;
+    if !status.success() {
+        bail!("{program} ended with {status}; it said why above");
+    }
+    Ok(())
+}
+
+/// As it was before it was put into the URL.
+fn percent_decode(text: &str) -> String {
+    let form = format!("p={}", text.replace('+', "%2B"));
+    url::form_urlencoded::parse(form.as_bytes())
+        .map(|(_, value)| value.into_owned())
+        .next()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_what_was_meant() {
+        assert_eq!(percent_decode("a%40b+c%25"), "a@b+c%");
+    }
+}

@@ -1,0 +1,81 @@
+//! A database from a backup, brought to what has been deleted since.
+
+use crate::jobs::erase_collection;
+use queue::{Queue, QueueError};
+use serde::Serialize;
+use serde_json::json;
+use store::audit::{Action, AuditEntry};
+use store::journal::Entry;
+use store::{Store, StoreError};
+use uuid::Uuid;
+
+/// Why it could not be brought there.
+#[derive(Debug, thiserror::Error)]
+pub enum ReapplyError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The queue failed.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// What went once more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reapplied {
+    /// Faces, those of whole images included.
+    pub faces: u64,
+    /// Images that went whole.
+    pub images: u64,
+    /// People.
+    pub subjects: u64,
+    /// Collections; a worker erases what is in them.
+    pub collections: u64,
+}
+
+/// Takes a journal over ([`Store::take_journal`]) and deletes what it says was deleted, in small transactions: killed anywhere, it can be done again.
+/// Blobs that lose their rows are left to `Store::drop_condemned`.
+///
+/// # Errors
+/// Those of the store and the queue; what was deleted until then stays so.
+pub async fn reapply(store: &Store, queue: &Queue, journal: Vec<Entry>) -> Result<Reapplied, ReapplyError> {
+    store.take_journal(journal).await?;
+    let mut all = Reapplied::default();
+    for collection in store.undead_collections().await? {
+        let mut tx = store.begin().await?;
+        queue.enqueue(tx.conn(), &[erase_collection(collection)]).await?;
+        store.bury_collection(tx.conn(), collection).await?;
+        store
+            .audit(tx.conn(), &record(collection, Reapplied { collections: 1, ..Reapplied::default() }))
+            .await?;
+        tx.commit().await?;
+        all.collections += 1;
+    }
+    for collection in store.collections().await? {
+        loop {
+            let mut tx = store.begin().await?;
+            let again = store.erase_again(tx.conn(), collection.id).await?;
+            if again.is_empty() {
+                break;
+            }
+            let (faces, images, subjects) = (again.faces, again.images, again.subjects);
+            let piece = Reapplied { faces, images, subjects, collections: 0 };
+            store.audit(tx.conn(), &record(collection.id, piece)).await?;
+            tx.commit().await?;
+            all.faces += faces;
+            all.images += images;
+            all.subjects += subjects;
+        }
+    }
+    Ok(all)
+}
+
+fn record(collection: Uuid, what: Reapplied) -> AuditEntry<'static> {
+    AuditEntry {
+        action: Action::EraseAgain,
+        collection_id: Some(collection),
+        key_id: None,
+        request_id: None,
+        detail: json!(what),
+    }
+}

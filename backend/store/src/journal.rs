@@ -1,0 +1,122 @@
+//! What has to survive the loss of the database, and to win over its backups: what was deleted, what is kept out, which keys were revoked.
+//!
+//! The journal is lines of JSON, whole at any time and small: it can be written often and kept apart from the backups. Ids, hashes and sketches are
+//! in it, and nothing of what was deleted.
+use crate::{Store, StoreError};
+use futures::stream::TryStreamExt;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::PgConnection;
+
+/// Rows that are read in one statement.
+const BATCH: usize = 1_000;
+
+/// A line of the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "what", content = "row", rename_all = "snake_case")]
+pub enum Entry {
+    /// An embedding model that sketches name.
+    EmbeddingModel {
+        /// Of file and preprocessing.
+        identity: String,
+        /// For people.
+        name: String,
+        /// Components of an embedding.
+        dimensions: i32,
+    },
+    /// An erasure.
+    Erasure(Value),
+    /// Something that is kept out.
+    Suppression(Value),
+    /// Something that was deleted.
+    Tombstone(Value),
+    /// A key that was revoked.
+    RevokedKey(Value),
+}
+
+const JOURNAL: &str = "
+    select jsonb_build_object('what', 'embedding_model', 'row', jsonb_build_object(
+               'identity', identity, 'name', name, 'dimensions', dimensions))::text from embedding_models
+    union all select jsonb_build_object('what', 'erasure', 'row', to_jsonb(e))::text from erasures e
+    union all select jsonb_build_object('what', 'suppression', 'row',
+               to_jsonb(s) - 'model_id' || jsonb_build_object('model', m.identity))::text
+        from suppressions s left join embedding_models m on m.id = s.model_id
+    union all select jsonb_build_object('what', 'tombstone', 'row', to_jsonb(t))::text from tombstones t
+    union all select jsonb_build_object('what', 'revoked_key', 'row', jsonb_build_object(
+               'id', id, 'revoked_at', revoked_at))::text from api_keys where revoked_at is not null";
+
+/// What a batch of each kind does; `$1` is an array of rows. Erasures come before the suppressions that name them. What belongs to a collection that the
+/// backup does not have is left out.
+const ERASURES: &str = "
+    insert into erasures select r.* from jsonb_populate_recordset(null::erasures, $1) r join collections c on c.id = r.collection_id
+    on conflict (id) do update set lifted_at = coalesce(erasures.lifted_at, excluded.lifted_at)";
+const SUPPRESSIONS: &str = "
+    insert into suppressions (id, collection_id, erasure_id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key, model_id,
+                              reason, created_at)
+    select s.id, s.collection_id, (select id from erasures where id = s.erasure_id), s.sha256, s.phash, s.dhash, s.ahash, s.region,
+           s.url_hash, s.sketch, s.sketch_key, (select id from embedding_models where identity = entry ->> 'model'), s.reason, s.created_at
+    from jsonb_array_elements($1) entry, jsonb_populate_record(null::suppressions, entry) s join collections c on c.id = s.collection_id
+    on conflict (id) do nothing";
+const TOMBSTONES: &str = "
+    insert into tombstones select * from jsonb_populate_recordset(null::tombstones, $1) on conflict (digest) do nothing";
+const REVOKED_KEYS: &str = "
+    update api_keys k set revoked_at = r.revoked_at from jsonb_populate_recordset(null::api_keys, $1) r
+    where k.id = r.id and k.revoked_at is null";
+
+impl Store {
+    /// The journal's lines, as of one moment, each given to `take`.
+    ///
+    /// # Errors
+    /// Those of the database, and the first of `take`.
+    pub async fn journal<E: From<StoreError>>(
+        &self,
+        mut take: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut tx = self.begin().await?;
+        let database = |error: sqlx::Error| StoreError::from(error);
+        sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await.map_err(database)?;
+        let mut lines = sqlx::query_scalar(JOURNAL).fetch(tx.conn());
+        while let Some(line) = lines.try_next().await.map_err(database)? {
+            let line: String = line;
+            take(&line)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over what a journal says and this database does not know yet, all or nothing. What it says was deleted is deleted by
+    /// [`Store::erase_again`].
+    ///
+    /// # Errors
+    /// `Database` for rows that the tables do not take, `Conflict` for an embedding model that has another length here.
+    pub async fn take_journal(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
+        let (mut erasures, mut suppressions) = (Vec::new(), Vec::new());
+        let (mut tombstones, mut keys) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match entry {
+                Entry::EmbeddingModel { identity, name, dimensions } => {
+                    self.register_model(&identity, &name, dimensions).await?;
+                }
+                Entry::Erasure(row) => erasures.push(row),
+                Entry::Suppression(row) => suppressions.push(row),
+                Entry::Tombstone(row) => tombstones.push(row),
+                Entry::RevokedKey(row) => keys.push(row),
+            }
+        }
+        let mut tx = self.begin().await?;
+        take(tx.conn(), ERASURES, erasures).await?;
+        take(tx.conn(), SUPPRESSIONS, suppressions).await?;
+        take(tx.conn(), TOMBSTONES, tombstones).await?;
+        take(tx.conn(), REVOKED_KEYS, keys).await?;
+        sqlx::query("delete from suppressions s using erasures e where e.id = s.erasure_id and e.lifted_at is not null")
+            .execute(tx.conn())
+            .await?;
+        tx.commit().await
+    }
+}
+
+async fn take(conn: &mut PgConnection, statement: &'static str, rows: Vec<Value>) -> Result<(), StoreError> {
+    for batch in rows.chunks(BATCH) {
+        sqlx::query(statement).bind(Value::from(batch)).execute(&mut *conn).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! What was deleted on purpose, as digests of ids, so that a database restored from an older backup can delete it again.
+use crate::erasures::Plan;
+use crate::{Store, StoreError};
+use sqlx::{AssertSqlSafe, PgConnection};
+use uuid::Uuid;
+
+/// Faces, and images, per call of [`Store::erase_again`].
+const BATCH: i64 = 500;
+
+/// What a call deleted again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Again {
+    /// Faces, those of whole images included.
+    pub faces: u64,
+    /// Images that went whole.
+    pub images: u64,
+    /// People.
+    pub subjects: u64,
+    /// Blobs to drop after the commit.
+    pub blobs: Vec<String>,
+}
+
+impl Again {
+    /// Whether there was nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.faces + self.images + self.subjects == 0
+    }
+}
+
+impl Store {
+    /// Deletes some of what the collection has and its tombstones name, as an erasure would; call it until it answers that nothing is left. Looks at
+    /// every row of the collection, whatever the statement timeout.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn erase_again(&self, conn: &mut PgConnection, collection: Uuid) -> Result<Again, StoreError> {
+        sqlx::query("set local statement_timeout = 0").execute(&mut *conn).await?;
+        self.lock_suppressions(conn, collection, true).await?;
+        let images = named(conn, "images", collection).await?;
+        let faces = named(conn, "faces", collection).await?;
+        let subjects = named(conn, "subjects", collection).await?;
+        let plan = Plan::of(conn, collection, &images, &faces, subjects).await?;
+        let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
+        let subjects = plan.subjects.len() as u64;
+        Ok(Again { faces, images, subjects, blobs: self.carry_out(conn, &plan).await? })
+    }
+
+    /// Collections that are there and were deleted after what this database holds was written.
+    pub async fn undead_collections(&self) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select c.id from collections c join tombstones t on t.digest = sha256(uuid_send(c.id))
+             where c.deleting_at is null order by c.id",
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}
+
+/// Sets tombstones for what this transaction deletes, and for smaller versions of these images (which must still be there): those that lose a face
+/// or go.
+pub(crate) async fn set(conn: &mut PgConnection, ids: &[Uuid], images: &[Uuid]) -> Result<(), StoreError> {
+    sqlx::query(
+        "insert into tombstones (digest)
+         select sha256(uuid_send(id)) from unnest($1::uuid[]) as gone (id)
+         union select digest from superseded_images where image_id = any($2)
+         on conflict do nothing",
+    )
+    .bind(ids)
+    .bind(images)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Rows of a table of the collection that have a tombstone.
+async fn named(
+    conn: &mut PgConnection,
+    table: &'static str,
+    collection: Uuid,
+) -> Result<Vec<Uuid>, StoreError> {
+    let sql = format!(
+        "select r.id from {table} r join tombstones t on t.digest = sha256(uuid_send(r.id))
+         where r.collection_id = $1 order by r.id limit $2"
+    );
+    Ok(sqlx::query_scalar(AssertSqlSafe(sql)).bind(collection).bind(BATCH).fetch_all(conn).await?)
+}

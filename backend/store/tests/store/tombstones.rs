@@ -1,0 +1,142 @@
+//! What was deleted is deleted again in a database from a backup.
+use crate::fixture::{self, admit_images, image_url};
+use store::erasures::{ErasureRecord, Target};
+use store::journal::Entry;
+use store::suppressions::{Sketch, Suppression};
+use store::{Store, StoreError};
+use testing::TestDatabase;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+async fn journal(store: &Store) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let read = store.journal(|line| {
+        entries.push(serde_json::from_str(line).unwrap());
+        Ok::<_, StoreError>(())
+    });
+    read.await.unwrap();
+    entries
+}
+
+/// Deletes everything that the journal names; faces, images, people.
+async fn reapply(store: &Store, collection: Uuid, journal: Vec<Entry>) -> (u64, u64, u64) {
+    store.take_journal(journal).await.unwrap();
+    let mut gone = (0, 0, 0);
+    loop {
+        let mut tx = store.begin().await.unwrap();
+        let again = store.erase_again(tx.conn(), collection).await.unwrap();
+        tx.commit().await.unwrap();
+        if again.is_empty() {
+            return gone;
+        }
+        gone = (gone.0 + again.faces, gone.1 + again.images, gone.2 + again.subjects);
+    }
+}
+
+#[tokio::test]
+async fn what_was_deleted_goes_again_and_nothing_else() {
+    let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
+    let stores = [live.store(), copy.store()];
+    // The same rows in both, as after a restore.
+    let (single, pair, stays) = (fixture::image(1), fixture::image(2), fixture::image(3));
+    let mut ids = Vec::new();
+    let mut collection = Uuid::nil();
+    let mut faces = Vec::new();
+    for store in &stores {
+        collection = fixture::collection(store, "default").await;
+        let model = fixture::model(store, "m", 4).await;
+        if faces.is_empty() {
+            faces = (0..4).map(|_| fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0])).collect();
+        }
+        for (image, faces) in [(&single, &faces[..1]), (&pair, &faces[1..3]), (&stays, &faces[3..])] {
+            ids.push(fixture::store_image(store, collection, image, faces).await.unwrap());
+        }
+    }
+    let [live, copy] = stores;
+    let mut tx = live.begin().await.unwrap();
+    live.delete_image(tx.conn(), single.id).await.unwrap();
+    let plan = live.plan_erasure(tx.conn(), collection, &Target::Face(faces[1].id)).await.unwrap();
+    live.carry_out(tx.conn(), &plan).await.unwrap();
+    // What was rolled back was not deleted.
+    tx.commit().await.unwrap();
+    let mut tx = live.begin().await.unwrap();
+    live.delete_image(tx.conn(), stays.id).await.unwrap();
+    drop(tx);
+
+    let journal = journal(&live).await;
+    let text = serde_json::to_string(&journal).unwrap();
+    assert!(!text.contains(&single.id.to_string()), "digests: {text}");
+    assert_eq!(reapply(&copy, collection, journal.clone()).await, (2, 1, 0));
+    assert!(matches!(copy.image(single.id).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(copy.face(faces[1].id).await, Err(StoreError::NotFound { .. })));
+    assert_eq!(copy.image(pair.id).await.unwrap().face_count, 1);
+    assert_eq!(copy.face(faces[3].id).await.unwrap().image_id, stays.id);
+    assert_eq!(reapply(&copy, collection, journal).await, (0, 0, 0), "once is enough");
+    let passed_on = self::journal(&copy).await;
+    assert!(!passed_on.is_empty(), "the copy remembers, too");
+}
+
+#[tokio::test]
+async fn an_erased_image_takes_its_smaller_versions_in_a_backup_along() {
+    let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
+    let (live, copy) = (live.store(), copy.store());
+    let (small, medium, large) = (fixture::image(1), fixture::image(2), fixture::image(3));
+    let collection = fixture::collection(&copy, "default").await;
+    fixture::store_image(&copy, collection, &small, &[]).await.unwrap();
+    let crawl = fixture::crawl(&live).await;
+    for image in [&small, &medium, &large] {
+        fixture::store_image(&live, collection, image, &[]).await.unwrap();
+    }
+    let row = admit_images(&live, crawl.id, 9, &[image_url("a.jpg", "")]).await[0].id;
+    for (old, new) in [(&small, &medium), (&medium, &large)] {
+        let mut tx = live.begin().await.unwrap();
+        live.replace_images(tx.conn(), &[old.id], new.id, row).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(
+        reapply(&copy, collection, journal(&live).await).await,
+        (0, 0, 0),
+        "a larger one is no erasure"
+    );
+    let mut tx = live.begin().await.unwrap();
+    live.delete_image(tx.conn(), large.id).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(reapply(&copy, collection, journal(&live).await).await, (0, 1, 0));
+}
+
+#[tokio::test]
+async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
+    let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
+    let (live, copy) = (live.store(), copy.store());
+    let collection = fixture::collection(&live, "default").await;
+    // The same model has another number here.
+    fixture::model(&copy, "another", 4).await;
+    let model = fixture::model(&live, "m", 4).await;
+    let record = ErasureRecord {
+        id: Uuid::now_v7(),
+        collection_id: collection,
+        kind: "likeness".into(),
+        suppress: true,
+        suppress_person: true,
+        threshold: Some(0.5),
+        faces: 0,
+        images: 0,
+        suppressions: 2,
+        created_at: OffsetDateTime::now_utc(),
+    };
+    let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
+    let kept_out = [Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())];
+    let mut tx = live.begin().await.unwrap();
+    live.record_erasure(tx.conn(), &record).await.unwrap();
+    live.suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();
+    tx.commit().await.unwrap();
+
+    copy.take_journal(journal(&live).await).await.unwrap();
+    let here = copy.register_model("identity of m", "m", 4).await.unwrap();
+    assert_ne!(here.id, model.id);
+    let mut tx = copy.begin().await.unwrap();
+    let same = Sketch { model_id: here.id, ..sketch };
+    let suppressed = copy.suppressed_sketches(tx.conn(), collection, &[same], 0).await.unwrap();
+    assert_eq!(suppressed, [true]);
+    assert_eq!(copy.erasures(collection, None, 9).await.unwrap()[0].suppressions, 2);
+}
