@@ -5,14 +5,19 @@ use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt};
+use object_store::{BackoffConfig, Error, ObjectStore, ObjectStoreExt, RetryConfig};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
+use std::time::Duration;
 use time::OffsetDateTime;
 use url::Url;
 
 /// Deletions under way at once.
 const DELETIONS_AT_ONCE: usize = 16;
+
+/// How long a bucket that fails is asked again. Callers wait meanwhile, some with a transaction open; jobs have retries of their own.
+const PATIENCE: Duration = Duration::from_secs(10);
+const RETRIES: usize = 3;
 
 /// A blob as it lies there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +83,19 @@ impl Blobs {
         for (name, value) in variables {
             builder = builder.with_config(name.to_ascii_lowercase().parse().map_err(failed)?, value);
         }
-        let objects = builder.with_bucket_name(bucket).build().map_err(failed)?;
+        let backoff = BackoffConfig { max_backoff: PATIENCE / 4, ..BackoffConfig::default() };
+        let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: PATIENCE };
+        let objects = builder.with_bucket_name(bucket).with_retry(retry).build().map_err(failed)?;
         Ok(Self { objects: Arc::new(objects), prefix })
+    }
+
+    /// Writes a small blob and removes it: whether the store is there, and takes what it is given.
+    ///
+    /// # Errors
+    /// `Blob` says what the store said.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        let key = self.put("probe", "txt", Bytes::from_static(b"facecrawl")).await?;
+        self.delete(&[key]).await
     }
 
     /// Stores `bytes` under `kind/ab/cd/<sha256>.<extension>` and answers the key; storing the same bytes twice is one blob.

@@ -44,7 +44,8 @@ impl Foundation {
     /// Models and database come up side by side; neither waits for the other.
     pub async fn start(settings: &Settings, sharing: Sharing) -> anyhow::Result<Self> {
         let blobs = open_blobs(settings)?;
-        let (database, engine) = tokio::try_join!(
+        let ((), database, engine) = tokio::try_join!(
+            async { blobs.check().await.with_context(|| place_of_blobs(settings)) },
             async {
                 let database = Database::open(settings, sharing).await?;
                 database.migrate().await?;
@@ -72,7 +73,12 @@ impl Foundation {
 
 /// Crops, chips and thumbnails, where the settings say.
 pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
-    let url = settings.blob_store();
-    Blobs::open_with(&url, &settings.bucket())
-        .with_context(|| format!("BLOB_STORE_URL={}", crate::config::mask::mask_url(&url)))
+    Blobs::open_with(&settings.blob_store(), &settings.bucket()).with_context(|| place_of_blobs(settings))
+}
+
+fn place_of_blobs(settings: &Settings) -> String {
+    let endpoint = settings.storage.aws_endpoint_url.as_ref().map(|url| format!(", AWS_ENDPOINT_URL={url}"));
+    let bucket = settings.blob_store();
+    let endpoint = endpoint.filter(|_| bucket.starts_with("s3:")).unwrap_or_default();
+    format!("BLOB_STORE_URL={}{endpoint}", crate::config::mask::mask_url(&bucket))
 }

@@ -23,9 +23,7 @@ pub struct Browser {
 
 /// Says that something is missing and that the test is skipped; a failure with `REQUIRE_BROWSER=1`.
 pub fn skip(missing: &str, remedy: &str) {
-    let required = std::env::var("REQUIRE_BROWSER").as_deref() == Ok("1");
-    assert!(!required, "REQUIRE_BROWSER=1, but {missing} is not there; {remedy}");
-    eprintln!("skipped: {missing} is not there; {remedy} (REQUIRE_BROWSER=1 makes this a failure)");
+    crate::common::skip("REQUIRE_BROWSER", missing, remedy);
 }
 
 /// The program's path, or `None` where the test must skip itself.

@@ -1,0 +1,127 @@
+//! An S3 server of its own (moto, in memory) with one bucket. It checks signatures as S3 does.
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use store::Blobs;
+
+/// What `BLOB_STORE_URL` says.
+pub const URL: &str = "s3://faces/some/prefix";
+
+/// Ends with the value.
+pub struct Bucket {
+    server: Child,
+    pub endpoint: String,
+    key: String,
+    secret: String,
+}
+
+impl Bucket {
+    /// `None` where the server is not there and may be missing.
+    pub async fn start() -> Option<Self> {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
+        if !program.is_file() {
+            super::skip("REQUIRE_S3", "the S3 server", "run ./scripts/s3-tools");
+            return None;
+        }
+        let mut bucket = Self {
+            server: serve(&program, "0"),
+            endpoint: String::new(),
+            key: String::new(),
+            secret: String::new(),
+        };
+        bucket.endpoint = endpoint(&mut bucket.server);
+        bucket.make().await;
+        Some(bucket)
+    }
+
+    /// Ends the server; its port answers nobody.
+    pub fn stop(&mut self) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+    }
+
+    /// Another server at the same place, with an empty bucket and other credentials.
+    pub async fn start_again(&mut self) {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
+        let port = self.endpoint.rsplit(':').next().unwrap().to_owned();
+        self.server = serve(&program, &port);
+        endpoint(&mut self.server);
+        self.make().await;
+    }
+
+    /// What a service needs to use it.
+    pub fn variables(&self) -> [(&'static str, String); 6] {
+        [
+            ("BLOB_STORE_URL", URL.into()),
+            ("AWS_ENDPOINT_URL", self.endpoint.clone()),
+            ("AWS_ALLOW_HTTP", "true".into()),
+            ("AWS_REGION", "us-east-1".into()),
+            ("AWS_ACCESS_KEY_ID", self.key.clone()),
+            ("AWS_SECRET_ACCESS_KEY", self.secret.clone()),
+        ]
+    }
+
+    pub fn blobs(&self) -> Blobs {
+        Blobs::open_with(URL, &self.variables()[1..]).unwrap()
+    }
+
+    /// The first four calls are not asked who they come from: a user with a key that opens everything, and the bucket.
+    async fn make(&mut self) {
+        let _already = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let policy =
+            r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}"#;
+        let mut answers = Vec::new();
+        for call in [
+            vec![("Action", "CreateUser")],
+            vec![("Action", "CreateAccessKey")],
+            vec![("Action", "PutUserPolicy"), ("PolicyName", "all"), ("PolicyDocument", policy)],
+        ] {
+            let form = url::form_urlencoded::Serializer::new(String::new())
+                .extend_pairs(call)
+                .extend_pairs([("UserName", "facecrawl"), ("Version", "2010-05-08")])
+                .finish();
+            let request = client
+                .post(&self.endpoint)
+                .header("authorization", "AWS4-HMAC-SHA256 Credential=none/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=0")
+                .header("content-type", "application/x-www-form-urlencoded")
+                .body(form);
+            answers.push(request.send().await.unwrap().error_for_status().unwrap().text().await.unwrap());
+        }
+        let between = |name: &str| {
+            let rest = answers[1].split_once(&format!("<{name}>")).unwrap().1;
+            rest.split_once('<').unwrap().0.to_owned()
+        };
+        (self.key, self.secret) = (between("AccessKeyId"), between("SecretAccessKey"));
+        client.put(format!("{}/faces", self.endpoint)).send().await.unwrap().error_for_status().unwrap();
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        let _gone = self.server.kill();
+        let _reaped = self.server.wait();
+    }
+}
+
+fn serve(program: &Path, port: &str) -> Child {
+    Command::new(program)
+        .args(["--host", "127.0.0.1", "--port", port])
+        .env("INITIAL_NO_AUTH_ACTION_COUNT", "4")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits for the line that says where it is.
+fn endpoint(server: &mut Child) -> String {
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let endpoint = lines.find_map(|line| {
+        let (_, rest) = line.split_once("Running on ")?;
+        Some(rest.split_whitespace().next()?.to_owned())
+    });
+    // Read to the end whether or not anybody looks: a full pipe would stop the server.
+    std::thread::spawn(move || lines.for_each(drop));
+    endpoint.expect("the server says where it is")
+}

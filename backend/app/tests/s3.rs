@@ -1,0 +1,167 @@
+//! Crops, chips and thumbnails in a bucket, on an S3 server that checks signatures.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use axum::Router;
+use axum::response::Html;
+use axum::routing::get as route;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use common::bucket::{Bucket, URL};
+use common::process::{Finished, Workplace, files_below, postgres_programs};
+use common::service::{Caller, Service};
+use futures::TryStreamExt;
+use pipeline::Upkeep;
+use reqwest::Method;
+use serde_json::json;
+use std::process::Command;
+use std::time::Duration;
+use testing::TestDatabase;
+
+fn on(place: &Workplace, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
+    let mut command = place.facecrawl(args);
+    command.env("DATABASE_URL", database.url()).env("POSTGRES_BIN_DIR", postgres_programs());
+    command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0").envs(bucket.variables());
+    command
+}
+
+fn caller(service: &Service) -> Caller {
+    Caller { base: service.base.clone(), key: "none".into() }
+}
+
+async fn objects(bucket: &Bucket) -> Vec<String> {
+    bucket.blobs().list().map_ok(|blob| blob.key).try_collect().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let Some(bucket) = Bucket::start().await else { return };
+    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    place.put("album/obama.jpg", &obama);
+    place.put("album/biden.jpg", testing::image("biden.jpg").unwrap());
+    Finished::of(&mut on(&place, &database, &bucket, &["scan", "album"])).expect(0);
+    assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip each");
+    assert!(!place.path().join("data/blobs").exists());
+
+    let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
+    let caller = caller(&service);
+    let faces = caller.get("/faces").await;
+    for face in faces["faces"].as_array().unwrap() {
+        let id = face["id"].as_str().unwrap();
+        let crop = caller.bytes(&format!("/faces/{id}/crop")).await;
+        let chip = caller.bytes(&format!("/faces/{id}/crop?kind=chip")).await;
+        assert!(crop.starts_with(b"\xff\xd8") && chip.starts_with(b"\x89PNG"));
+        let thumbnail = format!("/images/{}/thumbnail", face["image_id"].as_str().unwrap());
+        assert!(caller.bytes(&thumbnail).await.starts_with(b"\xff\xd8"));
+    }
+
+    // A backup of a bucket is a folder like any other.
+    let report =
+        Finished::of(&mut on(&place, &database, &bucket, &["backup", "kept", "--json"])).expect(0).json();
+    assert_eq!(report["blobs"]["copied"], 6, "{report}");
+    assert_eq!(files_below(&place.path().join("kept/blobs")).len(), 6);
+
+    // What no row names is swept, and nothing else.
+    let (store, blobs) = (database.store(), bucket.blobs());
+    let upkeep = Upkeep::new(store, blobs.clone());
+    let orphan = blobs.put("crops", "jpg", bytes::Bytes::from_static(b"nobody's")).await.unwrap();
+    let swept = upkeep.sweep(Duration::from_secs(3600), true, false).await.unwrap();
+    assert_eq!(
+        (swept.blobs, swept.orphans, swept.missing),
+        (7, 0, Some(0)),
+        "it may be about to get its row"
+    );
+    // Its age is told in whole seconds.
+    let swept = loop {
+        let swept = upkeep.sweep(Duration::ZERO, true, false).await.unwrap();
+        if swept.orphans > 0 {
+            break swept;
+        }
+    };
+    assert_eq!((swept.removed, swept.missing), (1, Some(0)));
+    assert_eq!(blobs.get(&orphan).await.unwrap(), None);
+
+    let likeness = json!({"image_base64": BASE64_STANDARD.encode(&obama)});
+    let done = caller.ask(201, Method::POST, "/erasures", Some(&likeness)).await;
+    assert_eq!(done["images"], 1, "{done}");
+    assert_eq!(objects(&bucket).await.len(), 3);
+    let pruned =
+        Finished::of(&mut on(&place, &database, &bucket, &["backup", "kept", "--json"])).expect(0).json();
+    assert_eq!((&pruned["blobs"]["removed"], &pruned["blobs"]["there"]), (&json!(3), &json!(3)), "{pruned}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_does_not_do_is_said_at_the_start() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let Some(mut bucket) = Bucket::start().await else { return };
+    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let refused = |bucket: &Bucket, name: &str, value: &str, words: &[&str]| {
+        let mut command = on(&place, &database, bucket, &["serve", "--port", "0"]);
+        let refused = Finished::of(command.env(name, value)).expect(1);
+        for word in words {
+            assert!(refused.stderr.contains(word), "{name}={value}: {}", refused.stderr);
+        }
+        assert!(!refused.stderr.contains("not the secret"), "{}", refused.stderr);
+    };
+    refused(
+        &bucket,
+        "AWS_SECRET_ACCESS_KEY",
+        "not the secret",
+        &[&format!("BLOB_STORE_URL={URL}"), "AWS_ENDPOINT_URL=http://127.0.0.1:", "SignatureDoesNotMatch"],
+    );
+    refused(&bucket, "AWS_ACCESS_KEY_ID", "AKIANOBODY", &["InvalidAccessKeyId"]);
+    refused(&bucket, "BLOB_STORE_URL", "s3://elsewhere", &["BLOB_STORE_URL=s3://elsewhere", "NoSuchBucket"]);
+    refused(&bucket, "BLOB_STORE_URL", "/proc/nowhere", &["BLOB_STORE_URL=/proc/nowhere"]);
+    bucket.stop();
+    refused(
+        &bucket,
+        "AWS_REGION",
+        "us-east-1",
+        &["AWS_ENDPOINT_URL=http://127.0.0.1:", "error sending request"],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let Some(mut bucket) = Bucket::start().await else { return };
+    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
+    let caller = caller(&service);
+    let router = Router::new()
+        .route("/", route(async || Html("<img src=/obama.jpg>")))
+        .route("/obama.jpg", route(async move || obama));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let seed = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+
+    bucket.stop();
+    let crawl =
+        caller.ask(201, Method::POST, "/crawls", Some(&json!({"seeds": [seed], "delay_ms": 0}))).await;
+    let waiting = |jobs: &serde_json::Value| !jobs["jobs"].as_array().unwrap().is_empty();
+    let jobs = caller.until("/jobs?state=retryable&kind=scan_image", waiting).await;
+    let error = jobs["jobs"][0]["last_error"].as_str().unwrap();
+    assert!(error.contains("blob store"), "{jobs}");
+    assert_eq!(caller.get("/faces").await["faces"], json!([]));
+    assert_eq!(caller.get("/images").await["images"], json!([]));
+
+    // Back, with other credentials: the bucket is a new one, so this is another start of the service, too.
+    bucket.start_again().await;
+    drop(service);
+    database
+        .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
+        .await;
+    database.execute("update jobs set scheduled_at = now() where state = 'retryable'").await;
+    let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
+    let caller = self::caller(&service);
+    let path = format!("/crawls/{}", crawl["id"].as_str().unwrap());
+    let crawl = caller.until(&path, |crawl| crawl["state"] != "running").await;
+    assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
+    let upkeep = Upkeep::new(database.store(), bucket.blobs());
+    let swept = upkeep.sweep(Duration::ZERO, true, true).await.unwrap();
+    assert_eq!((swept.blobs, swept.missing), (3, Some(0)), "{swept:?}");
+}
