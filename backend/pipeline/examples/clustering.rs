@@ -6,9 +6,13 @@
 //! as the default embedder on small faces of crowds (docs/ACCURACY.md).
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/random.rs"]
+mod random;
+
 use futures::{StreamExt, TryStreamExt, stream};
 use pipeline::Clusters;
 use queue::{Queue, Runner, RunnerConfig};
+use random::{DIMENSIONS, Random, unit};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use store::Store;
@@ -19,38 +23,8 @@ use testing::TestDatabase;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-const DIMENSIONS: usize = 128;
 /// Faces in one transaction.
 const CHUNK: usize = 250;
-
-/// SplitMix64, and Gaussian numbers from it (Box and Muller).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn uniform(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-    }
-
-    fn direction(&mut self, freedom: usize) -> Vec<f32> {
-        let mut gauss =
-            || (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos();
-        let raw: Vec<f64> = (0..DIMENSIONS).map(|i| if i < freedom { gauss() } else { 0.0 }).collect();
-        unit(&raw)
-    }
-}
-
-fn unit(raw: &[f64]) -> Vec<f32> {
-    let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt();
-    raw.iter().map(|x| (x / length) as f32).collect()
-}
 
 #[tokio::main]
 async fn main() {

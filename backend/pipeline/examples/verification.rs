@@ -8,21 +8,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "common/photographs.rs"]
+mod photographs;
 
-use bytes::Bytes;
-use inference::{Embedding, Lane};
-use pipeline::AnalyzeOptions;
-use std::collections::HashMap;
-use vision::{PerceptualHashes, Profile};
-
-struct Face {
-    file: String,
-    person: Option<String>,
-    passed: bool,
-    strict: bool,
-    hashes: PerceptualHashes,
-    embedding: Embedding,
-}
+use photographs::{Face, Pair};
 
 #[derive(Default)]
 struct Pairs {
@@ -36,35 +25,11 @@ struct Pairs {
 #[tokio::main]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [pack, models, photographs, people] = arguments.as_slice() else {
+    let [pack, models, folder, people] = arguments.as_slice() else {
         panic!("usage: verification PACK MODELS PHOTOGRAPHS PEOPLE.csv")
     };
-    let people: HashMap<String, String> = std::fs::read_to_string(people)
-        .unwrap()
-        .lines()
-        .filter_map(|line| line.split_once(',').map(|(file, person)| (file.to_owned(), person.to_owned())))
-        .collect();
     let analyzer = common::analyzer(&common::pack(pack, models));
-    let mut faces = Vec::new();
-    for path in common::files(photographs) {
-        let bytes = Bytes::from(std::fs::read(&path).unwrap());
-        let Ok(analysis) = analyzer.analyze(bytes, &AnalyzeOptions::default(), Lane::Background).await else {
-            continue;
-        };
-        let file = path.file_name().unwrap().to_string_lossy().into_owned();
-        for (index, face) in analysis.faces.into_iter().enumerate() {
-            let (Some(embedding), Some(quality)) = (face.embedding, face.quality) else { continue };
-            let person = people.get(&file).filter(|_| index == 0).cloned();
-            faces.push(Face {
-                file: file.clone(),
-                person,
-                passed: quality.passed,
-                strict: quality.unmet(Profile::Strict).is_empty(),
-                hashes: analysis.hashes,
-                embedding,
-            });
-        }
-    }
+    let faces = photographs::faces(&analyzer, folder, people).await;
     let embedder = analyzer.engine().embedder();
     println!("{}: {} faces; match_threshold {}\n", embedder.name, faces.len(), embedder.match_threshold);
     type Chosen = fn(&&Face) -> bool;
@@ -81,28 +46,17 @@ async fn main() {
 
 fn pairs(faces: &[&Face]) -> Pairs {
     let mut pairs = Pairs::default();
-    for (at, a) in faces.iter().enumerate() {
-        for b in &faces[at + 1..] {
-            let similarity = a.embedding.similarity(&b.embedding).unwrap();
-            let kind = match (&a.person, &b.person) {
-                (Some(one), Some(other)) if one == other => {
-                    if !a.hashes.is_near(&b.hashes) {
-                        pairs.genuine.push(similarity);
-                    }
-                    continue;
-                }
-                (Some(_), Some(_)) => &mut pairs.certain,
-                _ if a.file == b.file => &mut pairs.certain,
-                // Another version of one photograph has the same faces.
-                _ if a.hashes.is_near(&b.hashes) => continue,
-                _ => &mut pairs.presumed,
-            };
-            kind.push(similarity);
-            if similarity > 0.35 {
-                pairs.worst.push((similarity, format!("{} and {}", a.file, b.file)));
-            }
+    photographs::each_pair(faces, |pair, a, b| {
+        let similarity = a.embedding.similarity(&b.embedding).unwrap();
+        match pair {
+            Pair::Genuine => return pairs.genuine.push(similarity),
+            Pair::Certain => pairs.certain.push(similarity),
+            Pair::Presumed => pairs.presumed.push(similarity),
         }
-    }
+        if similarity > 0.35 {
+            pairs.worst.push((similarity, format!("{} and {}", a.file, b.file)));
+        }
+    });
     pairs.worst.sort_by(|a, b| b.0.total_cmp(&a.0));
     pairs
 }

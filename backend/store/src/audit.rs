@@ -57,6 +57,8 @@ actions! {
     EraseCollection = "collection.erased";
     /// A person, an image or what was found at an address was erased.
     Erase = "erasure.create";
+    /// What an erasure kept out was let in again.
+    Lift = "erasure.lifted";
     /// What its collection keeps no longer was erased.
     Expire = "retention.erased";
     /// What had been deleted before a backup was restored was deleted once more.

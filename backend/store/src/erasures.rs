@@ -68,10 +68,12 @@ pub struct ErasureRecord {
     pub faces: i64,
     /// Images that went whole.
     pub images: i64,
-    /// Suppressions that are new.
+    /// What it keeps out: pictures, faces, addresses and people.
     pub suppressions: i64,
     /// When.
     pub created_at: OffsetDateTime,
+    /// When what it kept out was let in again.
+    pub lifted_at: Option<OffsetDateTime>,
 }
 
 impl Store {
@@ -109,7 +111,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<ErasureRecord>, StoreError> {
         Ok(sqlx::query_as(
-            "select id, collection_id, kind, suppress, suppress_person, threshold, faces, images, suppressions, created_at
+            "select id, collection_id, kind, suppress, suppress_person, threshold, faces, images, suppressions, created_at, lifted_at
              from erasures where collection_id = $1 and ($2::uuid is null or id < $2) and ($4::uuid is null or collection_id = $4)
              order by id desc limit $3",
         )
@@ -119,5 +121,29 @@ impl Store {
         .bind(self.reach)
         .fetch_all(&self.pool)
         .await?)
+    }
+
+    /// Lets in again what an erasure keeps out, and notes when; answers the record and how much it was. What another erasure keeps out, too,
+    /// stays out, and what was erased stays gone.
+    ///
+    /// # Errors
+    /// `NotFound` for an erasure that is not there.
+    pub async fn lift_suppressions(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+    ) -> Result<(ErasureRecord, u64), StoreError> {
+        let record: Option<ErasureRecord> = sqlx::query_as(
+            "update erasures set lifted_at = coalesce(lifted_at, now()) where id = $1 and ($2::uuid is null or collection_id = $2)
+             returning id, collection_id, kind, suppress, suppress_person, threshold, faces, images, suppressions, created_at, lifted_at",
+        )
+        .bind(id)
+        .bind(self.reach)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let record = record.ok_or_else(|| StoreError::not_found("erasure", id))?;
+        let lifted =
+            sqlx::query("delete from suppressions where erasure_id = $1").bind(id).execute(conn).await?;
+        Ok((record, lifted.rows_affected()))
     }
 }

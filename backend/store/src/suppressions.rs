@@ -174,7 +174,7 @@ impl Store {
         .await?)
     }
 
-    /// Writes suppressions down for an erasure; what the collection suppresses already is not repeated. Answers how many are new.
+    /// Writes suppressions down for an erasure, each once, whatever others keep out: one can be lifted without the others. Answers how many they are.
     pub async fn suppress(
         &self,
         conn: &mut PgConnection,
@@ -220,7 +220,7 @@ async fn insert(
                                    model_id)
          select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bit(256), $11, $12
          where not exists (
-             select 1 from suppressions where collection_id = $2 and sha256 is not distinct from $4 and region is not distinct from $8
+             select 1 from suppressions where collection_id = $2 and erasure_id = $3 and sha256 is not distinct from $4 and region is not distinct from $8
                 and url_hash is not distinct from $9 and sketch is not distinct from $10::text::bit(256)
                 and sketch_key is not distinct from $11 and model_id is not distinct from $12)",
     )

@@ -48,7 +48,8 @@ pub(crate) fn access(operation_id: &str) -> Option<Access> {
         | "cluster_collection" => Scope::Write,
         "delete_crawl" | "delete_image" | "delete_face" | "delete_subject" | "create_erasure"
         | "list_erasures" => Scope::Erase,
-        "create_collection" | "update_collection" | "delete_collection" | "list_audit" => Scope::Admin,
+        "create_collection" | "update_collection" | "delete_collection" | "list_audit"
+        | "lift_suppressions" => Scope::Admin,
         "get_gpu" | "get_metrics" | "list_jobs" | "get_job" | "get_job_stats" | "retry_job" => Scope::System,
         _ => return None,
     };

@@ -162,6 +162,56 @@ async fn wrong_erasures_are_refused_and_need_their_scope() {
     assert_eq!(list["erasures"], json!([]));
 }
 
+#[tokio::test]
+async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_is_not() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["obama.jpg", "Rob_Lowe_0001.jpg"]).await;
+    app.crawl(&[site.page()]).await;
+    let person = erase(&app, &and(showing("obama2.jpg"), json!({"suppress_person": true}))).await;
+    let address = erase(&app, &json!({"url": site.photo("obama.jpg")})).await;
+    let twice = erase(&app, &json!({"url": site.photo("obama.jpg")})).await;
+    assert_eq!(twice["erasure"]["suppressions"], 1, "each erasure keeps out for itself: {twice}");
+    let lift = async |done: &Value| {
+        let path = format!("/erasures/{}/suppressions", done["erasure"]["id"].as_str().unwrap());
+        ok(app.delete(&path).await).await
+    };
+    let kept_out = async || app.crawl(&[site.page()]).await["counts"]["images"]["suppressed"].clone();
+    assert_eq!(kept_out().await, 1);
+
+    let lifted = lift(&person).await;
+    assert_eq!((&lifted["lifted"], &lifted["erasure"]["suppressions"]), (&json!(2), &json!(2)), "{lifted}");
+    assert!(lifted["erasure"]["lifted_at"].is_string());
+    assert_eq!(lift(&person).await["lifted"], 0, "doing it again changes nothing");
+    assert_eq!(lift(&person).await["erasure"]["lifted_at"], lifted["erasure"]["lifted_at"]);
+    assert_eq!(kept_out().await, 1, "the address is still kept out");
+    lift(&address).await;
+    assert_eq!(kept_out().await, 1, "by the other one as well");
+    assert_eq!(lift(&twice).await["lifted"], 1);
+    assert_eq!(kept_out().await, 0);
+    let found = ok(app.post_json("/faces/search", &showing("obama2.jpg")).await).await;
+    assert_eq!(len(&found, "matches"), 1, "stored by the next crawl: {found}");
+
+    let log = app.get_ok("/audit?action=erasure.lifted").await;
+    assert_eq!(len(&log, "records"), 5);
+    let detail = &log["records"][4]["detail"];
+    assert_eq!((&detail["erasure_id"], &detail["suppressions"]), (&person["erasure"]["id"], &json!(2)));
+    let nobodys = "/erasures/0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11/suppressions";
+    problem(app.delete(nobodys).await, 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn who_may_erase_may_not_yet_let_in_again() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (_, eraser) = app.key(Some("ours"), &[Scope::Erase]).await;
+    let (_, admin) = app.key(Some("ours"), &[Scope::Admin]).await;
+    let body = json!({"url": "https://example.org/never.jpg"});
+    let done = app.ask(&eraser, Method::POST, "/erasures", Some(&body)).await;
+    let done = json_of(done, StatusCode::CREATED).await;
+    let path = format!("/erasures/{}/suppressions", done["erasure"]["id"].as_str().unwrap());
+    problem(app.ask(&eraser, Method::DELETE, &path, None).await, 403, "scope_missing").await;
+    assert_eq!(ok(app.ask(&admin, Method::DELETE, &path, None).await).await["lifted"], 1);
+}
+
 /// Everything in the database as text, and every byte of the blob folder.
 fn remains(app: &App) -> (String, Vec<Vec<u8>>) {
     let programs = std::env::var("POSTGRES_BIN_DIR").unwrap_or_else(|_| "../../.runtime/postgres/bin".into());

@@ -19,6 +19,7 @@ struct Names {
     image: String,
     face: String,
     subject: String,
+    erasure: String,
 }
 
 impl Names {
@@ -32,14 +33,14 @@ impl Names {
             image: id(),
             face: id(),
             subject: id(),
+            erasure: id(),
         }
     }
 
     fn all(&self) -> Vec<&str> {
         let [a, b, c] = &self.crawls;
-        [&self.collection, &self.collection_id, &self.key, a, b, c, &self.image, &self.face, &self.subject]
-            .map(String::as_str)
-            .to_vec()
+        let Self { collection, collection_id, key, image, face, subject, erasure, .. } = self;
+        [collection, collection_id, key, a, b, c, image, face, subject, erasure].map(String::as_str).to_vec()
     }
 
     /// A text in which these names are no more to be told from others.
@@ -60,7 +61,7 @@ type Try = (String, Option<Value>);
 
 /// Every way to name something of another's to an operation.
 fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<Try> {
-    let Names { collection, collection_id, key, crawls, image, face, subject } = names;
+    let Names { collection, collection_id, key, crawls, image, face, subject, erasure } = names;
     let at = |id: &str| path.replace("{id}", id);
     let get = |query: String| (format!("{path}?{query}"), None);
     let picture = json!({"image_base64": STANDARD.encode(pictures::drawn(64, 64))});
@@ -127,6 +128,7 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
             body(json!({"url": "http://127.0.0.1:1/", "collection": collection})),
             (format!("{path}?collection={collection}"), Some(picture)),
         ],
+        "lift_suppressions" => vec![(at(erasure), None)],
         "list_erasures" => vec![get(format!("collection={collection}"))],
         "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
         "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
@@ -139,7 +141,7 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
 fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
     let cursor = |id: &str| URL_SAFE_NO_PAD.encode(Uuid::parse_str(id).unwrap());
     let mut looks: Vec<(Method, Try)> =
-        ["/collections", "/crawls", "/images", "/faces", "/subjects", "/audit"]
+        ["/collections", "/crawls", "/images", "/faces", "/subjects", "/erasures", "/audit"]
             .map(|path| (Method::GET, (path.to_owned(), None)))
             .to_vec();
     for (path, id) in [("/crawls", &names.crawls[2]), ("/images", &names.image), ("/faces", &names.face)] {
@@ -153,7 +155,7 @@ fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
 /// Everything that a tenant has, as it sees it.
 async fn inventory(app: &App, key: &str) -> Vec<Value> {
     let mut all = Vec::new();
-    for path in ["/collections", "/crawls", "/images", "/faces", "/subjects"] {
+    for path in ["/collections", "/crawls", "/images", "/faces", "/subjects", "/erasures"] {
         all.push(ok(app.ask(key, Method::GET, path, None).await).await);
     }
     all
@@ -200,6 +202,9 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     app.crawl_as(&ours, None, &ours_site.page()).await;
     let crawls = fill(&app, &theirs, &site).await;
     let face = ok(app.ask(&theirs, Method::GET, "/faces", None).await).await["faces"][0].clone();
+    let never = json!({"url": "https://example.org/never.jpg"});
+    let erased = app.ask(&theirs, Method::POST, "/erasures", Some(&never)).await;
+    let erased = json_of(erased, StatusCode::CREATED).await;
     let real = Names {
         collection: "theirs".into(),
         collection_id: their_key.collection_id.unwrap().to_string(),
@@ -207,6 +212,7 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
         image: face["image_id"].as_str().unwrap().to_owned(),
         face: face["id"].as_str().unwrap().to_owned(),
         subject: enrol(&app, &theirs, &face["id"]).await,
+        erasure: erased["erasure"]["id"].as_str().unwrap().to_owned(),
         crawls,
     };
     let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);

@@ -57,8 +57,8 @@ async fn what_was_deleted_goes_again_and_nothing_else() {
     live.delete_image(tx.conn(), single.id).await.unwrap();
     let plan = live.plan_erasure(tx.conn(), collection, &Target::Face(faces[1].id)).await.unwrap();
     live.carry_out(tx.conn(), &plan).await.unwrap();
-    // What was rolled back was not deleted.
     tx.commit().await.unwrap();
+    // What was rolled back was not deleted.
     let mut tx = live.begin().await.unwrap();
     live.delete_image(tx.conn(), stays.id).await.unwrap();
     drop(tx);
@@ -123,6 +123,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
         images: 0,
         suppressions: 2,
         created_at: OffsetDateTime::now_utc(),
+        lifted_at: None,
     };
     let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
     let kept_out = [Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())];
@@ -139,4 +140,14 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     let suppressed = copy.suppressed_sketches(tx.conn(), collection, &[same], 0).await.unwrap();
     assert_eq!(suppressed, [true]);
     assert_eq!(copy.erasures(collection, None, 9).await.unwrap()[0].suppressions, 2);
+    drop(tx);
+
+    // What was let in again since is let in there, too.
+    let mut tx = live.begin().await.unwrap();
+    live.lift_suppressions(tx.conn(), record.id).await.unwrap();
+    tx.commit().await.unwrap();
+    copy.take_journal(journal(&live).await).await.unwrap();
+    let mut tx = copy.begin().await.unwrap();
+    assert!(!copy.suppresses(tx.conn(), collection).await.unwrap());
+    assert!(copy.erasures(collection, None, 9).await.unwrap()[0].lifted_at.is_some());
 }

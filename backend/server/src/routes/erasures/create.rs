@@ -112,6 +112,7 @@ pub(super) async fn create_erasure(
         images: images as i64,
         suppressions: 0,
         created_at: OffsetDateTime::now_utc(),
+        lifted_at: None,
     };
     record.created_at = store.record_erasure(tx.conn(), &record).await?;
     let mut kept_out = people;

@@ -1,5 +1,6 @@
 //! Erasures: what was stored of a person or under an address goes, and does not come back.
 mod create;
+mod lift;
 mod list;
 mod target;
 mod view;
@@ -10,5 +11,7 @@ use utoipa_axum::routes;
 
 /// The routes of this resource.
 pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(list::list_erasures, create::create_erasure))
+    OpenApiRouter::new()
+        .routes(routes!(list::list_erasures, create::create_erasure))
+        .routes(routes!(lift::lift_suppressions))
 }

@@ -26,11 +26,14 @@ pub(super) struct ErasureView {
     faces: i64,
     /// Images that went whole.
     images: i64,
-    /// New suppressions.
+    /// What it keeps out: pictures, faces, addresses and people.
     suppressions: i64,
     /// When.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
+    /// When what it kept out was let in again; null while it is kept out.
+    #[serde(with = "time::serde::rfc3339::option")]
+    lifted_at: Option<OffsetDateTime>,
 }
 
 impl ErasureView {
@@ -46,6 +49,7 @@ impl ErasureView {
             images: record.images,
             suppressions: record.suppressions,
             created_at: record.created_at,
+            lifted_at: record.lifted_at,
         }
     }
 }

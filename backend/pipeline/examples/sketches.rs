@@ -1,0 +1,141 @@
+//! How often a sketch takes two people for one, and one for two: the figures of docs/PRIVACY.md.
+//!
+//! `cargo run --release -p facecrawl-pipeline --example sketches -- PACK MODELS PHOTOGRAPHS PEOPLE.csv`, with `ORT_DYLIB_PATH` set; the arguments are
+//! those of the example `verification`. Planes are drawn from secrets, so every figure is of many secrets. 128 bits are the first half of a sketch, 512 those of
+//! two secrets.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/photographs.rs"]
+mod photographs;
+#[path = "common/random.rs"]
+mod random;
+
+use photographs::{Face, Pair};
+use pipeline::Sketcher;
+use pipeline::crawl::Secret;
+use random::{DIMENSIONS, Random, unit};
+
+/// Sets of planes.
+const SECRETS: usize = 5;
+/// Drawn pairs for each cosine and secret.
+const DRAWN: usize = 600;
+/// The sketch as it is stored, and where it counts as the same person.
+const STORED: (usize, usize) = (256, pipeline::ingest::MOST_DIFFERING_BITS as usize);
+/// Lengths and the most bits that may differ, to compare with.
+const OTHERS: [(usize, usize); 5] = [(128, 40), (256, 71), (256, 76), (256, 87), (512, 160)];
+
+/// The planes of one secret, and of another for the second half of 512.
+struct Planes([Sketcher; 2]);
+
+impl Planes {
+    fn new(number: usize) -> Self {
+        let secret =
+            |half: u8| Sketcher::new(Secret::new(format!("a secret for measuring, number {number}.{half}")));
+        Self([secret(0), secret(1)])
+    }
+
+    fn bits(&self, embedding: &[f32]) -> Vec<u8> {
+        self.0.iter().flat_map(|sketcher| sketcher.sketch(1, embedding).bits.into_bytes()).collect()
+    }
+}
+
+fn is_same(a: &[u8], b: &[u8], (bits, most): (usize, usize)) -> bool {
+    a[..bits].iter().zip(&b[..bits]).filter(|(a, b)| a != b).count() <= most
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [pack, models, folder, people] = arguments.as_slice() else {
+        panic!("usage: sketches PACK MODELS PHOTOGRAPHS PEOPLE.csv")
+    };
+    let planes: Vec<Planes> = (0..SECRETS).map(Planes::new).collect();
+    drawn(&planes);
+    let analyzer = common::analyzer(&common::pack(pack, models));
+    let faces = photographs::faces(&analyzer, folder, people).await;
+    type Chosen = fn(&&Face) -> bool;
+    let populations: [(&str, Chosen); 3] = [
+        ("of any quality", |_| true),
+        ("that pass `standard`", |face| face.passed),
+        ("that pass `strict`", |face| face.strict),
+    ];
+    for (name, passes) in populations {
+        let chosen: Vec<&Face> = faces.iter().filter(passes).collect();
+        photographed(&format!("{} faces {name}", chosen.len()), &chosen, &planes);
+    }
+}
+
+/// The share of drawn pairs of each cosine that match.
+fn drawn(planes: &[Planes]) {
+    println!("| cosine | match |\n|---|---|");
+    let mut random = Random(1);
+    for cosine in [0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8] {
+        let mut matched = 0;
+        for planes in planes {
+            for _ in 0..DRAWN {
+                let (a, b) = pair(&mut random, cosine);
+                matched += usize::from(is_same(&planes.bits(&a), &planes.bits(&b), STORED));
+            }
+        }
+        println!("| {cosine} | {:.1} % |", 100.0 * matched as f64 / (planes.len() * DRAWN) as f64);
+    }
+    println!();
+}
+
+/// Two directions with this cosine.
+fn pair(random: &mut Random, cosine: f64) -> (Vec<f32>, Vec<f32>) {
+    let (a, other) = (random.direction(DIMENSIONS), random.direction(DIMENSIONS));
+    let along: f64 = a.iter().zip(&other).map(|(a, b)| f64::from(a * b)).sum();
+    let across: Vec<f64> = a.iter().zip(&other).map(|(a, b)| f64::from(*b) - along * f64::from(*a)).collect();
+    let sine = (1.0 - cosine * cosine).sqrt();
+    let b: Vec<f64> =
+        a.iter().zip(unit(&across)).map(|(a, b)| cosine * f64::from(*a) + sine * f64::from(b)).collect();
+    (a, unit(&b))
+}
+
+/// Pairs of one person that are missed and of different people that match: mean, and the least and most of any secret.
+fn photographed(title: &str, faces: &[&Face], planes: &[Planes]) {
+    let mut rules: Vec<(usize, usize)> = OTHERS.into_iter().chain([STORED]).collect();
+    rules.sort_unstable();
+    // By rule and secret: missed and matched.
+    let mut counts = vec![vec![(0_usize, 0_usize); planes.len()]; rules.len()];
+    let (mut genuine, mut impostors) = (0_usize, 0_usize);
+    for (secret, planes) in planes.iter().enumerate() {
+        let sketches: std::collections::HashMap<*const Face, Vec<u8>> = faces
+            .iter()
+            .map(|face| (std::ptr::from_ref(*face), planes.bits(face.embedding.as_slice())))
+            .collect();
+        (genuine, impostors) = (0, 0);
+        photographs::each_pair(faces, |pair, a, b| {
+            // Presumed strangers may be one person; what is certain is what counts.
+            match pair {
+                Pair::Genuine => genuine += 1,
+                Pair::Certain => impostors += 1,
+                Pair::Presumed => return,
+            }
+            let (a, b) = (&sketches[&std::ptr::from_ref(a)], &sketches[&std::ptr::from_ref(b)]);
+            for (rule, counts) in rules.iter().zip(&mut counts) {
+                match (pair, is_same(a, b, *rule)) {
+                    (Pair::Genuine, false) => counts[secret].0 += 1,
+                    (Pair::Certain, true) => counts[secret].1 += 1,
+                    _ => {}
+                }
+            }
+        });
+    }
+    println!(
+        "{title}: {genuine} pairs of one person, {impostors} of different people, {} secrets\n",
+        planes.len()
+    );
+    println!("| bits | most that differ | one person missed | others matched |\n|---|---|---|---|");
+    for ((bits, most), counts) in rules.iter().zip(&counts) {
+        let share = |of: usize, which: fn(&(usize, usize)) -> usize| {
+            let shares = || counts.iter().map(|count| 100.0 * which(count) as f64 / of.max(1) as f64);
+            let (least, greatest) = shares().fold((100.0_f64, 0.0_f64), |(l, g), s| (l.min(s), g.max(s)));
+            format!("{:.1} % ({least:.1} to {greatest:.1})", shares().sum::<f64>() / counts.len() as f64)
+        };
+        println!("| {bits} | {most} | {} | {} |", share(genuine, |c| c.0), share(impostors, |c| c.1));
+    }
+    println!();
+}

@@ -1,0 +1,42 @@
+//! `DELETE /erasures/{id}/suppressions`
+use super::view::ErasureView;
+use crate::auth::Caller;
+use crate::extract::Id;
+use crate::{ApiError, Problem};
+use axum::Json;
+use serde::Serialize;
+use serde_json::json;
+use store::audit::Action;
+use utoipa::ToSchema;
+
+/// What was let in again.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LiftAnswer {
+    /// The erasure, with the moment in `lifted_at`.
+    erasure: ErasureView,
+    /// Pictures, faces, addresses and people that it kept out until now.
+    lifted: u64,
+}
+
+/// Let in again what an erasure keeps out.
+///
+/// For a mistake, or for somebody who wants to be found again. What was erased stays gone; the next crawl or scan that finds it stores it.
+/// What another erasure keeps out, too, stays out. Doing it again changes nothing.
+#[utoipa::path(
+    delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
+    params(("id" = Uuid, Path, description = "The erasure")),
+    responses(
+        (status = 200, description = "It keeps nothing out any more", body = LiftAnswer),
+        (status = 404, description = "No such erasure", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn lift_suppressions(caller: Caller, Id(id): Id) -> Result<Json<LiftAnswer>, ApiError> {
+    let store = caller.store();
+    let mut tx = store.begin().await?;
+    let (record, lifted) = store.lift_suppressions(tx.conn(), id).await?;
+    let collection = store.collection_by_id(record.collection_id).await?;
+    let detail = json!({"erasure_id": id, "kind": record.kind, "suppressions": lifted});
+    caller.audit(&mut tx, Action::Lift, collection.id, detail).await?;
+    tx.commit().await?;
+    Ok(Json(LiftAnswer { erasure: ErasureView::new(record, &collection.name), lifted }))
+}
