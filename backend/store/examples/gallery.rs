@@ -1,5 +1,5 @@
 //! Measures search in a large gallery: recall against the exact answer, latency alone, filtered and while faces are being stored, and what the
-//! index takes to build and to keep.
+//! index takes to build and to keep; and how long an erasure by likeness takes to compare with all.
 //!
 //!     cargo run --release -p facecrawl-store --example gallery -- --url postgres://… --faces 1000000
 //!
@@ -18,6 +18,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use store::erasures::Target;
 use store::faces::NewFace;
 use store::search::SearchQuery;
 use store::{Config, Store};
@@ -33,6 +34,9 @@ const PER_IMAGE: usize = 100;
 const WARMUP: usize = 50;
 /// The filtered search keeps a hundredth.
 const LEAST_QUALITY: f32 = 0.99;
+
+/// From where an erasure takes a face for the person's.
+const ALIKE: f32 = 0.5;
 
 struct Gallery {
     store: Store,
@@ -138,6 +142,7 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
         "recall_at_10": recall, "recall_probes": size.probes,
         "alone": alone, "filtered_to_1_percent": filtered, "while_storing": busy,
         "stored_faces_per_s": writer.stop().await?,
+        "erasure_planned_s": gallery.plan_erasure(&mut random).await?,
     }))
 }
 
@@ -233,6 +238,18 @@ impl Gallery {
             json!({"p50_ms": ms(0.5), "p99_ms": ms(0.99), "searches": searches, "exact": exact_ones});
         eprintln!("{report}");
         Ok(report)
+    }
+
+    /// Finds everybody who is like one of the people, for an erasure that is not carried out.
+    async fn plan_erasure(&self, random: &mut StdRng) -> Result<f64> {
+        let target =
+            Target::Likeness { embedding: self.someone(random), model_id: self.model, threshold: ALIKE };
+        let started = Instant::now();
+        let mut tx = self.store.begin().await?;
+        let plan = self.store.plan_erasure(tx.conn(), self.collection, &target).await?;
+        let seconds = started.elapsed().as_secs_f64();
+        eprintln!("an erasure would take {} faces", plan.faces.len());
+        Ok((seconds * 100.0).round() / 100.0)
     }
 
     /// Stores faces at a steady rate, in ten images a second.

@@ -10,22 +10,28 @@ use uuid::Uuid;
 /// Share of the larger box side that a crop shows around its face; a crop cannot show more.
 const CROP_MARGIN: f32 = 0.25;
 
+/// Images that one statement deletes, with all that hangs on them.
+const IMAGES: usize = 1_000;
+
 impl Store {
     /// Does what was planned in the same transaction; answers the blob keys to drop after the commit. Ledger rows that led to images which go
     /// forget the address.
     pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<Vec<String>, StoreError> {
-        sqlx::query(
-            "update image_urls set url = 'erased:' || id, detail = null where image_id = any($1) and state <> 'queued'",
-        )
-        .bind(&plan.images)
-        .execute(&mut *conn)
-        .await?;
         let faces = plan.faces.iter().map(|face| &face.id);
         let gone: Vec<Uuid> = faces.chain(&plan.images).chain(&plan.subjects).copied().collect();
         let touched = plan.faces.iter().map(|face| &face.image_id);
         let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
         tombstones::set(conn, &gone, &touched).await?;
-        let (_, mut keys) = delete_images(conn, &plan.images).await?;
+        let mut keys = Vec::new();
+        for images in plan.images.chunks(IMAGES) {
+            sqlx::query(
+                "update image_urls set url = 'erased:' || id, detail = null where image_id = any($1) and state <> 'queued'",
+            )
+            .bind(images)
+            .execute(&mut *conn)
+            .await?;
+            keys.extend(delete_images(conn, images).await?.1);
+        }
         let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
         let mut single: BTreeMap<Uuid, Vec<&DoomedFace>> = BTreeMap::new();
         for face in plan.faces.iter().filter(|face| !whole.contains(&face.image_id)) {

@@ -1,13 +1,14 @@
 //! What an erasure takes away, and what keeps it out.
 use super::Target;
-use crate::faces::{check_embedding, halfvec};
+use super::likeness::alike;
+use crate::faces::check_embedding;
 use crate::models::EmbeddingModel;
 use crate::suppressions::Suppression;
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
 use pgvector::HalfVector;
 use sqlx::{FromRow, PgConnection};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
 
 /// A face that goes.
@@ -43,7 +44,7 @@ pub struct Plan {
 }
 
 #[derive(FromRow)]
-struct FaceRow {
+pub(super) struct FaceRow {
     id: Uuid,
     image_id: Uuid,
     model_id: i32,
@@ -191,10 +192,14 @@ impl Plan {
         all: Vec<DoomedFace>,
     ) {
         let named: HashSet<Uuid> = named.iter().copied().collect();
+        let mut of_image: HashMap<Uuid, Vec<DoomedFace>> = HashMap::new();
+        for face in all {
+            of_image.entry(face.image_id).or_default().push(face);
+        }
         let mut similarities: BTreeMap<Uuid, Option<f32>> =
             faces.iter().map(|face| (face.id, face.similarity)).collect();
         for image in images {
-            let here: Vec<&DoomedFace> = all.iter().filter(|face| face.image_id == image.id).collect();
+            let here = of_image.remove(&image.id).unwrap_or_default();
             let whole =
                 named.contains(&image.id) || here.iter().all(|face| similarities.contains_key(&face.id));
             let picture = |region| Suppression::Picture {
@@ -217,7 +222,7 @@ impl Plan {
                 }
                 if whole || similarity.is_some() {
                     let named = named.contains(&image.id) || similarity.is_some();
-                    self.faces.push(DoomedFace { similarity: similarity.flatten(), named, ..face.clone() });
+                    self.faces.push(DoomedFace { similarity: similarity.flatten(), named, ..face });
                 }
             }
         }
@@ -236,31 +241,6 @@ async fn faces_where(
     );
     let rows: Vec<FaceRow> =
         sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(collection).bind(ids).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(Into::into).collect())
-}
-
-/// Compared with every face of the model, never by the approximate index: an erasure misses none.
-async fn alike(
-    conn: &mut PgConnection,
-    collection: Uuid,
-    embedding: &[f32],
-    model: &EmbeddingModel,
-    threshold: f32,
-) -> Result<Vec<DoomedFace>, StoreError> {
-    let sql = format!(
-        "select id, image_id, model_id, embedding, bbox, similarity from (
-             select f.*, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
-             where f.model_id = $2 and f.collection_id = $1) scope
-         where similarity >= $4 order by id",
-        model.dimensions
-    );
-    let rows: Vec<FaceRow> = sqlx::query_as(sqlx::AssertSqlSafe(sql))
-        .bind(collection)
-        .bind(model.id)
-        .bind(halfvec(embedding))
-        .bind(f64::from(threshold) - crate::search::ROUNDING)
-        .fetch_all(conn)
-        .await?;
     Ok(rows.into_iter().map(Into::into).collect())
 }
 

@@ -13,6 +13,7 @@ mod hosts;
 mod images;
 mod keys;
 mod ledgers;
+mod likeness;
 mod search;
 mod subjects;
 mod tombstones;

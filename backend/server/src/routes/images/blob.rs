@@ -2,6 +2,7 @@
 use crate::{ApiError, AppState};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use std::time::Duration;
 
 /// A blob as an answer; `None` when it is gone. Keys are content addresses, so the key is the entity tag. Browsers ask again each
 /// time (`no-cache`), so that a picture that was erased is not shown from a cache.
@@ -37,12 +38,21 @@ pub(crate) async fn blob_answer(
     }))
 }
 
+/// Longest wait for blobs to be dropped before the answer: what takes longer is done behind it.
+const DROPPING: Duration = Duration::from_secs(10);
+
 /// Drops blobs whose rows are gone, after the commit. A blob that could not be dropped is logged and left to the sweep.
 pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
     if keys.is_empty() {
         return;
     }
-    if let Err(error) = state.services.store.drop_blobs(&state.services.blobs, &keys).await {
-        tracing::warn!(%error, blobs = keys.len(), "blobs could not be dropped yet");
+    let (store, blobs) = (state.services.store.clone(), state.services.blobs.clone());
+    let dropping = tokio::spawn(async move {
+        if let Err(error) = store.drop_blobs(&blobs, &keys).await {
+            tracing::warn!(%error, blobs = keys.len(), "blobs could not be dropped yet");
+        }
+    });
+    if tokio::time::timeout(DROPPING, dropping).await.is_err() {
+        tracing::info!("blobs of what was deleted are still being dropped");
     }
 }

@@ -1,0 +1,54 @@
+//! Everybody who is alike.
+use super::plan::{DoomedFace, FaceRow};
+use crate::StoreError;
+use crate::faces::halfvec;
+use crate::models::EmbeddingModel;
+use sqlx::{AssertSqlSafe, PgConnection};
+use uuid::Uuid;
+
+/// Faces that one statement compares: a small part of what the statement timeout allows, on the slowest machine and disk.
+const BATCH: i64 = 50_000;
+
+/// Compared with every face of the model, never by the approximate index: an erasure misses none. However many there are, no statement takes
+/// long: the collection is walked in the order of its faces' ids.
+pub(super) async fn alike(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    embedding: &[f32],
+    model: &EmbeddingModel,
+    threshold: f32,
+) -> Result<Vec<DoomedFace>, StoreError> {
+    // The range is that of the index on (collection_id, id), and its end is found without reading a row.
+    let last = "select id from faces where collection_id = $1 and id > $2 order by id offset $3 limit 1";
+    let sql = format!(
+        "select id, image_id, model_id, embedding, bbox, similarity from (
+             select f.*, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
+             where f.model_id = $2 and f.collection_id = $1 and f.id > $5 and f.id <= $6) scope
+         where similarity >= $4 order by id",
+        model.dimensions
+    );
+    let probe = halfvec(embedding);
+    let (mut found, mut after) = (Vec::new(), Uuid::nil());
+    loop {
+        let border: Option<Uuid> = sqlx::query_scalar(last)
+            .bind(collection)
+            .bind(after)
+            .bind(BATCH - 1)
+            .fetch_optional(&mut *conn)
+            .await?;
+        let rows: Vec<FaceRow> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
+            .bind(collection)
+            .bind(model.id)
+            .bind(&probe)
+            .bind(f64::from(threshold) - crate::search::ROUNDING)
+            .bind(after)
+            .bind(border.unwrap_or(Uuid::max()))
+            .fetch_all(&mut *conn)
+            .await?;
+        found.extend(rows.into_iter().map(DoomedFace::from));
+        match border {
+            Some(last) => after = last,
+            None => return Ok(found),
+        }
+    }
+}
