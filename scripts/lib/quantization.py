@@ -20,7 +20,7 @@ MOST_CHIPS, MOST_CANVASES = 400, 100
 # The oldest opset that has per-channel scales is 13.
 OPSET = 17
 # Fields of a [[file]] that hold for the INT8 version as well; match_fmr was measured for the original.
-KEPT = ("kind", "family", "licence", "input", "min_score", "nms_iou", "match_threshold", "dimensions")
+KEPT = ("kind", "family", "licence", "input", "min_score", "nms_iou", "match_threshold", "cluster_margin", "dimensions")
 
 
 class Samples(CalibrationDataReader):

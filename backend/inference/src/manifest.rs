@@ -81,6 +81,8 @@ pub struct ModelFile {
     pub match_threshold: Option<f32>,
     /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/ACCURACY.md), 0..1.
     pub match_fmr: Option<f64>,
+    /// Embedders: how much more alike than `match_threshold` clusters of faces must be to become one, 0..1.
+    pub cluster_margin: Option<f32>,
     /// Embedders: components of an embedding.
     pub dimensions: Option<usize>,
 }
@@ -222,6 +224,9 @@ impl ModelFile {
             }
             _ if self.match_fmr.is_some_and(|fmr| !(0.0..=1.0).contains(&fmr)) => {
                 wrong("match_fmr is a share, from 0 to 1")
+            }
+            _ if self.cluster_margin.is_some_and(|margin| !(0.0..=1.0).contains(&margin)) => {
+                wrong("cluster_margin is from 0 to 1")
             }
             _ => Ok(()),
         }

@@ -20,13 +20,10 @@ const BATCH: i64 = 500;
 /// Neighbours of a face that are looked at.
 const NEIGHBOURS: i64 = 24;
 
-/// How much more alike than for a match two clusters must be.
-const MARGIN: f32 = 0.12;
-
 /// The least mean similarity of clusters that become one, where nobody says another: a face is compared with the whole collection, so what is a
-/// rare mistake in a comparison of two would be made for every face here.
-pub fn default_threshold(match_threshold: f32) -> f32 {
-    (match_threshold + MARGIN).min(1.0)
+/// rare mistake in a comparison of two would be made for every face here. `margin` is the embedder's.
+pub fn default_threshold(match_threshold: f32, margin: f32) -> f32 {
+    (match_threshold + margin).min(1.0)
 }
 
 /// Why a clustering could not be begun.

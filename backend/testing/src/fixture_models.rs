@@ -116,6 +116,7 @@ pub fn fixture_quality(directory: &Path) -> ModelFile {
         nms_iou: None,
         match_threshold: None,
         match_fmr: None,
+        cluster_margin: None,
         dimensions: None,
     }
 }

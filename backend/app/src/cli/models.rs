@@ -96,7 +96,8 @@ fn find<'a>(manifest: &'a Manifest, settings: &Settings, asked: Option<String>) 
 }
 
 fn list(manifest: &Manifest, store: &ModelStore, settings: &Settings, json: bool) -> anyhow::Result<Exit> {
-    let mut table = output::table(["pack", "state", "files", "size", "licence", "description"]);
+    let mut table =
+        output::table(["pack", "state", "files", "size", "match from (FMR)", "licence", "description"]);
     let mut packs = Vec::new();
     for pack in &manifest.packs {
         let states = store.inspect(pack)?;
@@ -113,6 +114,7 @@ fn list(manifest: &Manifest, store: &ModelStore, settings: &Settings, json: bool
             state.to_owned(),
             files.join("\n"),
             bytes.map_or_else(|| "?".into(), output::megabytes),
+            matching(pack),
             licences.join("\n"),
             pack.description.clone(),
         ]);
@@ -127,6 +129,16 @@ fn list(manifest: &Manifest, store: &ModelStore, settings: &Settings, json: bool
         output::line(table)?;
     }
     Ok(Exit::Success)
+}
+
+/// The embedder's threshold for a match, and the share of pairs of different people that reach it.
+fn matching(pack: &Pack) -> String {
+    let embedder = pack.files.iter().find_map(|file| Some((file.match_threshold?, file.match_fmr)));
+    match embedder {
+        Some((threshold, Some(fmr))) => format!("{threshold} ({:.2} %)", fmr * 100.0),
+        Some((threshold, None)) => format!("{threshold} (not measured)"),
+        None => String::new(),
+    }
 }
 
 fn verify(pack: &Pack, store: &ModelStore, json: bool) -> anyhow::Result<Exit> {
@@ -172,6 +184,7 @@ fn files_json(pack: &Pack, states: &[FileState]) -> Vec<Value> {
             json!({
                 "file": file.file, "kind": file.kind, "state": state, "bytes": file.bytes,
                 "sha256": file.sha256, "licence": file.licence,
+                "match_threshold": file.match_threshold, "match_fmr": file.match_fmr,
             })
         })
         .collect()

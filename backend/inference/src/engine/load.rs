@@ -13,6 +13,9 @@ use crate::{Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport,
 use std::time::Instant;
 use vision::{Frame, Letterbox};
 
+/// For embedders whose manifest says no other: a clustering compares each face with all others, so it asks for more than a match of two.
+const CLUSTER_MARGIN: f32 = 0.12;
+
 pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let began = Instant::now();
     describe_metrics();
@@ -46,6 +49,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         dimensions: file.dimensions.unwrap_or(0),
         match_threshold: file.match_threshold.unwrap_or(0.4),
         match_fmr: file.match_fmr,
+        cluster_margin: file.cluster_margin.unwrap_or(CLUSTER_MARGIN),
     };
 
     let trims_canvases = config.detection_canvas == DetectionCanvas::Auto

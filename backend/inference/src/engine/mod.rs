@@ -60,6 +60,8 @@ pub struct EmbedderInfo {
     pub match_threshold: f32,
     /// Share of pairs of different people that reach it, where it was measured.
     pub match_fmr: Option<f64>,
+    /// How much more alike than that clusters of faces must be to become one.
+    pub cluster_margin: f32,
 }
 
 /// The learned quality score in use.

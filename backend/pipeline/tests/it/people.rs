@@ -91,7 +91,7 @@ async fn b_cubed(world: &World, faces: &HashMap<&'static str, Uuid>) -> (f64, f6
 async fn photographs_of_one_person_become_one_cluster() {
     let Some(world) = World::new().await else { return };
     let embedder = world.ingest.analyzer().engine().embedder();
-    let threshold = pipeline::cluster::default_threshold(embedder.match_threshold);
+    let threshold = pipeline::cluster::default_threshold(embedder.match_threshold, embedder.cluster_margin);
     let files: Vec<&str> = KNOWN.iter().map(|(file, _)| *file).collect();
     let crowd = ["group_24.jpg", "group_1.jpg"];
     // First half of the photographs and a group; then the rest, which must find the clusters that are there.

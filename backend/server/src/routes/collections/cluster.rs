@@ -106,10 +106,11 @@ pub(super) async fn cluster_collection(
     JsonBody(body): JsonBody<ClusterBody>,
 ) -> Result<(StatusCode, Json<ClusteringView>), ApiError> {
     let collection = find(&caller, which).await?;
-    let threshold = body.threshold.map_or_else(
-        || default_threshold(collection.match_threshold.unwrap_or_else(|| state.match_threshold())),
-        Cosine::get,
-    );
+    let own = || {
+        let margin = state.services.analyzer.engine().embedder().cluster_margin;
+        default_threshold(collection.match_threshold.unwrap_or_else(|| state.match_threshold()), margin)
+    };
+    let threshold = body.threshold.map_or_else(own, Cosine::get);
     let scope = ClusterScope {
         collection_id: collection.id,
         model_id: state.services.ingest.model_id(),

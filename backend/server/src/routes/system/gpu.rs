@@ -80,6 +80,20 @@ struct LoadedView {
     memory_after: Option<u64>,
 }
 
+/// From when two faces count as one person, where neither the call nor the collection says it.
+#[derive(Serialize, ToSchema)]
+struct MatchingView {
+    /// The embedder.
+    #[schema(example = "mobilefacenet")]
+    model: String,
+    /// Lowest similarity, -1 to 1.
+    #[schema(example = 0.5)]
+    threshold: f32,
+    /// The share of pairs of different people that reach it; null for another threshold than the model's own, and where it was not measured.
+    #[schema(example = 0.0023)]
+    fmr: Option<f64>,
+}
+
 /// What runs where, and why.
 #[derive(Serialize, ToSchema)]
 pub(super) struct GpuAnswer {
@@ -96,6 +110,8 @@ pub(super) struct GpuAnswer {
     operations: Vec<OperationView>,
     /// The models in memory, and what loading them took.
     models: Vec<LoadedView>,
+    /// The threshold for matches.
+    matching: MatchingView,
 }
 
 /// Backends, devices, and where each operation runs.
@@ -105,7 +121,14 @@ pub(super) struct GpuAnswer {
 )]
 pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
     let report = state.services.analyzer.engine().report();
+    let threshold = state.match_threshold();
+    let matching = MatchingView {
+        model: state.services.analyzer.engine().embedder().name.clone(),
+        threshold,
+        fmr: state.match_fmr(threshold),
+    };
     Json(GpuAnswer {
+        matching,
         runtime_version: report.runtime_version,
         backends: report.backends,
         providers: report
