@@ -19,3 +19,13 @@ create table superseded_images (
 alter table erasures
     -- When what it kept out was let in again.
     add column lifted_at timestamptz;
+
+-- `analyze` copies samples of a column into the planner's statistics, where an erased value would stay until the next one. The planner needs none of these.
+alter table faces alter column embedding set statistics 0;
+alter table subjects alter column name set statistics 0, alter column external_id set statistics 0, alter column metadata set statistics 0;
+alter index subjects_name alter column 2 set statistics 0;
+alter table image_sources
+    alter column image_url set statistics 0, alter column page_url set statistics 0, alter column alt set statistics 0;
+alter index image_sources_image_url alter column 1 set statistics 0;
+alter table image_urls alter column url set statistics 0, alter column detail set statistics 0;
+alter table image_visits alter column final_url set statistics 0;

@@ -57,8 +57,10 @@ impl Store {
         // Building waits for writers of `faces` and may take long when the table is large.
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
         // Numbers only: there is nothing in this text that a caller could have written.
+        // Without statistics, which would keep samples of embeddings that are erased.
         let index = format!(
-            "create index if not exists {} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops) where model_id = {}",
+            "create index if not exists {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops) where model_id = {2};
+             alter index {0} alter column 1 set statistics 0",
             index_name(model.id),
             model.dimensions,
             model.id

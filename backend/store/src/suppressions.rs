@@ -104,6 +104,22 @@ impl Store {
         .await?)
     }
 
+    /// Whether an address is suppressed that has no ledger row.
+    pub async fn suppresses_address(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        url: &str,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists(select 1 from suppressions where collection_id = $1 and url_hash = $2)",
+        )
+        .bind(collection)
+        .bind(url_hash(Some(&without_nul(url))))
+        .fetch_one(conn)
+        .await?)
+    }
+
     /// Suppressed pictures of the collection with the same bytes, or with hashes that may be near (as [`Store::near_candidates`] finds images);
     /// the caller decides with `vision::PerceptualHashes::is_near`.
     pub async fn suppressed_pictures(

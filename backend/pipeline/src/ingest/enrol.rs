@@ -125,8 +125,14 @@ impl Ingest {
         let (collection, subject) = (enrolment.collection, enrolment.subject);
         let mut tx = store.begin().await?;
         store.lock_suppressions(tx.conn(), collection, false).await?;
-        if !self.judge(&mut tx, collection, None, analysis).await?.is_clear() {
-            let sentence = "the picture, or somebody in it, was erased and must not be stored again; send one that shows this person alone";
+        // As an erasure spells it.
+        let address = enrolment.url.as_deref().and_then(|url| crawler::urls::parse(url).ok());
+        let erased = match &address {
+            Some(url) => store.suppresses_address(tx.conn(), collection, url.as_str()).await?,
+            None => false,
+        };
+        if erased || !self.judge(&mut tx, collection, None, analysis).await?.is_clear() {
+            let sentence = "the picture, its address, or somebody in it was erased and must not be stored again; send one that shows this person alone";
             return Err(StoreError::Conflict(sentence.into()).into());
         }
         // Subjects before images: so does everybody who deletes an enrolled image with its last face.

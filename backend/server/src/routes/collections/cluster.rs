@@ -21,8 +21,8 @@ use uuid::Uuid;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClusterBody {
-    /// Least mean similarity of the faces of two clusters that become one; the default is 0.12 above the collection's threshold for matches, else the embedding
-    /// model's. Higher values split people, lower ones mix them.
+    /// Least mean similarity of the faces of two clusters that become one; the default is the collection's threshold for matches, else the
+    /// embedding model's, and the margin that comes with the model. Higher values split people, lower ones mix them.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.52)]
     threshold: Option<Cosine>,
     /// Also cluster faces that failed their quality profile; poor faces are taken for each other.

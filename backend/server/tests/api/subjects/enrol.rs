@@ -83,6 +83,46 @@ fn walkdir(folder: &std::path::Path) -> usize {
 }
 
 #[tokio::test]
+async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
+    let Some(app) = App::spawn().await else { return };
+    let site = Site::with(&["obama.jpg", "biden.jpg"]).await;
+    let someone = subject(&app, "Someone").await;
+    let path = format!("/subjects/{someone}/faces");
+    let fetched = ok(app.post_json(&path, &json!({"url": site.photo("obama.jpg")})).await).await;
+    assert_eq!((&fetched["subject"]["face_count"], &fetched["faces"][0]["unmet"]), (&json!(1), &json!([])));
+    let face = fetched["faces"][0]["face_id"].as_str().unwrap();
+    let face = app.get_ok(&format!("/faces/{face}")).await;
+    assert_eq!(face["sources"][0]["image_url"], site.photo("obama.jpg"), "where it came from is kept");
+    // The same file in a form, with the options in the query, is the same face.
+    let form = [("image", photo("obama.jpg"))];
+    let sent = ok(app.post_parts(&format!("{path}?quality_profile=strict"), &form).await).await;
+    assert_eq!(sent["faces"][0]["face_id"], fetched["faces"][0]["face_id"]);
+    let form = [("image", photo("biden.jpg"))];
+    let sent = ok(app.post_parts(&format!("{path}?force=true"), &form).await).await;
+    assert_eq!(sent["subject"]["face_count"], 2, "{sent}");
+
+    for (url, status, code) in [
+        (format!("{}/text", site.url), 415, "not_an_image"),
+        (format!("{}/broken", site.url), 422, "url_unreachable"),
+        (format!("{}/to-metadata", site.url), 422, "forbidden_url"),
+    ] {
+        let refused = problem(app.post_json(&path, &json!({"url": url})).await, status, code).await;
+        assert!(refused["detail"].as_str().unwrap().len() > 10, "{refused}");
+    }
+    let form = [("picture", photo("biden.jpg"))];
+    problem(app.post_parts(&path, &form).await, 400, "unknown_part").await;
+    let both = json!({"url": site.photo("obama.jpg"), "face_ids": [someone]});
+    problem(app.post_json(&path, &both).await, 422, "invalid_field").await;
+
+    // An address that is kept out is kept out here, too, though its picture was never seen.
+    let erased = json!({"url": site.photo("biden.jpg")});
+    json_of(app.post_json("/erasures", &erased).await, StatusCode::CREATED).await;
+    let again = json!({"url": format!("{}#part", site.photo("biden.jpg")), "force": true});
+    let refused = problem(app.post_json(&path, &again).await, 409, "conflict").await;
+    assert!(refused["detail"].as_str().unwrap().contains("address"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_poor_face_is_refused_with_the_reasons_unless_it_is_forced() {
     let Some(app) = App::spawn().await else { return };
     let someone = subject(&app, "Someone").await;

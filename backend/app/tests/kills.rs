@@ -1,0 +1,251 @@
+//! Work that takes long, killed in the middle: what is done is kept, the rest is done by the next, and nothing is done twice.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use bytes::Bytes;
+use common::process::{Finished, Workplace, files_below};
+use common::service::{Caller, Service};
+use rustix::process::Signal;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use store::audit::{Action, AuditFilter};
+use store::collections::DEFAULT_COLLECTION;
+use store::subjects::SubjectFilter;
+use store::{Blobs, Store};
+use testing::TestDatabase;
+use uuid::Uuid;
+
+/// Faces that one portrait is multiplied to: more than one transaction takes.
+const COPIES: i64 = 2_000;
+/// Images whose time is over.
+const EXPIRED: usize = 2_000;
+/// Faces that are drawn for a clustering: steps of 500.
+const DRAWN: i64 = 3_000;
+
+fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
+    let mut command = place.facecrawl(args);
+    command.env("DATABASE_URL", database.url());
+    command
+}
+
+/// Asks until it is so.
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn caller(service: &Service) -> Caller {
+    Caller { base: service.base.clone(), key: "none".into() }
+}
+
+async fn default_collection(store: &Store) -> Uuid {
+    store.collection(DEFAULT_COLLECTION).await.unwrap().id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    place.put("album/obama.jpg", &obama);
+    Finished::of(&mut on(&place, &database, &["scan", "album"])).expect(0);
+    let store = database.store();
+    let collection = default_collection(&store).await;
+    let nothing = Finished::of(&mut on(&place, &database, &["reembed", "--json"])).expect(0).json();
+    assert_eq!((&nothing["reembedded"], &nothing["collections"]), (&json!(0), &json!({"default": 0})));
+    // As if another model had been in force, on many faces.
+    for statement in [
+        "insert into embedding_models (identity, name, dimensions) values ('other', 'other', 3)",
+        "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, embedding, model_id, chip_key)
+         select ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, collection_id, image_id, bbox, det_score, landmarks, '[1,0,0]', m.id, chip_key
+         from faces, generate_series(1, 2000) n, embedding_models m where m.name = 'other'",
+        "delete from faces f using embedding_models m where m.id = f.model_id and m.name <> 'other'",
+    ] {
+        database.execute(statement).await;
+    }
+    let model = store.register_model("other", "other", 3).await.unwrap().id;
+    let left = async || {
+        let (all, other) = (store.count_outdated(collection, 0), store.count_outdated(collection, model));
+        all.await.unwrap() - other.await.unwrap()
+    };
+    assert_eq!(left().await, COPIES);
+    let mut killed = on(&place, &database, &["reembed"]);
+    let mut killed = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("the first faces", async || left().await < COPIES).await;
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let rest = left().await;
+    assert!((1..COPIES).contains(&rest), "{rest} are left");
+
+    // One face has lost its chip in the meantime.
+    database
+        .execute("update faces set chip_key = null where id = '00000000-0000-7000-8000-000000002000'")
+        .await;
+    let done = Finished::of(&mut on(&place, &database, &["reembed", "--json"])).expect(3).json();
+    assert_eq!(done["reembedded"], rest - 1, "what was done is not done again: {done}");
+    assert_eq!(done["left"][0]["reason"], "no_chip");
+    let said =
+        Finished::of(&mut on(&place, &database, &["reembed", "--collection", "default"])).expect(1).stdout;
+    assert!(said.contains("keeps its embedding of other: no_chip"), "{said}");
+    let refused = Finished::of(&mut on(&place, &database, &["reembed", "--collection", "nobodys"])).expect(2);
+    assert!(refused.stderr.contains("nobodys"), "{}", refused.stderr);
+    // All are the same picture, so all have the same embedding, and are found by the model in force.
+    let (_, first) = store.embedding("00000000-0000-7000-8000-000000000001".parse().unwrap()).await.unwrap();
+    let (_, last) = store.embedding("00000000-0000-7000-8000-000000001999".parse().unwrap()).await.unwrap();
+    assert_eq!((first.len(), &first), (128, &last));
+}
+
+/// 3,000 faces of 100 people, each in an image of its own: two of one person are at least 0.9 alike, two others 0.1 at most.
+async fn draw(database: &TestDatabase) {
+    for statement in [
+        "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation, face_count)
+         select ('10000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, c.id, sha256(n::text::bytea), n, n, n, 9, 9, 'png', 1, 0, 1
+         from generate_series(1, 3000) n, collections c where c.name = 'default'",
+        "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, quality_overall, quality_passed, embedding, model_id)
+         select ('20000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, c.id, ('10000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid,
+                '{0,0,9,9}', 1, '{0,0,0,0,0,0,0,0,0,0}', 1, true,
+                (select array_agg(case when d = n % 100 then sqrt(0.9) when d = 100 + n % 28 then sqrt(0.1) else 0 end order by d)
+                 from generate_series(0, 127) d)::real[]::halfvec, m.id
+         from generate_series(1, 3000) n, collections c, embedding_models m where c.name = 'default' and m.name = 'mobilefacenet'",
+    ] {
+        database.execute(statement).await;
+    }
+}
+
+/// The clusters, each by its faces.
+async fn clusters(store: &Store) -> BTreeSet<BTreeSet<Uuid>> {
+    let collection_id = default_collection(store).await;
+    let filter = SubjectFilter { collection_id, name: None, external_id: None, origin: None };
+    let mut all = BTreeSet::new();
+    for subject in store.subjects(&filter, None, 1_000).await.unwrap() {
+        let faces = store.faces_of_subject(collection_id, subject.id, None, 1_000).await.unwrap();
+        all.insert(faces.into_iter().map(|face| face.id).collect());
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let mut found = Vec::new();
+    for kill in [false, true] {
+        let (place, database) = (Workplace::new(), TestDatabase::create().await);
+        let start = || Service::start(&mut on(&place, &database, &["up", "--port", "0"]));
+        let mut service = start();
+        draw(&database).await;
+        let store = database.store();
+        let collection = default_collection(&store).await;
+        caller(&service)
+            .ask(202, reqwest::Method::POST, "/collections/default/cluster", Some(&json!({})))
+            .await;
+        if kill {
+            let run = async || store.latest_clustering(collection).await.unwrap().unwrap();
+            until("a step", async || run().await.looked > 0).await;
+            service.signal(Signal::KILL);
+            let _ = service.ended();
+            let looked = run().await.looked;
+            assert!(run().await.state == "running" && (1..DRAWN).contains(&looked), "{looked}");
+            database
+                .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
+                .await;
+            service = start();
+        }
+        let ended = |run: &serde_json::Value| run["state"] != "running" && run["state"] != "queued";
+        let run = caller(&service).until("/collections/default/cluster", ended).await;
+        assert_eq!(
+            (&run["state"], &run["looked"]),
+            (&json!("completed"), &json!(DRAWN)),
+            "each face once: {run}"
+        );
+        found.push(clusters(&store).await);
+    }
+    assert_eq!(found[0].len(), 100, "people");
+    assert!(found[0] == found[1], "the same people, whether it was killed or not");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let folder = place.path().join("data/blobs");
+    let blobs = Blobs::open(folder.to_str().unwrap()).unwrap();
+    for n in 0..EXPIRED {
+        blobs.put("thumbnails", "jpg", Bytes::from(format!("{n}"))).await.unwrap();
+    }
+    for statement in [
+        "update collections set retention_days = 30",
+        "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation, thumbnail_key, created_at)
+         select ('10000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, c.id, sha256(n::text::bytea), n, n, n, 9, 9, 'png', 1, 0,
+                'thumbnails/' || substr(h, 1, 2) || '/' || substr(h, 3, 2) || '/' || h || '.jpg', now() - interval '31 days'
+         from generate_series(0, 1999) n, encode(sha256(n::text::bytea), 'hex') h, collections c",
+    ] {
+        database.execute(statement).await;
+    }
+    let start = || Service::start(&mut on(&place, &database, &["up", "--port", "0"]));
+    let store = database.store();
+    let erased = async || {
+        let filter = AuditFilter { action: Some(Action::Expire), ..AuditFilter::default() };
+        let log = store.audit_log(&filter, None, 1_000).await.unwrap();
+        log.iter().map(|record| record.detail["images"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!(files_below(&folder).len(), EXPIRED);
+    let mut service = start();
+    until("the first images", async || erased().await > 0).await;
+    service.signal(Signal::KILL);
+    let _ = service.ended();
+    let first = erased().await;
+    assert!(first < EXPIRED as u64, "{first}");
+    assert!(!files_below(&folder).is_empty());
+
+    database.execute("update upkeep set due_at = now()").await;
+    let service = start();
+    until("the rest", async || erased().await == EXPIRED as u64).await;
+    until("the last blobs", async || files_below(&folder).is_empty()).await;
+    assert_eq!(caller(&service).get("/images").await["images"], json!([]));
+    assert_eq!(erased().await, EXPIRED as u64, "each image is counted once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_says_what_it_finds_and_how_it_went() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    place.put("album/obama.jpg", &obama);
+    Finished::of(&mut on(&place, &database, &["scan", "album"])).expect(0);
+    let folder = place.path().join("data/blobs");
+    let blobs = Blobs::open(folder.to_str().unwrap()).unwrap();
+    let old = blobs.put("crops", "jpg", Bytes::from_static(b"old")).await.unwrap();
+    let two_hours_ago = std::time::SystemTime::now() - Duration::from_secs(7200);
+    std::fs::File::open(folder.join(&old)).unwrap().set_modified(two_hours_ago).unwrap();
+    let new = blobs.put("crops", "jpg", Bytes::from_static(b"new")).await.unwrap();
+    let sweep = |status: i32, args: &[&str]| {
+        let all = [&["sweep"], args].concat();
+        Finished::of(&mut on(&place, &database, &all)).expect(status)
+    };
+    let counts = |status: i32, args: &[&str]| -> BTreeMap<String, u64> {
+        let found = sweep(status, args).json();
+        ["blobs", "orphans", "removed", "missing"]
+            .map(|name| (name.to_owned(), found[name].as_u64().unwrap()))
+            .into()
+    };
+    let of = |blobs, orphans, removed, missing| -> BTreeMap<String, u64> {
+        let names = [("blobs", blobs), ("missing", missing), ("orphans", orphans), ("removed", removed)];
+        names.map(|(name, count)| (name.to_owned(), count)).into()
+    };
+    assert_eq!(counts(0, &["--dry-run", "--json"]), of(5, 1, 0, 0), "it only looks");
+    assert_eq!(counts(0, &["--json"]), of(5, 1, 1, 0));
+    assert!(!folder.join(&old).exists() && folder.join(&new).exists(), "the new one may get its row");
+    let chip = files_below(&folder.join("chips")).remove(0);
+    std::fs::remove_file(&chip).unwrap();
+    let said = sweep(3, &[]).stdout;
+    assert!(said.contains("3 blobs; 0 that nothing names for an hour, 0 removed; 1 missing"), "{said}");
+    assert!(said.contains("missing: chips/"), "{said}");
+}
