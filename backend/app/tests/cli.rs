@@ -4,6 +4,9 @@ mod common;
 
 use common::process::{Finished, Workplace};
 use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 #[test]
 fn help_names_every_command_and_the_exit_codes() {
@@ -262,6 +265,22 @@ fn a_library_that_cannot_be_loaded_is_named() {
     let library = place.put("broken.so", "no library");
     let failed = Finished::of(place.facecrawl(&["gpu"]).env("ORT_DYLIB_PATH", &library)).expect(1);
     assert!(failed.stderr.contains("broken.so"), "{}", failed.stderr);
+}
+
+#[test]
+fn the_page_on_clients_says_what_the_document_says() {
+    let document = Workplace::new().run(&["openapi"]).expect(0).stdout;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut script = Command::new("python3");
+    script.arg(root.join("scripts/client-snippets")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    // It reads all before it writes anything.
+    script.stdin.take().unwrap().write_all(document.as_bytes()).unwrap();
+    let written = script.wait_with_output().unwrap();
+    assert!(written.status.success());
+    let page = std::fs::read_to_string(root.join("docs/CLIENTS.md")).unwrap();
+    let written = String::from_utf8(written.stdout).unwrap();
+    assert_eq!(written, page, "cargo run -- openapi | ./scripts/client-snippets >docs/CLIENTS.md");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Routes and what lies around them.
 use crate::middleware::{headers, observe, panic, request_id, timeout};
-use crate::openapi::{Frame, add_default_problem, add_security};
+use crate::openapi::{Frame, complete};
 use crate::{ApiError, AppState, Code, auth, routes};
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
@@ -26,8 +26,7 @@ fn operations() -> OpenApiRouter<AppState> {
 /// The API's description, complete without a running service.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = operations().into_openapi();
-    add_default_problem(&mut document);
-    add_security(&mut document);
+    complete(&mut document);
     document
 }
 

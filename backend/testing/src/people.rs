@@ -1,6 +1,9 @@
 //! Pictures of people who do not exist, each recognisable in every picture of theirs: what screenshots and tests of the page show, since no
 //! photograph of a person belongs into the repository. Detectors find them from some 50 pixels of head height on.
 
+use image::{ImageFormat, RgbImage};
+use std::io::Cursor;
+
 /// Red, green, blue, 0 to 255.
 type Colour = [f32; 3];
 
@@ -74,6 +77,25 @@ pub fn picture(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
         }
     }
     data
+}
+
+/// A portrait as a JPEG of 480x560 pixels; `view`, from 0, brings the head nearer, turns it and changes the wall.
+pub fn portrait(person: u32, view: u32) -> Vec<u8> {
+    let (nearer, turn) = (view as f32, view as f32 * 0.5 - 0.5);
+    let (x, y) = (200.0 + 30.0 * nearer, 200.0 + 12.0 * nearer);
+    let head = Head { person, x, y, height: 220.0 + 50.0 * nearer, turn };
+    jpeg(480, 560, picture(480, 560, person * 3 + view, &[head]))
+}
+
+/// RGB bytes as a JPEG.
+///
+/// # Panics
+/// When the bytes are not those of so many pixels.
+pub fn jpeg(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
+    let mut file = Cursor::new(Vec::new());
+    let picture = RgbImage::from_raw(width, height, pixels).expect("three bytes for each pixel");
+    picture.write_to(&mut file, ImageFormat::Jpeg).expect("memory can be written to");
+    file.into_inner()
 }
 
 /// One person over what lies behind; x and y in heights of the head from its middle.

@@ -1,17 +1,8 @@
 //! A site with people who do not exist.
 use crate::common::files::FileServer;
-use image::{ImageFormat, RgbImage};
-use std::io::Cursor;
 use std::sync::OnceLock;
-use testing::people::{Head, picture};
-
-/// A portrait as a JPEG; `view` turns the head and changes the wall.
-pub fn portrait(person: u32, view: u32) -> Vec<u8> {
-    let (nearer, turn) = (view as f32, view as f32 * 0.5 - 0.5);
-    let (x, y) = (200.0 + 30.0 * nearer, 200.0 + 12.0 * nearer);
-    let head = Head { person, x, y, height: 220.0 + 50.0 * nearer, turn };
-    encode(480, 560, picture(480, 560, person * 3 + view, &[head]))
-}
+pub use testing::people::portrait;
+use testing::people::{Head, jpeg, picture};
 
 /// Ten people in two rows.
 pub fn group() -> Vec<u8> {
@@ -28,13 +19,7 @@ pub fn group() -> Vec<u8> {
             }
         })
         .collect();
-    encode(1260, 860, picture(1260, 860, 2, &heads))
-}
-
-fn encode(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
-    let mut file = Cursor::new(Vec::new());
-    RgbImage::from_raw(width, height, pixels).unwrap().write_to(&mut file, ImageFormat::Jpeg).unwrap();
-    file.into_inner()
+    jpeg(1260, 860, picture(1260, 860, 2, &heads))
 }
 
 /// How many portraits the site shows: three of each person.

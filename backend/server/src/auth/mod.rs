@@ -72,8 +72,13 @@ fn check_scope(key: &Arc<ApiKey>, scope: Scope) -> Result<(), ApiError> {
     } else {
         format!("this needs the scope {scope}, which the key does not have")
     };
-    Err(ApiError::new(Code::ScopeMissing, detail)
+    Err(insufficient(scope, detail))
+}
+
+/// 403 with the challenge that RFC 6750 asks for.
+pub(crate) fn insufficient(scope: Scope, detail: impl Into<String>) -> ApiError {
+    ApiError::new(Code::ScopeMissing, detail)
         .field("scope")
         .allowed([format!("a key with the scope {scope}")])
-        .challenge(format!("Bearer realm=\"facecrawl\", error=\"insufficient_scope\", scope=\"{scope}\"")))
+        .challenge(format!("Bearer realm=\"facecrawl\", error=\"insufficient_scope\", scope=\"{scope}\""))
 }

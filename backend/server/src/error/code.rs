@@ -51,6 +51,8 @@ codes! {
     UnknownPart = "unknown_part", BAD_REQUEST, "An unknown multipart part";
     /// A multipart body that cannot be read.
     BadMultipart = "bad_multipart", BAD_REQUEST, "The multipart body is malformed";
+    /// A body whose end did not come, or whose framing is broken.
+    BadBody = "bad_body", BAD_REQUEST, "The body could not be read";
     /// The body is no JSON.
     BadJson = "bad_json", BAD_REQUEST, "The body is not JSON";
     /// A field of a JSON body is missing, unknown or out of range.

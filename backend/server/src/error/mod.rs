@@ -1,6 +1,7 @@
 //! Problem documents (RFC 9457): every error of the API has a stable `code`, and names what was wrong and what is allowed.
 mod code;
 mod convert;
+mod example;
 
 pub use code::Code;
 
@@ -144,6 +145,11 @@ impl ApiError {
     /// 500. The cause goes to the log under the request id, never to the caller.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         tracing::error!(request_id = request_id::current(), error = %cause, "request failed");
+        Self::unexplained()
+    }
+
+    /// What the caller is told of our mistakes.
+    fn unexplained() -> Self {
         Self::new(Code::Internal, "the service failed; its log has the cause under this request id")
     }
 

@@ -85,7 +85,7 @@ pub(super) async fn read(
             if is_too_long(&error) {
                 too_many_bytes(what, limit)
             } else {
-                ApiError::new(Code::BadMultipart, format!("the body could not be read: {error}"))
+                ApiError::new(Code::BadBody, format!("the body could not be read: {error}"))
             }
         })?;
         match first.take() {

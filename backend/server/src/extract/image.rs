@@ -30,6 +30,7 @@ pub(crate) enum ImageSource {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImageByUrl {
     /// An http or https URL.
+    #[schema(format = Uri)]
     url: String,
 }
 
@@ -65,7 +66,7 @@ impl TryFrom<SourceFields> for ImageSource {
 #[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
 pub(crate) struct ImageForm {
     /// The file.
-    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream")]
+    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream", example = "@portrait.jpg")]
     image: Vec<u8>,
 }
 
@@ -209,7 +210,7 @@ pub(crate) struct BatchBody {
 #[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
 pub(crate) struct BatchForm {
     /// The files, 1 to 64 parts of this name.
-    #[schema(value_type = Vec<String>, format = Binary, min_items = 1, max_items = 64)]
+    #[schema(value_type = Vec<String>, format = Binary, min_items = 1, max_items = 64, example = json!(["@portrait.jpg", "@team.jpg"]))]
     image: Vec<Vec<u8>>,
 }
 

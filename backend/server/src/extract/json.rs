@@ -1,10 +1,13 @@
 //! JSON bodies: malformed text is `bad_json`; well-formed text with a wrong field is `invalid_field` and names the field.
-use super::{body, query::allowed_of};
+use super::{NO_NUL, NUL, body, query::allowed_of};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::error::Category;
+
+const NUL_ESCAPE: &[u8] = b"\\u0000";
 
 /// A JSON body without images.
 pub(crate) struct Json<T>(pub(crate) T);
@@ -44,12 +47,22 @@ pub(super) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
 
 /// Parses a JSON text.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    if let Some(place) = nul(bytes) {
+        return Err(ApiError::new(Code::InvalidField, format!("{place}: {NUL}"))
+            .field(place)
+            .allowed([NO_NUL]));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).and_then(|value| {
         // Text after the document is an error as well.
         let root = serde_path_to_error::Track::new().path();
         deserializer.end().map_err(|error| serde_path_to_error::Error::new(root, error)).map(|()| value)
     });
+    // serde takes the items of an array for the fields of a struct, in their order, which no caller means.
+    if parsed.is_ok() && bytes.trim_ascii_start().starts_with(b"[") {
+        let sentence = "invalid type: sequence, expected an object";
+        return Err(ApiError::new(Code::InvalidField, sentence).allowed(["an object"]));
+    }
     parsed.map_err(|error| {
         let path = error.path().to_string();
         let error = error.into_inner();
@@ -66,6 +79,26 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         let detail = if field.is_empty() { message.to_owned() } else { format!("{field}: {message}") };
         ApiError::new(Code::InvalidField, detail).field(field).allowed(allowed_of(message))
     })
+}
+
+/// Where a text has a NUL character. JSON spells it one way only, and hardly any body has that spelling, so hardly any is read twice.
+fn nul(bytes: &[u8]) -> Option<String> {
+    fn within(value: &Value, place: &str) -> Option<String> {
+        match value {
+            Value::String(text) => text.contains('\0').then(|| place.to_owned()),
+            Value::Array(items) => {
+                items.iter().enumerate().find_map(|(index, item)| within(item, &format!("{place}[{index}]")))
+            }
+            Value::Object(fields) => fields.iter().find_map(|(name, field)| {
+                let place = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
+                if name.contains('\0') { Some(place) } else { within(field, &place) }
+            }),
+            _ => None,
+        }
+    }
+    let escaped = |at: usize| bytes[at] == b'\\' && bytes[at..].starts_with(NUL_ESCAPE);
+    (0..bytes.len()).any(escaped).then_some(())?;
+    within(&serde_json::from_slice(bytes).ok()?, "")
 }
 
 #[cfg(test)]
@@ -86,6 +119,39 @@ mod tests {
     fn a_good_body_is_read() {
         let body: Body = parse(br#"{"name": "a", "limit": 3, "items": [{"name": "b"}]}"#).unwrap();
         assert_eq!((body.name.as_str(), body.limit.unwrap().get(), body.items.unwrap().len()), ("a", 3, 1));
+    }
+
+    #[test]
+    fn an_array_is_no_object() {
+        for text in [r#"["a", 3]"#, r#" ["a"]"#, r#"["a", null, null]"#] {
+            assert_eq!(parse::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_as_a_fraction() {
+        assert_eq!(parse::<Body>(br#"{"name": "a", "limit": 3.0}"#).unwrap().limit.unwrap().get(), 3);
+        for text in [
+            r#"{"name": "a", "limit": 3.5}"#,
+            r#"{"name": "a", "limit": 11.0}"#,
+            r#"{"name": "a", "limit": 1e300}"#,
+        ] {
+            assert_eq!(parse::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_nul_character_is_refused_wherever_it_stands() {
+        for (text, field) in [
+            (r#"{"name": "a\u0000b"}"#, "name"),
+            (r#"{"name": "a", "items": [{"name": "b"}, {"name": "\u0000"}]}"#, "items[1].name"),
+            (r#"{"name": "a", "\u0000": 1}"#, "\0"),
+        ] {
+            let problem = parse::<Body>(text.as_bytes()).unwrap_err().into_problem();
+            assert_eq!((problem.code, problem.field.as_deref()), (Code::InvalidField, Some(field)), "{text}");
+        }
+        // A backslash before the word is a text like any other.
+        assert_eq!(parse::<Body>(br#"{"name": "a\\u0000"}"#).unwrap().name, r"a\u0000");
     }
 
     #[test]

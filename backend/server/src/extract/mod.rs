@@ -11,3 +11,7 @@ pub(crate) mod values;
 pub(crate) use json::Json;
 pub(crate) use path::{Id, NameOrId, SubjectFace};
 pub(crate) use query::Query;
+
+/// Said of a NUL character, which the database cannot hold; refused where texts come in, so that no operation has to think of it.
+const NUL: &str = "it has a NUL character";
+const NO_NUL: &str = "text without NUL";

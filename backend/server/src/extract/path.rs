@@ -16,9 +16,9 @@ impl<S: Send + Sync> FromRequestParts<S> for NameOrId {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let text = match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(text)) => text,
-            // Percent-encoding that is no UTF-8 names nothing.
-            Err(_) => String::new(),
+            Ok(Path(text)) if !text.contains('\0') => text,
+            // Percent-encoding that is no UTF-8, or of a character that no name has, names nothing.
+            _ => String::new(),
         };
         Ok(Uuid::parse_str(&text).map_or_else(|_| Self::Name(text), Self::Id))
     }

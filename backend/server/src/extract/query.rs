@@ -1,4 +1,5 @@
 //! Query strings, strictly: an unknown, repeated or wrong parameter is an error that names it, its value and what is allowed.
+use super::{NO_NUL, NUL};
 use crate::{ApiError, Code};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -22,6 +23,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 /// Parses a query string.
 pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
     let pairs: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();
+    if let Some((key, _)) = pairs.iter().find(|(key, text)| key.contains('\0') || text.contains('\0')) {
+        return Err(ApiError::new(Code::BadQuery, format!("{key}: {NUL}"))
+            .field(key.as_ref())
+            .allowed([NO_NUL]));
+    }
     let map = pairs.iter().map(|(key, text)| (key.as_ref(), Text { key, text }));
     T::deserialize(MapDeserializer::<_, Mistake>::new(map)).map_err(|mistake| mistake.into_problem(&pairs))
 }
@@ -197,6 +203,14 @@ mod tests {
             assert_eq!(problem.value.as_deref(), Some(value), "{query}");
             assert_eq!(problem.allowed.first().map(String::as_str), Some(allowed), "{query}");
             assert!(problem.detail.contains(field), "{}", problem.detail);
+        }
+    }
+
+    #[test]
+    fn a_nul_character_is_refused_wherever_it_stands() {
+        for (query, field) in [("name=a%00b", "name"), ("na%00me=a", "na\0me"), ("limit=%001", "limit")] {
+            let problem = parse::<Params>(query).unwrap_err().into_problem();
+            assert_eq!((problem.code, problem.field.as_deref()), (Code::BadQuery, Some(field)), "{query}");
         }
     }
 

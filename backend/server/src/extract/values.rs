@@ -43,6 +43,15 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX>
                     .filter(|value| (MIN..=MAX).contains(value))
                     .ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
             }
+
+            /// 3.0 is a whole number in JSON Schema, and as some languages write it.
+            fn visit_f64<E: Error>(self, value: f64) -> Result<i64, E> {
+                if value.fract() == 0.0 && (MIN as f64..=MAX as f64).contains(&value) {
+                    Ok(value as i64)
+                } else {
+                    Err(E::invalid_value(Unexpected::Float(value), &self))
+                }
+            }
         }
         deserializer.deserialize_i64(Whole::<MIN, MAX>).map(Self)
     }

@@ -12,7 +12,7 @@ pub(crate) struct Binary(Vec<u8>);
 
 /// A rectangle in pixels of the image as a browser shows it; may reach outside the image.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
-#[schema(example = json!({"x": 342.1, "y": 180.4, "width": 264.0, "height": 355.2}))]
+#[schema(example = json!({"x": 136.6, "y": 108.5, "width": 185.7, "height": 244.3}))]
 pub(crate) struct BoundingBox {
     /// Left edge.
     pub(crate) x: f32,
@@ -40,6 +40,7 @@ impl BoundingBox {
 
 /// A score and the raw value that it came from.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"value": 0.95, "raw": 22970.6}))]
 pub(crate) struct Measure {
     /// 0 to 1, higher is better.
     pub(crate) value: f32,
@@ -55,6 +56,7 @@ impl From<vision::quality::Measure> for Measure {
 
 /// Head pose, estimated from the five landmarks.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"value": 0.97, "yaw": 2.5, "pitch": 0.0, "roll": -2.7}))]
 pub(crate) struct Pose {
     /// 0 to 1, 1 is frontal.
     pub(crate) value: f32,
@@ -68,6 +70,13 @@ pub(crate) struct Pose {
 
 /// How usable a face is.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "overall": 0.96, "passed": true, "reasons": [],
+    "blur": {"value": 1.0, "raw": 2632.8}, "sharpness": {"value": 0.95, "raw": 22970.6}, "brightness": {"value": 1.0, "raw": 109.4},
+    "contrast": {"value": 0.87, "raw": 51.1}, "exposure": {"value": 1.0, "raw": 0.0001}, "size": {"value": 0.94, "raw": 82.6},
+    "pose": {"value": 0.97, "yaw": 2.5, "pitch": 0.0, "roll": -2.7}, "truncation": {"value": 1.0, "raw": 1.0},
+    "det_score": {"value": 0.93, "raw": 0.93}
+}))]
 pub(crate) struct Quality {
     /// 0 to 1.
     pub(crate) overall: f32,
@@ -136,8 +145,10 @@ pub(crate) struct Source {
     #[schema(example = "https://example.org/img/portrait.jpg")]
     pub(crate) image_url: String,
     /// The crawl that found it, while it exists.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b01")]
     pub(crate) crawl_id: Option<Uuid>,
     /// Its alternative text on the page.
+    #[schema(example = "Ada Lovelace, portrait")]
     pub(crate) alt: Option<String>,
     /// `crawl` (scans too), or `enrolment` for a picture that was sent in to enrol somebody.
     #[schema(example = "crawl")]

@@ -56,6 +56,18 @@ async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn the_document_of_a_service_with_keys_lets_nobody_in_without_one() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let document = app.get_ok("/openapi.json").await;
+    for (method, path, _) in guarded_operations() {
+        let path = path.replace("00000000-0000-7000-8000-000000000000", "{id}");
+        let ways = &document["paths"][&path][method.as_str().to_lowercase()]["security"];
+        assert_eq!(ways.as_array().map(Vec::len), Some(2), "{method} {path}: {ways}");
+        assert!(!ways.as_array().unwrap().contains(&json!({})), "{method} {path}: {ways}");
+    }
+}
+
+#[tokio::test]
 async fn keys_that_do_not_work_are_told_apart() {
     let Some(app) = App::spawn_with(guarded()).await else { return };
     let refused = async |key: &str, reason: &str| {
@@ -169,4 +181,14 @@ async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
     // The crawl goes on for ever, the stream does not.
     while events.chunk().await.unwrap().is_some() {}
     assert_eq!(store.crawl(crawl["id"].as_str().unwrap().parse().unwrap()).await.unwrap().state, "running");
+}
+
+#[tokio::test]
+async fn a_key_to_one_collection_is_challenged_where_all_are_needed() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
+    let response = app.ask(&ours, Method::POST, "/collections", Some(&json!({"name": "more"}))).await;
+    assert!(response.headers()["www-authenticate"].to_str().unwrap().contains("scope=\"admin\""));
+    let refused = problem(response, 403, "scope_missing").await;
+    assert!(refused["detail"].as_str().unwrap().contains("all collections"), "{refused}");
 }

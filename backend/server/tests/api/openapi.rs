@@ -61,16 +61,27 @@ fn every_operation_is_described() {
         assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{place}: no tag");
         let responses = operation["responses"].as_object().unwrap();
         assert!(responses.keys().any(|status| status.starts_with('2')), "{place}: no good answer");
-        assert!(responses.contains_key("default"), "{place}: no word on problems");
-        for (status, response) in responses.iter().filter(|(status, _)| status.starts_with(['4', '5'])) {
-            let schema = &response["content"]["application/problem+json"]["schema"]["$ref"];
-            assert_eq!(schema, "#/components/schemas/Problem", "{place} {status}");
+        assert!(!responses.contains_key("default"), "{place}: every status is named");
+        for (status, response) in responses {
+            assert!(response["headers"]["x-request-id"].is_object(), "{place} {status}");
+            if status.starts_with(['4', '5']) {
+                let schema = &response["content"]["application/problem+json"]["schema"]["$ref"];
+                assert_eq!(schema, "#/components/schemas/Problem", "{place} {status}");
+            }
+        }
+        for (name, body) in responses.iter().chain([(&"request".to_owned(), &operation["requestBody"])]) {
+            for (content_type, content) in body["content"].as_object().into_iter().flatten() {
+                let shown = content.get("example").or(content.get("examples"));
+                assert!(shown.is_some(), "{place} {name} {content_type}: no example");
+            }
         }
         for parameter in operation["parameters"].as_array().into_iter().flatten() {
             assert!(
                 parameter["description"].as_str().is_some_and(|text| !text.is_empty()),
                 "{place}: {parameter}"
             );
+            let is_shown = parameter["in"] != "path" || parameter["example"].is_string();
+            assert!(is_shown, "{place}: no example of {parameter}");
         }
     }
 }
@@ -133,6 +144,10 @@ async fn the_document_and_the_service_agree() {
         let code = serde_json::from_str::<Value>(&text).map_or(Value::Null, |answer| answer["code"].clone());
         assert!(code != "route_not_found" && code != "method_not_allowed", "{method} {path} is not served");
         let listed = operation["responses"].as_object().unwrap();
-        assert!(listed.contains_key(&status) || status == "400", "{method} {path} answers {status}, {code}");
+        assert!(listed.contains_key(&status), "{method} {path} answers {status}, {code}");
+        if let Some(code) = code.as_str() {
+            let codes = &listed[&status]["content"]["application/problem+json"]["examples"];
+            assert!(codes[code].is_object(), "{method} {path} answers {status}, {code}");
+        }
     }
 }

@@ -98,6 +98,42 @@ async fn an_answer_that_takes_too_long_is_given_up() {
     problem(app.post_json("/faces/detect", &body).await, 503, "timeout").await;
 }
 
+#[tokio::test]
+async fn a_nul_character_is_refused_before_it_reaches_the_database() {
+    let Some(app) = App::spawn().await else { return };
+    for path in
+        ["/faces?collection=a%00", "/subjects?name=%00", "/jobs?kind=scan%00", "/crawls?collection=%00"]
+    {
+        problem(app.get(path).await, 400, "bad_query").await;
+    }
+    problem(app.get("/collections/a%00b").await, 404, "not_found").await;
+    for (path, body) in [
+        ("/subjects", json!({"name": "Ada", "collection": "a\0"})),
+        ("/subjects", json!({"metadata": {"team": ["a\0"]}})),
+        ("/subjects", json!({"metadata": {"te\0am": 1}})),
+        ("/faces/search", json!({"embedding": [], "collection": "\0"})),
+        ("/erasures", json!({"url": "http://example.org/", "collection": "\0"})),
+        ("/crawls", json!({"seeds": ["http://example.org/"], "scope": "list", "allow": ["\0"]})),
+    ] {
+        problem(app.post_json(path, &body).await, 422, "invalid_field").await;
+    }
+}
+
+#[tokio::test]
+async fn an_array_is_not_taken_for_an_object() {
+    let Some(app) = App::spawn().await else { return };
+    let url = format!("{}/collections/default", app.url);
+    let response = app.client.patch(url).json(&json!([null, null])).send().await.unwrap();
+    problem(response, 422, "invalid_field").await;
+    for (path, body) in [
+        ("/subjects", json!(["Ada", null, null, null])),
+        ("/crawls", json!([["http://example.org/"]])),
+        ("/faces/detect", json!(["http://example.org/portrait.jpg", null])),
+    ] {
+        problem(app.post_json(path, &body).await, 422, "invalid_field").await;
+    }
+}
+
 #[test]
 fn codes_are_stable_and_errors() {
     let names: std::collections::HashSet<&str> = server::Code::ALL.iter().map(|code| code.as_str()).collect();

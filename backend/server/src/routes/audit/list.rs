@@ -43,6 +43,7 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 struct RecordView {
     /// Grows with time.
+    #[schema(example = 1234)]
     id: i64,
     /// When.
     #[serde(with = "time::serde::rfc3339")]
@@ -53,13 +54,15 @@ struct RecordView {
     /// Where; null for what concerns none or all.
     collection_id: Option<Uuid>,
     /// Its name, while it is there.
+    #[schema(example = "default")]
     collection: Option<String>,
     /// With which key; null without one: at the command line, by the service itself, and where no keys are asked for.
     key_id: Option<Uuid>,
     /// In answer to which request.
+    #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]
     request_id: Option<String>,
     /// More of it: numbers, ids and settings, never a picture or an embedding.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Object, example = json!({"probe": "image", "threshold": 0.5, "limit": 20, "matches": 3}))]
     detail: Value,
 }
 
@@ -83,6 +86,7 @@ impl From<AuditRecord> for RecordView {
 pub(super) struct AuditList {
     records: Vec<RecordView>,
     /// Pass it as `cursor` for the next page; null on the last one.
+    #[schema(example = "AAAAAAAABNI")]
     next_cursor: Option<String>,
 }
 

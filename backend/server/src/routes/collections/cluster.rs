@@ -26,6 +26,7 @@ pub(super) struct ClusterBody {
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.52)]
     threshold: Option<Cosine>,
     /// Also cluster faces that failed their quality profile; poor faces are taken for each other.
+    #[schema(example = false)]
     any_quality: Option<bool>,
 }
 
@@ -35,31 +36,41 @@ pub(super) struct ClusteringView {
     /// Its id.
     id: Uuid,
     /// The collection.
+    #[schema(example = "default")]
     collection: String,
     /// `queued`, `running`, `completed`, `failed`.
     #[schema(example = "running")]
     state: String,
     /// Least mean similarity of the faces of two clusters that become one.
+    #[schema(example = 0.52)]
     threshold: f32,
     /// Whether faces that failed their quality profile take part.
+    #[schema(example = false)]
     any_quality: bool,
     /// New faces when it began.
+    #[schema(example = 1200)]
     faces: i64,
     /// How many of them have been looked at.
+    #[schema(example = 640)]
     looked: i64,
     /// Faces that were given a subject.
+    #[schema(example = 611)]
     assigned: i64,
     /// Clusters made.
+    #[schema(example = 58)]
     made: i64,
     /// Clusters that became part of another subject.
+    #[schema(example = 3)]
     joined: i64,
     /// Why it failed.
+    #[schema(example = json!(null))]
     error: Option<String>,
     /// When it was asked for.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// When it ended.
     #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(example = json!(null))]
     finished_at: Option<OffsetDateTime>,
 }
 
@@ -90,7 +101,7 @@ impl ClusteringView {
 /// never taken away. While a run is under way, that run is answered.
 #[utoipa::path(
     post, path = "/collections/{id}/cluster", operation_id = "cluster_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id")),
+    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     request_body = ClusterBody,
     responses(
         (status = 202, description = "The run that is under way", body = ClusteringView),
@@ -124,7 +135,7 @@ pub(super) async fn cluster_collection(
 /// The latest clustering of a collection, and how far it is.
 #[utoipa::path(
     get, path = "/collections/{id}/cluster", operation_id = "get_clustering", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id")),
+    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     responses(
         (status = 200, description = "The latest run", body = ClusteringView),
         (status = 404, description = "No such collection, or it was never clustered", body = Problem, content_type = "application/problem+json"),

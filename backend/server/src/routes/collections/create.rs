@@ -1,10 +1,10 @@
 //! `POST /collections`
 use super::view::{CollectionView, check_name};
-use crate::auth::Caller;
+use crate::auth::{Caller, insufficient};
 use crate::extract::Json as JsonBody;
 use crate::extract::values::{Bounded, Cosine};
 use crate::routes::faces::ProfileParam;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
 use store::collections::CollectionSettings;
+use store::keys::Scope;
 use utoipa::ToSchema;
 
 /// A collection to make. What is left out or null is the service's own.
@@ -56,7 +57,7 @@ pub(super) fn days(value: Bounded<1, 36500>) -> i32 {
     post, path = "/collections", operation_id = "create_collection", tag = "collections",
     request_body = CreateCollection,
     responses(
-        (status = 201, description = "It is there; `Location` names it", body = CollectionView, headers(("location" = String, description = "Its path"))),
+        (status = 201, description = "It is there; `Location` names it", body = CollectionView),
         (status = 409, description = "The name is taken", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
@@ -69,9 +70,7 @@ pub(super) async fn create_collection(
 ) -> Result<Response, ApiError> {
     if caller.bound_to().is_some() {
         // Also where the name is free: a tenant does not learn which names others have.
-        return Err(ApiError::new(Code::ScopeMissing, "this needs a key to all collections")
-            .field("scope")
-            .allowed(["a key to all collections with the scope admin"]));
+        return Err(insufficient(Scope::Admin, "this needs a key to all collections with the scope admin"));
     }
     check_name("name", &body.name)?;
     let settings = CollectionSettings {

@@ -15,7 +15,7 @@ use store::audit::Action;
 /// audit log says `collection.erased` when nothing is left. `default` is emptied and stays, with its settings and keys.
 #[utoipa::path(
     delete, path = "/collections/{id}", operation_id = "delete_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id")),
+    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     responses(
         (status = 202, description = "It is out of reach, and is being erased"),
         (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),

@@ -8,7 +8,7 @@ use axum::Json;
 /// One collection.
 #[utoipa::path(
     get, path = "/collections/{id}", operation_id = "get_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id")),
+    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     responses(
         (status = 200, description = "The collection", body = CollectionView),
         (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),

@@ -38,7 +38,7 @@ pub(super) struct UpdateCollection {
 /// Change a collection.
 #[utoipa::path(
     patch, path = "/collections/{id}", operation_id = "update_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id")),
+    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     request_body = UpdateCollection,
     responses(
         (status = 200, description = "The collection as it is now", body = CollectionView),

@@ -12,6 +12,7 @@ use uuid::Uuid;
 #[derive(Serialize, ToSchema)]
 pub(super) struct CollectionView {
     /// Its id.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b00")]
     id: Uuid,
     /// Its unique name.
     #[schema(example = "default")]
@@ -20,8 +21,10 @@ pub(super) struct CollectionView {
     #[schema(example = "standard")]
     quality_profile: Option<String>,
     /// Similarity from which two faces count as one person; null is the embedding model's own.
+    #[schema(example = 0.45)]
     match_threshold: Option<f32>,
     /// Days after which images and faces are erased; null is never.
+    #[schema(example = 365)]
     retention_days: Option<i32>,
     /// When it was made.
     #[serde(with = "time::serde::rfc3339")]

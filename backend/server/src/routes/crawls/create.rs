@@ -53,7 +53,7 @@ enum SitemapsParam {
 #[schema(example = json!({"seeds": ["https://example.org/"], "scope": "host", "max_depth": 2, "max_pages": 200}))]
 pub(super) struct CreateCrawl {
     /// Pages (or single images) to begin with, http or https.
-    #[schema(min_items = 1, max_items = 10000)]
+    #[schema(value_type = Vec<Url>, min_items = 1, max_items = 10000)]
     seeds: Vec<String>,
     /// Where the faces go; a collection that exists. The default is the key's own, else `default`.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
@@ -98,7 +98,7 @@ pub(super) struct CreateCrawl {
     every: Option<Every>,
     /// An http or https URL that is told when a run has ended, by a signed `POST` that is tried again until it is answered with 2xx. It has
     /// to pass the same guard as the pages of a crawl, and the service needs a `WEBHOOK_SECRET`.
-    #[schema(example = "https://example.org/hooks/crawls")]
+    #[schema(format = Uri, example = "https://example.org/hooks/crawls")]
     webhook: Option<String>,
 }
 
@@ -140,7 +140,7 @@ fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
     post, path = "/crawls", operation_id = "create_crawl", tag = "crawls",
     request_body = CreateCrawl,
     responses(
-        (status = 201, description = "It runs; `Location` names it", body = CrawlView, headers(("location" = String, description = "Its path"))),
+        (status = 201, description = "It runs; `Location` names it", body = CrawlView),
         (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "A seed or an option is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
     ),

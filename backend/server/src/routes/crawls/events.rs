@@ -27,8 +27,7 @@ enum Follow {
     get, path = "/crawls/{id}/events", operation_id = "follow_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),
     responses(
-        (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream",
-         example = "event: progress\ndata: {\"id\": \"…\", \"state\": \"running\", …}\n\n"),
+        (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream"),
         (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
     ),
 )]

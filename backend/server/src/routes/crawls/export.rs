@@ -1,6 +1,9 @@
 //! `GET /crawls/{id}/export`
 mod csv;
+mod example;
 mod jsonl;
+
+pub(crate) use example::example as export_example;
 
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
@@ -49,8 +52,7 @@ pub(super) struct ExportParams {
     params(("id" = Uuid, Path, description = "The crawl"), ExportParams),
     responses(
         (status = 200, description = "The lines", content(
-            (String = "application/x-ndjson", example = "{\"image_id\": \"…\", \"width\": 910, \"sources\": [{\"page_url\": \"…\", \"image_url\": \"…\"}], \"faces\": [{\"face_id\": \"…\", …}]}\n"),
-            (String = "text/csv", example = "image_id,sha256,…\r\n"),
+            (String = "application/x-ndjson"), (String = "text/csv"),
         )),
         (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
     ),

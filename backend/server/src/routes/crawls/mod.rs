@@ -10,6 +10,8 @@ mod pause;
 mod resume;
 mod view;
 
+pub(crate) use export::export_example;
+
 use crate::AppState;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

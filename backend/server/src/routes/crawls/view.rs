@@ -11,20 +11,30 @@ use uuid::Uuid;
 /// Pages of a crawl by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct PageCounts {
+    #[schema(example = 4)]
     queued: i64,
+    #[schema(example = 12)]
     fetched: i64,
+    #[schema(example = 1)]
     skipped: i64,
+    #[schema(example = 0)]
     failed: i64,
 }
 
 /// Image URLs of a crawl by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct ImageCounts {
+    #[schema(example = 9)]
     queued: i64,
+    #[schema(example = 30)]
     processed: i64,
+    #[schema(example = 4)]
     duplicate: i64,
+    #[schema(example = 2)]
     skipped: i64,
+    #[schema(example = 1)]
     failed: i64,
+    #[schema(example = 0)]
     suppressed: i64,
 }
 
@@ -34,6 +44,7 @@ pub(super) struct Counts {
     pages: PageCounts,
     images: ImageCounts,
     /// Faces found in its images.
+    #[schema(example = 41)]
     faces: i64,
 }
 
@@ -49,25 +60,30 @@ pub(super) struct CrawlView {
     #[schema(example = "web")]
     kind: String,
     /// Where it began.
+    #[schema(example = json!(["https://example.org/"]))]
     seeds: Vec<String>,
     /// Whose it is.
     #[schema(example = "default")]
     collection: String,
     /// The options it was created with.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Object, example = json!({"scope": "host", "max_depth": 2, "max_pages": 200}))]
     options: serde_json::Value,
     /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// When it ended; null before.
     #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(example = json!(null))]
     finished_at: Option<OffsetDateTime>,
     /// The first run of its series; null for a crawl that runs once.
+    #[schema(example = json!(null))]
     series_id: Option<Uuid>,
     /// When the next run of its series begins; null while it runs, and when there will be none.
     #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(example = json!(null))]
     next_run_at: Option<OffsetDateTime>,
     /// Why it failed.
+    #[schema(example = json!(null))]
     error: Option<String>,
     pub(super) counts: Counts,
     /// Pages and images that were not processed, by reason code.

@@ -35,7 +35,7 @@ pub(super) struct ErasureParams {
     #[param(default = false)]
     pub(super) suppress_person: Option<bool>,
     /// Lowest similarity of a face that goes; the default is the collection's, else the embedding model's.
-    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.4)]
+    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     pub(super) threshold: Option<Cosine>,
     /// Which face of the picture, best score first; 0 is the best.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
@@ -62,7 +62,10 @@ pub(super) struct ErasureParams {
     )),
     responses(
         (status = 201, description = "It is gone", body = ErasureAnswer),
-        (status = 200, description = "What would go (`dry_run`)", body = ErasureAnswer),
+        (status = 200, description = "What would go (`dry_run`)", body = ErasureAnswer, example = json!({
+            "dry_run": true, "erasure": null, "faces": 1, "images": 1, "not_compared": 0,
+            "affected": [{"face_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b03", "image_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b02", "similarity": 0.71}]
+        })),
         (status = 404, description = "No such collection, face, image or person", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "This service has no secret to suppress a person with", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),

@@ -29,6 +29,7 @@ pub(super) struct ErasureBody {
     #[serde(default, deserialize_with = "uuid")]
     subject_id: Option<Uuid>,
     /// The address of an image, or of a page: every image that was found there.
+    #[schema(format = Uri)]
     url: Option<String>,
     /// The collection; the default is the key's own, else `default`, and with `face_id` or `image_id` that one's own.
     collection: Option<String>,

@@ -17,22 +17,29 @@ pub(super) struct ErasureView {
     #[schema(example = "likeness")]
     kind: String,
     /// Whether the pictures, and the address, are kept out.
+    #[schema(example = true)]
     suppress: bool,
     /// Whether the person is kept out.
+    #[schema(example = false)]
     suppress_person: bool,
     /// Lowest similarity of what went; null unless it was asked for by a likeness.
+    #[schema(example = 0.5)]
     threshold: Option<f32>,
     /// Faces that went.
+    #[schema(example = 3)]
     faces: i64,
     /// Images that went whole.
+    #[schema(example = 2)]
     images: i64,
     /// What it keeps out: pictures, faces, addresses and people.
+    #[schema(example = 2)]
     suppressions: i64,
     /// When.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// When what it kept out was let in again; null while it is kept out.
     #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(example = json!(null))]
     lifted_at: Option<OffsetDateTime>,
 }
 
@@ -69,16 +76,21 @@ struct AffectedFace {
 #[derive(Serialize, ToSchema)]
 pub(super) struct ErasureAnswer {
     /// Whether this was only a look.
+    #[schema(example = false)]
     dry_run: bool,
     /// What was done; null after a dry run.
     erasure: Option<ErasureView>,
     /// Faces, those of whole images included.
+    #[schema(example = 3)]
     faces: usize,
     /// Images that go whole: those that were named, and those whose every face goes.
+    #[schema(example = 2)]
     images: usize,
     /// Faces of other embedding models than the one in use, which cannot be compared with a likeness and stay.
+    #[schema(example = 0)]
     not_compared: i64,
     /// The faces, the most alike first, at most 1000; only after a dry run.
+    #[schema(example = json!(null))]
     affected: Option<Vec<AffectedFace>>,
 }
 

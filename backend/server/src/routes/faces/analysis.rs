@@ -107,12 +107,16 @@ impl DetectParams {
 
 /// A picture that was analysed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "width": 480, "height": 560, "format": "jpeg", "sha256": "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c",
+    "phash": "6cc143f08e9f929c", "rotation": 0
+}))]
 pub(crate) struct ImageInfo {
     /// Pixels, as a browser shows it.
-    #[schema(example = 910)]
+    #[schema(example = 480)]
     pub(crate) width: u32,
     /// Pixels, as a browser shows it.
-    #[schema(example = 1137)]
+    #[schema(example = 560)]
     pub(crate) height: u32,
     /// Told from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`; `avif` and `heic` where built.
     #[schema(example = "jpeg")]
@@ -120,7 +124,7 @@ pub(crate) struct ImageInfo {
     /// Of the file, hex.
     pub(crate) sha256: String,
     /// Perceptual hash of the picture, 16 hex digits.
-    #[schema(example = "c3a1b4d29e6f0718")]
+    #[schema(example = "6cc143f08e9f929c")]
     pub(crate) phash: String,
     /// Clockwise turn in degrees that makes the faces upright.
     pub(crate) rotation: u32,
@@ -150,15 +154,18 @@ pub(crate) struct DetectedFace {
     /// The box around the face.
     pub(crate) bbox: BoundingBox,
     /// The detector's confidence, 0 to 1.
-    #[schema(example = 0.94)]
+    #[schema(example = 0.93)]
     pub(crate) det_score: f32,
     /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right first).
+    #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
     /// How usable the face is, unless `quality=false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) quality: Option<Quality>,
-    /// The face as a vector of length 1, unless `embeddings=false`. Comparable only within one model.
+    /// The face as a vector of length 1, unless `embeddings=false`. Comparable only within one model, which says how many numbers it has: 128 or
+    /// 512; examples show the first four.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = json!([0.1137, -0.0901, 0.1633, -0.0394]))]
     pub(crate) embedding: Option<Vec<f32>>,
 }
 
@@ -223,7 +230,9 @@ pub(crate) struct DetectAnswer {
     pub(crate) faces: Vec<DetectedFace>,
     pub(crate) models: ModelNames,
     /// Where each operation ran.
-    #[schema(example = json!({"face_detection": "cpu", "face_embedding": "cpu"}))]
+    #[schema(example = json!({
+        "face_detection": "cpu", "face_embedding": "cpu", "image_enhancement": "cpu", "image_processing": "cpu", "quality_checks": "cpu"
+    }))]
     pub(crate) devices: BTreeMap<String, String>,
     pub(crate) timings_ms: Timings,
 }

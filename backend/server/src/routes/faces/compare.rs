@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 #[into_params(parameter_in = Query)]
 pub(super) struct CompareParams {
     /// Similarity from which `match` is true; the default is the collection's, else the embedding model's.
-    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.4)]
+    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
     /// Lowest `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
@@ -35,6 +35,7 @@ pub(super) struct CompareParams {
 /// Two pictures in JSON.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"a": {"url": "https://example.org/portrait.jpg"}, "b": {"url": "https://example.org/team.jpg"}}))]
 pub(super) struct CompareBody {
     /// The first picture.
     a: ImageSource,
@@ -47,10 +48,10 @@ pub(super) struct CompareBody {
 #[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
 pub(super) struct CompareForm {
     /// The first picture.
-    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream")]
+    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream", example = "@portrait.jpg")]
     image_a: Vec<u8>,
     /// The second picture.
-    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream")]
+    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream", example = "@team.jpg")]
     image_b: Vec<u8>,
 }
 
@@ -74,13 +75,14 @@ pub(super) struct CompareAnswer {
     #[schema(example = 0.71)]
     similarity: f32,
     /// Whether the similarity reaches the threshold. A threshold trades false matches for missed ones; a match is no proof of identity.
+    #[schema(example = true)]
     r#match: bool,
     /// Share of pairs of different people that reach this threshold, as it was measured for the embedding model; null for a threshold that is not the model's own, or
     /// where it was not measured.
-    #[schema(example = 0.0001)]
+    #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// The threshold that was used.
-    #[schema(example = 0.4)]
+    #[schema(example = 0.5)]
     threshold: f32,
     a: ComparedFace,
     b: ComparedFace,

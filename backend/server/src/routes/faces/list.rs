@@ -39,6 +39,7 @@ pub(super) struct ListParams {
 pub(super) struct FaceList {
     faces: Vec<StoredFace>,
     /// Pass it as `cursor` for the next page; null on the last one.
+    #[schema(example = json!(null))]
     next_cursor: Option<String>,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct SearchParams {
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
     /// Lowest similarity; the default is the collection's, else the embedding model's.
-    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.4)]
+    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
     /// Compare with every face in scope, never by the approximate index.
     #[param(default = false)]
@@ -70,19 +70,24 @@ enum GroupBy {
 #[derive(Serialize, ToSchema)]
 struct Match {
     /// The stored face.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
     face_id: Uuid,
     /// Its image.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     image_id: Uuid,
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
     /// Whom the face shows; null where nobody said so and no clustering found it out.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b04")]
     subject_id: Option<Uuid>,
     /// That subject's name.
+    #[schema(example = "Ada Lovelace")]
     subject_name: Option<String>,
     /// The box around the face.
     bbox: BoundingBox,
     /// The detector's confidence, 0 to 1.
+    #[schema(example = 0.93)]
     det_score: f32,
     /// How usable the face is; null where it was not judged.
     quality: Option<Quality>,
@@ -123,14 +128,17 @@ pub(super) struct SearchAnswer {
     #[schema(example = "default")]
     collection: String,
     /// The lowest similarity that was asked for.
+    #[schema(example = 0.5)]
     threshold: f32,
     /// What it is when nobody asks: the collection's, else the embedding model's.
+    #[schema(example = 0.5)]
     default_threshold: f32,
     /// Share of pairs of different people that reach this threshold, as it was measured for the embedding model; null for a threshold that is not the model's own, or
     /// where it was not measured. In a search every stored face is such a pair: expect `match_fmr` times the faces in scope.
-    #[schema(example = 0.0001)]
+    #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// Whether every face in scope was compared, or the approximate index asked.
+    #[schema(example = true)]
     exact: bool,
     /// The embedding model; faces of other models are never compared.
     #[schema(example = "mobilefacenet")]

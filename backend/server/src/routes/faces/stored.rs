@@ -12,17 +12,21 @@ use uuid::Uuid;
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct StoredFace {
     /// Its id.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
     pub(crate) id: Uuid,
     /// Whose it is.
     #[schema(example = "default")]
     pub(crate) collection: String,
     /// The image it was found in.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     pub(crate) image_id: Uuid,
     /// The box around the face.
     pub(crate) bbox: BoundingBox,
     /// The detector's confidence, 0 to 1.
+    #[schema(example = 0.93)]
     pub(crate) det_score: f32,
     /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right first).
+    #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
     /// How usable the face is; null where it was not judged.
     pub(crate) quality: Option<Quality>,

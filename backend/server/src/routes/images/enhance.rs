@@ -23,8 +23,7 @@ const JPEG_QUALITY: u8 = 95;
         (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
-        (status = 200, description = "The enhanced picture", content((Binary = "image/png"), (Binary = "image/jpeg")),
-            headers(("x-enhancement-scale" = f32, description = "Pixels of the answer per pixel of the picture that was sent: 1 to 4"))),
+        (status = 200, description = "The enhanced picture", content((Binary = "image/png"), (Binary = "image/jpeg"))),
         (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "A corrupt image, bad base64, or a URL that cannot be fetched", body = Problem, content_type = "application/problem+json"),

@@ -36,6 +36,7 @@ pub(super) struct ListParams {
 pub(super) struct ImageList {
     images: Vec<StoredImage>,
     /// Pass it as `cursor` for the next page; null on the last one.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }
 

@@ -30,6 +30,7 @@ pub(super) struct QualityParams {
 
 /// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3 Sobel).
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"laplacian_variance": 337.4, "tenengrad": 4766.1, "mean": 135.5, "std": 51.6, "clipped": 0.0002}))]
 pub(super) struct Statistics {
     /// Variance of the Laplacian: low is blurred.
     laplacian_variance: f64,

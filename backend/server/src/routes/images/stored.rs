@@ -10,27 +10,34 @@ use uuid::Uuid;
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct StoredImage {
     /// Its id.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     id: Uuid,
     /// Whose it is.
     #[schema(example = "default")]
     collection: String,
     /// Pixels, as a browser shows it.
+    #[schema(example = 480)]
     width: i32,
     /// Pixels, as a browser shows it.
+    #[schema(example = 560)]
     height: i32,
     /// `jpeg`, `png`, `webp`, `gif`, `bmp`.
     #[schema(example = "jpeg")]
     format: String,
     /// Length of the file.
+    #[schema(example = 23886)]
     bytes: i64,
     /// Of the file, hex.
+    #[schema(example = "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c")]
     sha256: String,
     /// Perceptual hash of the picture, 16 hex digits.
-    #[schema(example = "c3a1b4d29e6f0718")]
+    #[schema(example = "6cc143f08e9f929c")]
     phash: String,
     /// Clockwise turn in degrees that makes the faces upright.
+    #[schema(example = 0)]
     rotation: i32,
     /// Faces stored.
+    #[schema(example = 1)]
     face_count: i32,
     /// Where it was found.
     sources: Vec<Source>,

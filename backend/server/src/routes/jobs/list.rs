@@ -46,6 +46,7 @@ pub(super) struct ListParams {
     #[param(inline)]
     state: Option<StateFilter>,
     /// Only jobs of this kind.
+    #[param(example = "scan_image")]
     kind: Option<String>,
     /// Only jobs of this crawl.
     #[serde(deserialize_with = "uuid")]
@@ -62,6 +63,7 @@ pub(super) struct ListParams {
 pub(super) struct JobList {
     jobs: Vec<JobView>,
     /// Pass it as `cursor` for the next page; null on the last one.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }
 

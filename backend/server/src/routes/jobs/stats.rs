@@ -26,18 +26,25 @@ pub(super) struct KindStats {
     #[schema(example = "scan_image")]
     kind: String,
     /// Jobs that wait for a worker, their time or room.
+    #[schema(example = 120)]
     available: i64,
     /// Jobs that a worker holds.
+    #[schema(example = 8)]
     running: i64,
     /// Jobs that failed and wait for their next attempt.
+    #[schema(example = 1)]
     retryable: i64,
     /// Jobs that were given up and can be retried.
+    #[schema(example = 0)]
     discarded: i64,
     /// Jobs completed per second, within the window.
+    #[schema(example = 14.2)]
     completed_per_second: f64,
     /// Jobs given up per second, within the window.
+    #[schema(example = 0.0)]
     discarded_per_second: f64,
     /// How long the oldest job that is due has waited; null when none is due.
+    #[schema(example = 3.4)]
     oldest_due_seconds: Option<f64>,
 }
 
@@ -45,6 +52,7 @@ pub(super) struct KindStats {
 #[derive(Serialize, ToSchema)]
 pub(super) struct JobStats {
     /// Seconds over which ended jobs were counted.
+    #[schema(example = 60)]
     window_seconds: u64,
     /// Kinds that have jobs or had some within the window, by name.
     kinds: Vec<KindStats>,

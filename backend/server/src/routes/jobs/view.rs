@@ -30,13 +30,16 @@ pub(super) struct JobView {
     #[schema(value_type = JobStateName)]
     state: JobState,
     /// Its input.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Object, example = json!({"url": "https://example.org/img/portrait.jpg"}))]
     payload: serde_json::Value,
     /// Runs so far.
+    #[schema(example = 0)]
     attempt: i16,
     /// Runs before it is discarded.
+    #[schema(example = 5)]
     max_attempts: i16,
     /// Lower runs first.
+    #[schema(example = 0)]
     priority: i16,
     /// Not before this time.
     #[serde(with = "time::serde::rfc3339")]
@@ -46,8 +49,10 @@ pub(super) struct JobView {
     created_at: OffsetDateTime,
     /// When it ended; null before.
     #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(example = json!(null))]
     finished_at: Option<OffsetDateTime>,
     /// The last failure.
+    #[schema(example = json!(null))]
     last_error: Option<String>,
     /// The crawl that it belongs to.
     crawl_id: Option<Uuid>,

@@ -1,5 +1,5 @@
 //! `POST /subjects`
-use super::view::{SubjectView, checked, checked_metadata};
+use super::view::{SubjectText, SubjectView, checked, checked_metadata};
 use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::{ApiError, Problem};
@@ -17,8 +17,10 @@ use utoipa::ToSchema;
 #[schema(example = json!({"name": "Ada Lovelace", "external_id": "crm-1815", "metadata": {"team": "engines"}}))]
 pub(super) struct CreateSubject {
     /// For people, 1 to 200 characters.
+    #[schema(inline, value_type = Option<SubjectText>)]
     name: Option<String>,
     /// Your own key for the person, 1 to 200 characters, unique in the collection.
+    #[schema(inline, value_type = Option<SubjectText>)]
     external_id: Option<String>,
     /// An object of yours, at most 16 KiB.
     #[schema(value_type = Option<Object>)]
@@ -34,7 +36,7 @@ pub(super) struct CreateSubject {
     post, path = "/subjects", operation_id = "create_subject", tag = "subjects",
     request_body = CreateSubject,
     responses(
-        (status = 201, description = "It is there; `Location` names it", body = SubjectView, headers(("location" = String, description = "Its path"))),
+        (status = 201, description = "It is there; `Location` names it", body = SubjectView),
         (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The external id is taken", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),

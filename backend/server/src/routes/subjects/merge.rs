@@ -16,7 +16,7 @@ const MOST: usize = 100;
 #[serde(deny_unknown_fields)]
 pub(super) struct MergeSubjects {
     /// 1 to 100 other subjects of the same collection.
-    #[schema(min_items = 1, max_items = 100)]
+    #[schema(min_items = 1, max_items = 100, example = json!(["0198f1c2-7d10-7000-8000-4a6f1f6e2b05"]))]
     subjects: Vec<Uuid>,
 }
 

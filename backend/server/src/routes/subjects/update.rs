@@ -1,5 +1,5 @@
 //! `PATCH /subjects/{id}`
-use super::view::{SubjectView, checked, checked_metadata};
+use super::view::{SubjectText, SubjectView, checked, checked_metadata};
 use crate::auth::Caller;
 use crate::extract::values::given;
 use crate::extract::{Id, Json as JsonBody};
@@ -17,11 +17,11 @@ use utoipa::ToSchema;
 pub(super) struct UpdateSubject {
     /// 1 to 200 characters, or null for none.
     #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<String>)]
+    #[schema(inline, value_type = Option<SubjectText>)]
     name: Option<Option<String>>,
     /// 1 to 200 characters, unique in the collection, or null for none.
     #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<String>)]
+    #[schema(inline, value_type = Option<SubjectText>)]
     external_id: Option<Option<String>>,
     /// Takes the place of the whole object.
     #[schema(value_type = Option<Object>)]

@@ -1,22 +1,40 @@
 //! `GET /openapi.json`, and `/docs` where it can be read and tried.
 use crate::AppState;
+use crate::config::Auth;
+use crate::openapi::require_keys;
 use axum::Router;
+use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use std::sync::LazyLock;
+use utoipa::openapi::OpenApi;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 /// The document never changes while the process runs.
-static DOCUMENT: LazyLock<String> =
-    LazyLock::new(|| crate::openapi().to_json().expect("the document is plain data"));
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&crate::openapi()));
+/// The same of a service that asks for keys.
+static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
+    let mut document = crate::openapi();
+    require_keys(&mut document);
+    text(&document)
+});
+
+fn text(document: &OpenApi) -> String {
+    document.to_json().expect("the document is plain data")
+}
 
 /// This API as an OpenAPI 3.1 document.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "get_openapi", tag = "system",
-    responses((status = 200, description = "The document", body = Object, content_type = "application/json")),
+    responses((status = 200, description = "The document", body = Object, content_type = "application/json",
+        example = json!({"openapi": "3.1.0", "info": {"title": "facecrawl", "version": "0.1.0"}, "paths": {}}))),
 )]
-pub(super) async fn get_openapi() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
+pub(super) async fn get_openapi(State(state): State<AppState>) -> impl IntoResponse {
+    let document = match state.config.auth {
+        Auth::None => &DOCUMENT,
+        Auth::Keys => &WITH_KEYS,
+    };
+    ([(header::CONTENT_TYPE, "application/json")], document.as_str())
 }
 
 /// Swagger UI, served from the binary; it asks nobody else for anything (no validator badge).

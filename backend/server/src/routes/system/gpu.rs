@@ -12,6 +12,7 @@ struct OperationView {
     #[schema(example = "face_detection")]
     operation: String,
     /// Whether its flag asks for a GPU.
+    #[schema(example = true)]
     gpu_requested: bool,
     /// The provider asked for.
     #[schema(example = "cuda")]
@@ -20,6 +21,7 @@ struct OperationView {
     #[schema(example = "cpu")]
     effective: String,
     /// Why they differ, or why there is nothing to place.
+    #[schema(example = "CUDA is not in the loaded library")]
     reason: Option<String>,
 }
 
@@ -30,13 +32,19 @@ struct ProviderView {
     #[schema(example = "cuda")]
     name: String,
     /// Whether this program was built with it.
+    #[schema(example = true)]
     in_build: bool,
     /// Whether the loaded library was built with it.
+    #[schema(example = false)]
     in_library: bool,
 }
 
 /// A GPU.
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "id": 0, "name": "NVIDIA GeForce RTX 3060", "backend": "cuda", "memory_total": 12884901888_u64, "memory_used": 1503238553_u64,
+    "driver": "560.35.03", "utilization": 0.42, "compute_capability": "8.6"
+}))]
 struct DeviceView {
     /// Index as the driver counts.
     id: u32,
@@ -64,19 +72,25 @@ struct LoadedView {
     #[schema(example = "face_detection")]
     operation: String,
     /// Its file.
+    #[schema(example = "face_detection_yunet_dynamic.onnx")]
     file: String,
     /// Length of the file in bytes.
+    #[schema(example = 233000)]
     bytes: u64,
     /// The device.
     #[schema(example = "cuda:0")]
     device: String,
     /// Sessions on it.
+    #[schema(example = 2)]
     sessions: usize,
     /// Loading and warming up.
+    #[schema(example = 0.12)]
     seconds: f64,
     /// Bytes of GPU memory in use before.
+    #[schema(example = json!(null))]
     memory_before: Option<u64>,
     /// Bytes in use afterwards.
+    #[schema(example = json!(null))]
     memory_after: Option<u64>,
 }
 
@@ -101,6 +115,7 @@ pub(super) struct GpuAnswer {
     #[schema(example = "1.31.1")]
     runtime_version: String,
     /// Providers that both this program and the loaded library were built with.
+    #[schema(example = json!(["cpu"]))]
     backends: Vec<String>,
     /// Every provider that there is.
     providers: Vec<ProviderView>,

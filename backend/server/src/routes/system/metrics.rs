@@ -8,7 +8,8 @@ use queue::JobState;
 /// Metrics in the Prometheus text format.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "get_metrics", tag = "system",
-    responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")),
+    responses((status = 200, description = "The metrics", body = String, content_type = "text/plain",
+        example = "# TYPE facecrawl_http_requests_total counter\nfacecrawl_http_requests_total{method=\"GET\",route=\"/faces\",status=\"200\"} 12\n")),
 )]
 pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoResponse {
     gather_queue(&state).await;

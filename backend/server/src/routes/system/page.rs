@@ -50,6 +50,8 @@ fn content_type(path: &str) -> Option<&'static str> {
         "css" => "text/css; charset=utf-8",
         "js" => "text/javascript; charset=utf-8",
         "svg" => "image/svg+xml",
+        "jpg" => "image/jpeg",
+        "png" => "image/png",
         _ => return None,
     })
 }

@@ -72,7 +72,7 @@ async fn wrong_fields_are_named() {
         (json!({"name": "a\u{0}b"}), "name"),
         (json!({"external_id": " "}), "external_id"),
         (json!({"metadata": [1]}), "metadata"),
-        (json!({"metadata": {"a": "\u{0}"}}), "metadata"),
+        (json!({"metadata": {"a": "\u{0}"}}), "metadata.a"),
         (json!({"metadata": {"a": "x".repeat(20_000)}}), "metadata"),
         (json!({"nickname": "a"}), "nickname"),
     ] {

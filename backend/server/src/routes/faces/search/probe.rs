@@ -18,6 +18,7 @@ use uuid::Uuid;
 #[schema(example = json!({"url": "https://example.org/portrait.jpg", "collection": "default", "limit": 10}))]
 pub(in super::super) struct SearchBody {
     /// A picture that the service fetches.
+    #[schema(format = Uri)]
     url: Option<String>,
     /// A picture in the request.
     image_base64: Option<String>,
@@ -58,7 +59,7 @@ pub(in super::super) struct SearchBody {
 #[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
 pub(in super::super) struct SearchForm {
     /// The file.
-    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream")]
+    #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream", example = "@portrait.jpg")]
     image: Vec<u8>,
 }
 

@@ -20,10 +20,13 @@ use vision::{Profile, QualityReport};
 #[derive(Serialize, ToSchema)]
 struct EnrolledFace {
     /// The stored face.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
     face_id: Uuid,
     /// Its image.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     image_id: Uuid,
     /// Demands of the profile that it does not meet; empty unless it was forced.
+    #[schema(example = json!([]))]
     unmet: Vec<String>,
 }
 

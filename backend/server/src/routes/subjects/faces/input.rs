@@ -45,6 +45,7 @@ pub(in super::super) struct EnrolParams {
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
 pub(in super::super) struct EnrolBody {
     /// A picture that the service fetches.
+    #[schema(format = Uri)]
     url: Option<String>,
     /// A picture in the request.
     image_base64: Option<String>,

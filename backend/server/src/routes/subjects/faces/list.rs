@@ -26,6 +26,7 @@ pub(in super::super) struct ListParams {
 pub(in super::super) struct SubjectFaceList {
     faces: Vec<StoredFace>,
     /// Pass it as `cursor` for the next page; null on the last one.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }
 

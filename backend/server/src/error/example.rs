@@ -1,0 +1,105 @@
+//! One problem document of each code, as the service writes it: the examples of the OpenAPI document.
+use super::{ApiError, Code, Problem};
+use crawler::{FetchError, GuardError};
+use std::net::Ipv4Addr;
+use vision::DecodeError;
+
+/// The id in every example of a problem.
+const REQUEST_ID: &str = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11";
+
+impl Problem {
+    /// An example of a code.
+    pub(crate) fn example(code: Code) -> Self {
+        Self { request_id: REQUEST_ID.to_owned(), ..*example(code).into_problem() }
+    }
+}
+
+fn example(code: Code) -> ApiError {
+    let of = |detail: &str| ApiError::new(code, detail);
+    match code {
+        Code::NotAnImage => DecodeError::NotAnImage.into(),
+        Code::UnsupportedFormat => {
+            DecodeError::Unsupported { format: "tiff", reason: "no decoder is built in".into() }.into()
+        }
+        Code::CorruptImage => DecodeError::Corrupt { format: "jpeg", reason: "it breaks off".into() }.into(),
+        Code::ImageTooLarge => {
+            let (width, height, max_pixels, max_side) = (60_000, 60_000, 50_000_000, 16_384);
+            DecodeError::TooLarge { width, height, max_pixels, max_side }.into()
+        }
+        Code::TooManyBytes => {
+            of("the image is longer than 26214400 bytes").allowed(["at most 26214400 bytes"])
+        }
+        Code::TooManyImages => {
+            of("65 images; at most 64 are accepted").field("images").allowed(["1 to 64 images"])
+        }
+        Code::MissingImage => of("`image` is missing").field("image").allowed(["image"]),
+        Code::UnknownPart => {
+            of("the part `file` is not known here; allowed are image").field("file").allowed(["image"])
+        }
+        Code::BadMultipart => of("Invalid `boundary` for `multipart/form-data` request"),
+        Code::BadBody => of("the body could not be read: Invalid chunk size line"),
+        Code::BadJson => of("the body is not JSON: EOF while parsing an object at line 1 column 1"),
+        Code::InvalidField => {
+            const ALLOWED: &str = "a whole number from 1 to 1000";
+            of(&format!("limit: invalid value: integer `0`, expected {ALLOWED}"))
+                .field("limit")
+                .allowed([ALLOWED])
+        }
+        Code::BadBase64 => of("image_base64: Invalid symbol 63, offset 0.")
+            .field("image_base64")
+            .allowed(["base64 of an image file", "data:image/…;base64,…"]),
+        Code::BadUrl => of("url: relative URL without a base")
+            .field("url")
+            .value("portrait.jpg")
+            .allowed(["an absolute http or https URL"]),
+        Code::ForbiddenUrl => {
+            let (address, range) = (Ipv4Addr::new(169, 254, 169, 254).into(), "link-local");
+            let error = FetchError::Guard(GuardError::Address { address, range });
+            ApiError::from(error).field("url").value("http://169.254.169.254/latest/")
+        }
+        Code::UrlUnreachable => ApiError::from(FetchError::Status { status: 404, retry_after: None })
+            .field("url")
+            .value("https://example.org/gone.jpg"),
+        Code::BadQuery => {
+            const ALLOWED: &str = "a whole number from 1 to 1000";
+            of(&format!("limit: invalid value: integer `0`, expected {ALLOWED}"))
+                .field("limit")
+                .value("0")
+                .allowed([ALLOWED])
+        }
+        Code::BadId => of("id: `abc` is not a UUID").field("id").value("abc").allowed(["a UUID"]),
+        Code::NoFace => of("no face was found in `image`").field("image"),
+        Code::NoSuchFace => {
+            of("`image` has 2 faces; there is no face 5").field("image").value("5").allowed(["0 to 1"])
+        }
+        Code::LowQuality => of("the face does not meet the profile strict: too_blurry, too_small")
+            .field("image")
+            .allowed(["a face that meets the profile strict", "another quality_profile", "force=true"])
+            .errors(vec!["too_blurry".into(), "too_small".into()]),
+        Code::ModelMismatch => {
+            of("the face was embedded by sface; the model in use is mobilefacenet").field("face_id")
+        }
+        Code::UnsupportedMediaType => of("`text/plain`; allowed are application/json")
+            .field("content-type")
+            .value("text/plain")
+            .allowed(["application/json"]),
+        Code::MethodNotAllowed => of("PUT is not allowed at /faces"),
+        Code::Unauthorized => of("this service asks for a key")
+            .reason("missing")
+            .allowed(["Authorization: Bearer fc_…", "X-API-Key: fc_…"]),
+        Code::ScopeMissing => of("this needs the scope read, which the key does not have")
+            .field("scope")
+            .allowed(["a key with the scope read"]),
+        Code::RouteNotFound => of("there is nothing at /nowhere; see /docs"),
+        Code::NotFound => of("there is no face 0198f1c2-7d10-7000-8000-4a6f1f6e2b03"),
+        Code::Conflict => of("the crawl is running; cancel it first"),
+        Code::RateLimited => of("the key has used up its 60 requests a minute"),
+        Code::Overloaded => of("too many analyses are waiting"),
+        Code::Timeout => of("no answer within 60s; the work was given up"),
+        Code::NotReady => {
+            const REASON: &str = "the database does not answer";
+            of(REASON).errors(vec![REASON.into()])
+        }
+        Code::Internal => ApiError::unexplained(),
+    }
+}

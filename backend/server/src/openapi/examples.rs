@@ -1,0 +1,147 @@
+//! Examples of every body and every id in a path: put together from those that schemas and their fields have (`#[schema(example = …)]`), so that a field is
+//! described in one place and every body that has it shows it.
+use super::{id, operations};
+use crate::routes::crawls::export_example;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use utoipa::openapi::example::ExampleBuilder;
+use utoipa::openapi::path::{ParameterBuilder, ParameterIn};
+use utoipa::openapi::{Content, OpenApi, RefOr};
+
+/// Every id that has no example of its own.
+const ID: &str = "0198f1c2-7d10-7000-8000-4a6f1f6e2b01";
+/// Every time that has none.
+const TIME: &str = "2026-01-31T12:00:00Z";
+/// Pictures that this server serves, for bodies that are files: people who do not exist.
+const JPEG: &str = "/assets/examples/portrait.jpg";
+const PNG: &str = "/assets/examples/chip.png";
+
+/// Adds an example to every body that has none.
+pub(super) fn declare(document: &mut OpenApi) {
+    let schemas = Schemas(json!(document)["components"]["schemas"].take());
+    for operation in operations(document) {
+        let operation_id = id(operation).to_owned();
+        for parameter in operation.parameters.iter_mut().flatten() {
+            let RefOr::T(named) = parameter else { continue };
+            let is_shown = json!(named)["example"].is_string();
+            if named.parameter_in == ParameterIn::Path && !is_shown {
+                let example = schemas.example(&json!(named.schema), &operation_id).ok();
+                *parameter = RefOr::T(ParameterBuilder::from(named.clone()).example(example).build());
+            }
+        }
+        if let Some(RefOr::T(body)) = &mut operation.request_body {
+            fill(&operation_id, body.content.iter_mut(), &schemas);
+        }
+        for response in operation.responses.responses.values_mut() {
+            let RefOr::T(response) = response else { continue };
+            fill(&operation_id, response.content.iter_mut(), &schemas);
+        }
+    }
+}
+
+fn fill<'a>(
+    operation_id: &str,
+    content: impl Iterator<Item = (&'a String, &'a mut RefOr<Content>)>,
+    schemas: &Schemas,
+) {
+    for (content_type, content) in content {
+        let RefOr::T(content) = content else { continue };
+        if content.example.is_some() || !content.examples.is_empty() {
+            continue;
+        }
+        let (kind, _) = content_type.split_once('/').unwrap_or_default();
+        if kind == "image" || content_type == "application/octet-stream" {
+            let file = if content_type == "image/png" { PNG } else { JPEG };
+            let example = ExampleBuilder::new().summary("A file").external_value(file).build();
+            content.examples.insert("file".to_owned(), RefOr::T(example));
+            continue;
+        }
+        content.example = match (operation_id, content_type.as_str()) {
+            ("follow_crawl", _) => {
+                let crawl = schemas.example(&json!({"$ref": "#/components/schemas/CrawlView"}), "");
+                crawl.ok().map(|crawl| format!("event: progress\ndata: {crawl}\n\n").into())
+            }
+            ("export_crawl", content_type) => Some(export_example(content_type).into()),
+            _ => schemas.example(&json!(content.schema), operation_id).ok(),
+        };
+    }
+}
+
+/// The schemas of the document's components.
+struct Schemas(Value);
+
+impl Schemas {
+    /// An example of what fits a schema.
+    ///
+    /// # Errors
+    /// The path of a field of whose values nothing is known but the type.
+    fn example(&self, schema: &Value, path: &str) -> Result<Value, String> {
+        let places = ["/example", "/examples/0", "/const", "/default"];
+        if let Some(given) = places.iter().find_map(|place| schema.pointer(place)) {
+            return Ok(given.clone());
+        }
+        if let Some(name) = schema["$ref"].as_str().and_then(|reference| reference.rsplit('/').next()) {
+            return self.example(&self.0[name], path);
+        }
+        if let Some(first) = schema["enum"].get(0) {
+            return Ok(first.clone());
+        }
+        if let Some(variants) = ["oneOf", "anyOf"].iter().find_map(|key| schema[key].as_array()) {
+            let variant = variants.iter().find(|variant| variant["type"] != "null");
+            return self.example(variant.unwrap_or(&Value::Null), path);
+        }
+        if let Some(parts) = schema["allOf"].as_array() {
+            let parts = parts.iter().map(|part| self.example(part, path)).collect::<Result<Vec<_>, _>>()?;
+            let fields = parts.into_iter().filter_map(|part| part.as_object().cloned()).flatten();
+            return Ok(Value::Object(fields.collect()));
+        }
+        let types =
+            schema["type"].as_array().map_or_else(|| vec![&schema["type"]], |all| all.iter().collect());
+        match types.first().and_then(|name| name.as_str()) {
+            Some("object") => self.object(schema, path),
+            Some("array") => Ok(json!([self.example(&schema["items"], &format!("{path}[]"))?])),
+            Some("string") if schema["format"] == "uuid" => Ok(ID.into()),
+            Some("string") if schema["format"] == "date-time" => Ok(TIME.into()),
+            _ => Err(format!("{path} has no example: {schema}")),
+        }
+    }
+
+    fn object(&self, schema: &Value, path: &str) -> Result<Value, String> {
+        let properties: BTreeMap<String, Value> =
+            serde_json::from_value(schema["properties"].clone()).unwrap_or_default();
+        let mut fields = Map::new();
+        for (name, property) in properties {
+            let value = self.example(&property, &format!("{path}.{name}"))?;
+            fields.insert(name, value);
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_field_of_every_body_has_an_example() {
+        let mut document = crate::openapi();
+        let schemas = Schemas(json!(document)["components"]["schemas"].take());
+        let mut missing = Vec::new();
+        for operation in operations(&mut document) {
+            let operation = json!(operation);
+            let responses = operation["responses"].as_object().unwrap().values();
+            let bodies =
+                responses.chain([&operation["requestBody"]]).filter_map(|body| body["content"].as_object());
+            for content in bodies.flat_map(|content| content.values()) {
+                if content.get("example").is_none() && content.get("examples").is_none() {
+                    let place = operation["operationId"].as_str().unwrap();
+                    missing.extend(schemas.example(&content["schema"], place).err());
+                }
+            }
+        }
+        missing.sort();
+        missing.dedup();
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+}

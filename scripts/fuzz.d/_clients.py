@@ -1,0 +1,81 @@
+"""Runs what docs/CLIENTS.md says, block after block, against the running service."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from _service import ROOT
+
+PAGE = ROOT / "docs/CLIENTS.md"
+TOOLS = ROOT / ".runtime/fuzz-node"
+PACKAGES = ["typescript@5.9.3", "openapi-typescript@7.13.0", "@types/node@20.19.43"]
+OPTIONS = ["--strict", "--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler", "--lib", "es2023,dom,dom.iterable,dom.asynciterable", "--types", "node"]
+
+
+def clients(base, key, folder, address, pictures):
+    """Both languages, where both are; true when all went well. `pictures`: those that the page calls portrait.jpg and team.jpg."""
+    folder.mkdir()
+    for name, picture in zip(("portrait.jpg", "team.jpg"), pictures):
+        shutil.copy(picture, folder / name)
+    environment = os.environ | {"FACECRAWL_URL": base}
+    if key:
+        environment["FACECRAWL_KEY"] = key
+    programs = {"Python": python, "TypeScript": typescript}
+    good = True
+    for name, program in programs.items():
+        command = program(base, folder, address)
+        if command is None:
+            print(f"fuzz-api: no Node 20 with npm: the {name} of {PAGE.name} is not run", file=sys.stderr)
+        elif not runs(command, cwd=folder, env=environment):
+            print(f"fuzz-api: the {name} of {PAGE.name} fails", file=sys.stderr)
+            good = False
+    return good
+
+
+def runs(command, **options):
+    """Whether it ends well; what it says is shown only when it does not."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, **options)
+    if done.returncode:
+        print(done.stdout)
+    return done.returncode == 0
+
+
+def blocks(language, address):
+    """The page's blocks of a language as one program that knows the site on loopback by the name in the examples."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return "\n".join(found).replace("https://example.org", address)
+
+
+def python(_, folder, address):
+    (folder / "clients.py").write_text(blocks("python", address))
+    return [sys.executable, "clients.py"]
+
+
+def typescript(base, folder, address):
+    """Checks the types against those of the document, and gives the command that runs the result."""
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout if shutil.which("node") else ""
+    if not shutil.which("npm") or not version.startswith("v") or int(version[1:].split(".")[0]) < 20:
+        return None
+    install()
+    (folder / "node_modules").symlink_to(TOOLS / "node_modules")
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "clients.ts").write_text(blocks("ts", address))
+    binaries = TOOLS / "node_modules/.bin"
+    generate = [binaries / "openapi-typescript", f"{base}/openapi.json", "--output", "facecrawl.d.ts"]
+    check = [binaries / "tsc", *OPTIONS, "clients.ts"]
+    if not all(runs(command, cwd=folder) for command in (generate, check)):
+        sys.exit(f"fuzz-api: the types of {PAGE.name} do not fit the document")
+    return ["node", "clients.js"]
+
+
+def install():
+    marker, wanted = TOOLS / ".complete", "\n".join(PACKAGES)
+    if marker.exists() and marker.read_text() == wanted:
+        return
+    print("fuzz-api: fetching TypeScript (once)", file=sys.stderr)
+    shutil.rmtree(TOOLS, ignore_errors=True)
+    TOOLS.mkdir(parents=True)
+    # No lock file: it would name a registry. The three are pinned, and only check and print.
+    subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", *PACKAGES], cwd=TOOLS, check=True)
+    marker.write_text(wanted)

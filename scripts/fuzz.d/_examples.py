@@ -1,0 +1,69 @@
+"""Holds every example of the document to its own schema, strictly: a field that the schema does not know is a mistake too."""
+import copy
+
+import jsonschema_rs
+
+
+def mistakes(document):
+    """What is wrong with which example, as sentences; and how many examples were looked at."""
+    strict = closed(copy.deepcopy(document))
+    known = {"components": strict["components"], "open": document["components"]}
+    found, seen = [], 0
+    for place, schema, example in examples(strict):
+        seen += 1
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, **known}
+        validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
+        found += [f"{place}: {'/'.join(map(str, error.instance_path))}: {error.message}" for error in validator.iter_errors(example)]
+    return found, seen
+
+
+def closed(schema):
+    """Objects with known fields know no others. A part of an `allOf` stays open, also one that is named: the whole says it."""
+    if isinstance(schema, dict):
+        for name, part in schema.items():
+            if name not in ("example", "examples"):
+                closed(part)
+        if isinstance(schema.get("allOf"), list) or isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+            schema["unevaluatedProperties"] = False
+        for part in schema.get("allOf", []):
+            part.pop("unevaluatedProperties", None)
+            if "$ref" in part:
+                part["$ref"] = part["$ref"].replace("#/components/", "#/open/")
+    elif isinstance(schema, list):
+        for part in schema:
+            closed(part)
+    return schema
+
+
+def examples(document):
+    """Place, schema and value of every example."""
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            place = f"{method.upper()} {path}"
+            for parameter in operation.get("parameters", []):
+                if "example" in parameter:
+                    yield f"{place} {parameter['name']}", parameter["schema"], parameter["example"]
+            bodies = {"request": operation.get("requestBody", {}), **operation["responses"]}
+            for name, body in bodies.items():
+                for content_type, content in body.get("content", {}).items():
+                    for value in values(content):
+                        yield f"{place} {name} {content_type}", content["schema"], value
+    for name, header in document["components"]["headers"].items():
+        yield f"header {name}", header["schema"], header["example"]
+    for name, example in document["components"]["examples"].items():
+        yield f"problem {name}", document["components"]["schemas"]["Problem"], example["value"]
+    for name, schema in document["components"]["schemas"].items():
+        yield from parts(f"schema {name}", schema)
+
+
+def values(content):
+    if "example" in content:
+        yield content["example"]
+    yield from (example["value"] for example in content.get("examples", {}).values() if "value" in example)
+
+
+def parts(place, schema):
+    """The examples of a schema and of its fields, each with its own schema."""
+    yield from ((place, schema, example) for example in [*schema.get("examples", []), *([schema["example"]] if "example" in schema else [])])
+    for name, field in schema.get("properties", {}).items():
+        yield from parts(f"{place}.{name}", field)

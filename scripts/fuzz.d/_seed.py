@@ -1,0 +1,78 @@
+"""What there is to ask about: faces, images, people, crawls, collections and jobs, made through the API itself."""
+import time
+
+import requests
+
+# Things that operations without a way back may take; the others are kept for those that read.
+DOOMED = 30
+
+
+class Api:
+    """Calls that must succeed."""
+
+    def __init__(self, base, key):
+        self.base, self.session = base, requests.Session()
+        if key:
+            self.session.headers["authorization"] = f"Bearer {key}"
+
+    def ask(self, method, path, **options):
+        answer = self.session.request(method, self.base + path, timeout=60, **options)
+        if not answer.ok:
+            raise SystemExit(f"fuzz-api: {method} {path} answered {answer.status_code}: {answer.text}")
+        return answer.json() if "json" in answer.headers.get("content-type", "") else answer.content
+
+    def until(self, path, over):
+        """The answer as soon as its state is one of `over`."""
+        for _ in range(1200):
+            answer = self.ask("GET", path)
+            if answer["state"] in over:
+                return answer
+            time.sleep(0.1)
+        raise SystemExit(f"fuzz-api: {path} stays {answer}")
+
+
+def crawl(api, **options):
+    """A crawl that has ended."""
+    made = api.ask("POST", "/crawls", json={"delay_ms": 0} | options)
+    return api.until(f"/crawls/{made['id']}", ("completed", "failed", "cancelled"))
+
+
+def seed(api, site):
+    """Fills the service; gives the ids of what it has, those to be kept and those that may go, and cursors."""
+    gallery = api.ask("POST", "/collections", json={"name": "gallery"})["id"]
+    crawled = crawl(api, seeds=[f"{site}/"], dedupe="exact", collection="gallery")
+    if crawled["counts"]["faces"] < 20:
+        raise SystemExit(f"fuzz-api: the gallery has too few faces: {crawled}")
+    faces = [face["id"] for face in api.ask("GET", "/faces?collection=gallery&limit=1000")["faces"]]
+    images = [image["id"] for image in api.ask("GET", "/images?collection=gallery&limit=1000")["images"]]
+    crawls = {"kept": [crawled["id"]], "doomed": []}
+    for number in range(DOOMED):
+        crawls["doomed"].append(crawl(api, seeds=[f"{site}/0-0.jpg"])["id"])
+        # These wait five minutes between two pages: they run for as long as the fuzz does.
+        running = api.ask("POST", "/crawls", json={"seeds": [f"{site}/more/{number}"], "delay_ms": 300_000})
+        crawls["kept"].append(running["id"])
+    subjects = [api.ask("POST", "/subjects", json={"name": f"Person {number}", "collection": "gallery"})["id"] for number in range(2 * DOOMED)]
+    for subject, face in zip(subjects, faces):
+        api.ask("POST", f"/subjects/{subject}/faces", json={"face_ids": [face], "force": True})
+    api.ask("POST", "/collections/gallery/cluster", json={})
+    api.until("/collections/gallery/cluster", ("completed",))
+    # By id: a name can be changed.
+    scratch = [api.ask("POST", "/collections", json={"name": f"scratch-{number}"})["id"] for number in range(DOOMED)]
+    nothing = [{"url": f"{site}/nothing-{number}.jpg"} for number in range(DOOMED)]
+    erasures = [api.ask("POST", "/erasures", json=one)["erasure"]["id"] for one in nothing]
+    jobs = [job["id"] for job in api.ask("GET", "/jobs?state=any&limit=100")["jobs"]]
+    ids = {
+        "faces": halves(faces),
+        "images": halves(images),
+        "crawls": crawls,
+        "subjects": halves(subjects),
+        "collections": {"kept": [gallery, scratch.pop()], "doomed": scratch},
+        "erasures": halves(erasures),
+        "jobs": {"kept": jobs, "doomed": jobs},
+    }
+    cursors = {"audit": api.ask("GET", "/audit?limit=1")["next_cursor"], "other": api.ask("GET", "/faces?collection=gallery&limit=1")["next_cursor"]}
+    return {"ids": ids, "cursors": cursors}
+
+
+def halves(ids):
+    return {"kept": ids[::2], "doomed": ids[1::2]}

@@ -1,0 +1,44 @@
+"""Sites on loopback that show portraits of people who do not exist."""
+import contextlib
+import http.server
+import threading
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    """Files in memory, and `/more/N`, which links to `/more/N+1`: a crawl of it goes on for as long as someone wants it to."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):  # noqa: N802, the name is the library's
+        if self.path in self.server.files:
+            self.answer("image/jpeg" if self.path.endswith(".jpg") else "text/html", self.server.files[self.path])
+        elif self.path.startswith("/more/"):
+            number = int(self.path.removeprefix("/more/")) + 1
+            self.answer("text/html", f'<a href="/more/{number}">more</a>'.encode())
+        else:
+            self.answer("text/plain", b"nothing", 404)
+
+    def answer(self, content_type, body, status=200):
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Nobody reads it."""
+
+
+@contextlib.contextmanager
+def site(pages):
+    """Gives its URL without a last slash; `pages` maps paths to the pictures that they show."""
+    files = {f"/{picture.name}": picture.read_bytes() for pictures in pages.values() for picture in pictures}
+    for path, pictures in pages.items():
+        files[path] = "".join(f'<img src="/{picture.name}" alt="{picture.stem}">' for picture in pictures).encode()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    server.files = files
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()

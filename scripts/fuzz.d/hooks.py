@@ -1,0 +1,115 @@
+"""What schemathesis cannot know by itself: pictures, addresses and ids that exist, and that every problem's code is declared."""
+import json
+import os
+import pathlib
+
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis.core.failures import AcceptedNegativeData, Failure
+from schemathesis.core.parameters import ParameterLocation
+
+FACTS = json.loads(pathlib.Path(os.environ["FUZZ_FACTS"]).read_text())
+PICTURES = [pathlib.Path(path).read_bytes() for path in FACTS["pictures"]]
+# The answers of every operation, for the report.
+ANSWERS = open(os.environ["FUZZ_ANSWERS"], "a", encoding="utf-8")  # noqa: SIM115, it lives as long as the process
+PROBLEM = "application/problem+json"
+
+# A picture, or bytes that are none: which of the two they are, a schema cannot say.
+FILES = st.one_of(st.sampled_from(PICTURES), st.sampled_from(PICTURES), st.binary(max_size=200))
+for content_type in ("image/*", "application/octet-stream"):
+    schemathesis.openapi.media_type(content_type, FILES)
+schemathesis.openapi.format("binary", FILES)
+# An address in general is one on loopback here: nothing else may be asked.
+schemathesis.openapi.format("uri", st.sampled_from(FACTS["urls"]))
+
+
+@schemathesis.hook
+def before_load_schema(context, raw_schema):
+    """Files that examples point to are served by the service itself. `@portrait.jpg` in a form stands for a file, and would be sent as it is."""
+    for item in raw_schema["paths"].values():
+        for operation in item.values():
+            request = operation.get("requestBody", {})
+            for content in (one for body in (request, *operation["responses"].values()) for one in body.get("content", {}).values()):
+                for example in content.get("examples", {}).values():
+                    if "externalValue" in example:
+                        example["externalValue"] = FACTS["base"] + example["externalValue"]
+            request.get("content", {}).get("multipart/form-data", {}).pop("example", None)
+    for schema in raw_schema["components"]["schemas"].values():
+        for field in schema.get("properties", {}).values():
+            if "binary" in (field.get("format"), field.get("items", {}).get("format")):
+                field.pop("example", None)
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    """Three of four ids are ids of something, and cursors are some that were handed out: that no schema can say. What was made wrong stays wrong,
+    and ids that follow from earlier answers stay."""
+    if case.meta is None:
+        return
+    wrong = {location for location, info in case.meta.components.items() if info.mode.is_negative}
+    if ParameterLocation.PATH not in wrong and case.path_parameters and case.meta.phase.name.value != "stateful":
+        name_what_exists(case)
+    if ParameterLocation.QUERY not in wrong and case.query:
+        keep_the_gallery(case, case.query)
+        if "cursor" in case.query:
+            case.query["cursor"] = FACTS["cursors"]["audit" if case.path == "/audit" else "other"]
+    if ParameterLocation.BODY not in wrong and isinstance(case.body, dict):
+        keep_the_gallery(case, case.body)
+        if case.path.endswith("/merge"):
+            case.body["subjects"] = FACTS["ids"]["subjects"]["doomed"][-1:]
+
+
+def name_what_exists(case):
+    """A face that is taken from a subject is one that shows it: the pools are in the same order."""
+    resource = case.path.split("/")[1]
+    pair = "face_id" in case.path_parameters
+    kind = "doomed" if case.method == "DELETE" and not pair else "kept"
+    pools = {"id": FACTS["ids"][resource][kind], **({"face_id": FACTS["ids"]["faces"][kind]} if pair else {})}
+    followed = case.path.endswith("/events")
+    if followed:
+        # The first has ended; others would be followed for as long as they run.
+        pools["id"] = pools["id"][:1]
+    number = sum(str(sorted(case.path_parameters.items())).encode())
+    if followed or number % 4 or case.path_parameters["id"] in ("default", "gallery"):
+        index = number % min(map(len, pools.values()))
+        case.path_parameters |= {name: pool[index] for name, pool in pools.items()}
+
+
+def keep_the_gallery(case, values):
+    """An erasure may go as far as it likes, but not where the others read."""
+    if case.path == "/erasures" and values.get("collection") == "gallery":
+        values["collection"] = "default"
+
+
+@schemathesis.hook
+def filter_failure(context, failure, case, response):
+    """Forms that are meant to be wrong, and right once they are sent: a field without values is not sent at all, bytes are a file (the schema's
+    text, says the check), and one file is a list of one."""
+    if not isinstance(failure, AcceptedNegativeData) or case.media_type != "multipart/form-data" or not isinstance(case.body, dict):
+        return True
+    if any(info.mode.is_negative for location, info in case.meta.components.items() if location != ParameterLocation.BODY):
+        return True
+    sent = {name: value for name, value in case.body.items() if value not in ([], {})}
+    return set(sent) != {"image"} or not (isinstance(sent["image"], bytes) or case.path == "/faces/detect/batch")
+
+
+class UndeclaredProblem(Failure):
+    """A problem that the document does not announce."""
+
+
+@schemathesis.check
+def problems_are_declared(ctx, response, case):
+    """Every code is among the examples of its status, and the document agrees with the head of the answer."""
+    definition = case.operation.definition.raw["responses"].get(str(response.status_code))
+    code = None
+    if response.headers.get("content-type", [""])[0] == PROBLEM:
+        problem = json.loads(response.content)
+        code = problem["code"]
+        if problem["status"] != response.status_code or problem["request_id"] != response.headers["x-request-id"][0]:
+            raise UndeclaredProblem(operation=case.operation.label, title="The problem and the head of its answer differ", message=response.text)
+    print(json.dumps([case.operation.label, response.status_code, code]), file=ANSWERS, flush=True)
+    if definition is None or code is None:
+        return
+    declared = definition.get("content", {}).get(PROBLEM, {}).get("examples", {})
+    if code not in declared:
+        raise UndeclaredProblem(operation=case.operation.label, title="A problem that is not declared", message=f"{response.status_code} {code}; declared are {', '.join(declared)}: {response.text}")

@@ -1,0 +1,116 @@
+"""Holds the running service to its OpenAPI document; see `scripts/fuzz-api`."""
+import argparse
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import requests
+from _clients import clients
+from _examples import mistakes
+from _seed import Api, seed
+from _service import ROOT, service
+from _site import site
+
+HERE = pathlib.Path(__file__).resolve().parent
+# Cannot succeed here, for the reason beside each; the tests of the service show that they do.
+CANNOT_SUCCEED = {"POST /jobs/{id}/retry": "no job is given up within the time of a run"}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="fuzz-api", description=__doc__)
+    parser.add_argument("target", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--auth", choices=["none", "keys", "both"], default="both", help="how the service asks for keys")
+    parser.add_argument("--seed", type=int, default=1, help="another one asks other questions; the same one asks the same")
+    parser.add_argument("--examples", type=int, default=20, help="random requests to each operation, in each phase that makes them up")
+    parser.add_argument("--seconds", type=int, default=600, help="a run that takes longer is a failure")
+    parser.add_argument("--phases", default="examples,coverage,fuzzing,stateful")
+    parser.add_argument("--reports", type=pathlib.Path, help="where reports and the service's log stay; without it they are thrown away")
+    arguments, further = parser.parse_known_args()
+    modes = ["none", "keys"] if arguments.auth == "both" else [arguments.auth]
+    failed = [mode for mode in modes if not run(arguments, mode, further)]
+    if failed:
+        sys.exit(f"fuzz-api: failures with AUTH={' and AUTH='.join(failed)}")
+
+
+def run(arguments, auth, further):
+    with contextlib.ExitStack() as stack:
+        # The name is short: a private Postgres has its socket in here, whose path may not be long.
+        temporary = tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True)
+        scratch = arguments.reports.resolve() / auth if arguments.reports else pathlib.Path(stack.enter_context(temporary))
+        scratch.mkdir(parents=True, exist_ok=True)
+        pictures = draw(arguments.target, scratch / "portraits")
+        # People of the gallery, those that are shown to the service by schemathesis, and those of the page on clients.
+        gallery, shown, own = pictures[:24], pictures[24:27], pictures[27:]
+        address = stack.enter_context(site({"/": gallery, "/shown": shown}))
+        example = stack.enter_context(site({"/": own[:6], "/team.html": own[6:]}))
+        running = stack.enter_context(service(arguments.target / "facecrawl", scratch, auth))
+        key = running.key() if auth == "keys" else ""
+        facts = {
+            "base": running.base,
+            **seed(Api(running.base, key), address),
+            "pictures": [str(path) for path in shown],
+            "urls": [f"{address}/{path.name}" for path in shown],
+        }
+        (scratch / "facts.json").write_text(json.dumps(facts))
+        good = examples_are_true(running.base)
+        good &= clients(running.base, key, scratch / "clients", example, (own[0], own[1]))
+        answers = scratch / "answers.jsonl"
+        answers.write_text("")
+        ended = schemathesis(arguments, running.base, key, scratch, further)
+        complete = report(answers)
+        return good and ended == 0 and complete
+
+
+def examples_are_true(base):
+    """Before anything is asked: schemathesis takes its first questions from the examples."""
+    found, seen = mistakes(requests.get(f"{base}/openapi.json", timeout=30).json())
+    print(f"fuzz-api: {seen} examples, {len(found)} mistakes", *found, sep="\n    ", file=sys.stderr)
+    return not found
+
+
+def draw(target, folder):
+    """Portraits of people who do not exist, in a fixed order."""
+    subprocess.run([target / "examples/portraits", folder, "12", "3"], check=True)
+    return sorted(folder.glob("*.jpg"), key=lambda path: [int(part) for part in path.stem.split("-")])
+
+
+def schemathesis(arguments, base, key, scratch, further):
+    environment = os.environ | {
+        "FUZZ_FACTS": str(scratch / "facts.json"), "FUZZ_ANSWERS": str(scratch / "answers.jsonl"), "FUZZ_KEY": key or "none is asked for",
+        "PYTHONPATH": str(HERE), "SCHEMATHESIS_HOOKS": "hooks",
+    }
+    command = [
+        pathlib.Path(sys.executable).parent / "schemathesis", "--config-file", HERE / "schemathesis.toml", "run", f"{base}/openapi.json",
+        "--seed", str(arguments.seed), "--max-examples", str(arguments.examples), "--phases", arguments.phases,
+        "--continue-on-failure", "--generation-database", "none",
+    ]
+    if arguments.reports:
+        command += ["--report", "ndjson", "--report-dir", scratch]
+    try:
+        return subprocess.run([*command, *further], env=environment, cwd=scratch, timeout=arguments.seconds).returncode
+    except subprocess.TimeoutExpired:
+        print(f"fuzz-api: schemathesis did not end within {arguments.seconds} seconds", file=sys.stderr)
+        return 1
+
+
+def report(answers):
+    """How often each operation answered what; false when one of them never did what it is for."""
+    seen = collections.defaultdict(collections.Counter)
+    for line in answers.read_text().splitlines():
+        operation, status, code = json.loads(line)
+        seen[operation][f"{status} {code}" if code else str(status)] += 1
+    for operation in sorted(seen):
+        print(operation, dict(seen[operation].most_common()))
+    unproven = [one for one in seen if one not in CANNOT_SUCCEED and not any(answer[0] in "23" for answer in seen[one])]
+    if unproven:
+        print(f"fuzz-api: never succeeded: {', '.join(unproven)}", file=sys.stderr)
+    return not unproven
+
+
+if __name__ == "__main__":
+    main()
