@@ -17,6 +17,7 @@ fn operations() -> OpenApiRouter<AppState> {
         .merge(routes::crawls::router())
         .merge(routes::collections::router())
         .merge(routes::erasures::router())
+        .merge(routes::keys::router())
         .merge(routes::audit::router())
         .merge(routes::jobs::router())
         .merge(routes::subjects::router())

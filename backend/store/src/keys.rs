@@ -7,6 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand::TryRng as _;
 use rand::rngs::SysRng;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use sqlx::{FromRow, PgConnection, Row, postgres::PgRow};
 use std::fmt;
@@ -24,8 +26,8 @@ const BYTES: usize = 32;
 macro_rules! scopes {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal;)+) => {
         /// What a key may do.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Scope { $($(#[doc = $doc])+ $variant,)+ }
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Scope { $($(#[doc = $doc])+ #[serde(rename = $name)] $variant,)+ }
 
         impl Scope {
             /// Every scope.
@@ -66,6 +68,8 @@ scopes! {
     System = "system";
     /// Make, change and delete collections; read the audit log.
     Admin = "admin";
+    /// Make, list and revoke keys, none of which may do more than the key that makes it.
+    Keys = "keys";
 }
 
 impl Scope {
@@ -94,6 +98,56 @@ pub struct NewKey {
     pub requests_per_minute: Option<i32>,
     /// When it stops working; `None` is never.
     pub expires_at: Option<OffsetDateTime>,
+}
+
+impl NewKey {
+    /// Refuses what cannot be a key; what exists is not looked at.
+    ///
+    /// # Errors
+    /// Without a scope, for a name that is empty or longer than 200 characters, for a service-wide scope on a key to one collection, for a
+    /// rate below 1 or a time of expiry that is over.
+    pub fn check(&self) -> Result<(), Unfit> {
+        let refuse = |field: &'static str, sentence: String| Err(Unfit { field, sentence });
+        if self.scopes.is_empty() {
+            let all: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
+            return refuse("scopes", format!("a key needs at least one scope: {}", all.join(", ")));
+        }
+        if let Some(scope) =
+            self.scopes.iter().find(|scope| scope.is_service_wide() && self.collection_id.is_some())
+        {
+            return refuse(
+                "scopes",
+                format!(
+                    "the scope {scope} speaks of the whole service, and a key to one collection cannot have it; allowed is a key to all collections"
+                ),
+            );
+        }
+        if !(1..=200).contains(&self.name.chars().count()) || self.name.chars().any(char::is_control) {
+            return refuse(
+                "name",
+                format!("{:?} cannot be a key's name: 1 to 200 characters are allowed", self.name),
+            );
+        }
+        if let Some(rate) = self.requests_per_minute.filter(|rate| *rate < 1) {
+            return refuse("requests_per_minute", format!("{rate} requests a minute: 1 or more are allowed"));
+        }
+        if let Some(end) = self.expires_at.filter(|end| *end <= OffsetDateTime::now_utc()) {
+            return refuse(
+                "expires_at",
+                format!("the key would have expired at {end}; a time to come is allowed"),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Why a key cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The field of [`NewKey`] that is wrong.
+    pub field: &'static str,
+    /// What is wrong with it, and what is allowed.
+    pub sentence: String,
 }
 
 /// A key as it is stored.
@@ -127,6 +181,11 @@ impl ApiKey {
     /// Whether it may do this.
     pub fn allows(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope) && !(scope.is_service_wide() && self.collection_id.is_some())
+    }
+
+    /// What the audit log says of a key that was made or revoked.
+    pub fn audited(&self) -> Value {
+        json!({ "key_id": self.id, "scopes": self.scopes })
     }
 }
 
@@ -195,19 +254,19 @@ impl Store {
     /// Makes a key; answers its row, and the key itself, which cannot be had again.
     ///
     /// # Errors
-    /// `Invalid` without a scope, for a name that is empty or longer than 200 characters, for a service-wide scope on a key to one
-    /// collection, for a rate below 1 or a time of expiry that is over; `NotFound` for a collection that does not exist.
+    /// `Invalid` for what [`NewKey::check`] refuses; `NotFound` for a collection that does not exist or is out of reach.
     pub async fn create_key(
         &self,
         conn: &mut PgConnection,
         new: &NewKey,
     ) -> Result<(ApiKey, String), StoreError> {
-        check(new)?;
+        new.check().map_err(|unfit| StoreError::Invalid(unfit.sentence))?;
         let key = format!("{MARK}{}", URL_SAFE_NO_PAD.encode(random::<BYTES>()?));
         let id = Uuid::now_v7();
         let inserted = sqlx::query(
             "insert into api_keys (id, collection_id, name, prefix, key_sha256, scopes, requests_per_minute, expires_at)
-             select $1, $2, $3, $4, $5, $6, $7, $8 where $2::uuid is null or exists (select 1 from collections where id = $2)",
+             select $1, $2, $3, $4, $5, $6, $7, $8
+             where ($2::uuid is null or exists (select 1 from collections where id = $2)) and ($9::uuid is null or $2 = $9)",
         )
         .bind(id)
         .bind(new.collection_id)
@@ -217,6 +276,7 @@ impl Store {
         .bind(new.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>())
         .bind(new.requests_per_minute)
         .bind(new.expires_at)
+        .bind(self.reach)
         .execute(&mut *conn)
         .await?;
         if inserted.rows_affected() == 0 {
@@ -226,23 +286,33 @@ impl Store {
         Ok((row, key))
     }
 
-    /// All keys, oldest first, those that work no more included.
-    pub async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        let keys = select_keys!("where $1::uuid is null or k.collection_id = $1 order by k.id");
-        Ok(sqlx::query_as(keys).bind(self.reach).fetch_all(&self.pool).await?)
+    /// Keys, newest first, those that work no more included; `before` is the last one of the page before.
+    pub async fn keys(&self, before: Option<Uuid>, limit: i64) -> Result<Vec<ApiKey>, StoreError> {
+        let keys = select_keys!(
+            "where ($1::uuid is null or k.collection_id = $1) and ($2::uuid is null or k.id < $2) order by k.id desc limit $3"
+        );
+        Ok(sqlx::query_as(keys)
+            .bind(self.reach)
+            .bind(before)
+            .bind(limit.max(0))
+            .fetch_all(&self.pool)
+            .await?)
     }
 
     /// Ends a key for good; revoking it again changes nothing. A service that has just seen it notices within seconds.
     pub async fn revoke_key(&self, conn: &mut PgConnection, id: Uuid) -> Result<ApiKey, StoreError> {
-        sqlx::query("update api_keys set revoked_at = coalesce(revoked_at, now()) where id = $1")
-            .bind(id)
-            .execute(&mut *conn)
-            .await?;
-        sqlx::query_as(select_keys!("where k.id = $1"))
-            .bind(id)
-            .fetch_optional(conn)
-            .await?
-            .ok_or_else(|| StoreError::not_found("key", id))
+        let revoked = sqlx::query(
+            "update api_keys set revoked_at = coalesce(revoked_at, now())
+             where id = $1 and ($2::uuid is null or collection_id = $2)",
+        )
+        .bind(id)
+        .bind(self.reach)
+        .execute(&mut *conn)
+        .await?;
+        if revoked.rows_affected() == 0 {
+            return Err(StoreError::not_found("key", id));
+        }
+        Ok(sqlx::query_as(select_keys!("where k.id = $1")).bind(id).fetch_one(conn).await?)
     }
 
     /// The key with that hash, whether it still works or not.
@@ -271,31 +341,6 @@ impl Store {
         .await?;
         Ok(())
     }
-}
-
-fn check(new: &NewKey) -> Result<(), StoreError> {
-    let refuse = |sentence: String| Err(StoreError::Invalid(sentence));
-    let listed = || Scope::ALL.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(", ");
-    if new.scopes.is_empty() {
-        return refuse(format!("a key needs at least one scope: {}", listed()));
-    }
-    if let Some(scope) =
-        new.scopes.iter().find(|scope| scope.is_service_wide() && new.collection_id.is_some())
-    {
-        return refuse(format!(
-            "the scope {scope} speaks of the whole service, and a key to one collection cannot have it; allowed is a key to all collections"
-        ));
-    }
-    if !(1..=200).contains(&new.name.chars().count()) || new.name.chars().any(char::is_control) {
-        return refuse(format!("{:?} cannot be a key's name: 1 to 200 characters are allowed", new.name));
-    }
-    if let Some(rate) = new.requests_per_minute.filter(|rate| *rate < 1) {
-        return refuse(format!("{rate} requests a minute: 1 or more are allowed"));
-    }
-    if let Some(end) = new.expires_at.filter(|end| *end <= OffsetDateTime::now_utc()) {
-        return refuse(format!("the key would have expired at {end}; a time to come is allowed"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
 }
 
 async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
-    let keys = store.keys().await?;
+    let keys = store.keys(None, i64::MAX).await?;
     if json {
         output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))?;
         return Ok(Exit::Success);
@@ -220,16 +220,12 @@ fn record(action: Action, key: &ApiKey) -> AuditEntry<'static> {
         collection_id: key.collection_id,
         key_id: None,
         request_id: None,
-        detail: json!({ "key_id": key.id, "scopes": names(&key.scopes) }),
+        detail: key.audited(),
     }
 }
 
-fn names(scopes: &[Scope]) -> Vec<&'static str> {
-    scopes.iter().map(|scope| scope.as_str()).collect()
-}
-
 fn joined(scopes: &[Scope]) -> String {
-    names(scopes).join(", ")
+    scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn state(key: &ApiKey) -> String {
@@ -247,7 +243,7 @@ fn view(key: &ApiKey) -> Value {
         "prefix": key.prefix,
         "name": key.name,
         "collection": key.collection,
-        "scopes": names(&key.scopes),
+        "scopes": key.scopes,
         "requests_per_minute": key.requests_per_minute,
         "created_at": at(key.created_at),
         "last_used_at": key.last_used_at.map(at),

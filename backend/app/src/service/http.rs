@@ -52,7 +52,7 @@ pub async fn serve(
     metrics: PrometheusHandle,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    if settings.server().auth == server::Auth::Keys && foundation.store().keys().await?.is_empty() {
+    if settings.server().auth == server::Auth::Keys && foundation.store().keys(None, 1).await?.is_empty() {
         tracing::warn!("AUTH=keys, and there is no key yet: `facecrawl keys create` makes one");
     }
     let services = Services {

@@ -11,6 +11,8 @@ use utoipa::openapi::path::{Operation, PathItem};
 pub(crate) enum Access {
     /// Nothing: health, and the description of the API.
     Open,
+    /// A key, whatever its scopes.
+    AnyKey,
     /// A key with this scope.
     Needs(Scope),
 }
@@ -19,6 +21,7 @@ pub(crate) enum Access {
 pub(crate) fn access(operation_id: &str) -> Option<Access> {
     let scope = match operation_id {
         "health_live" | "health_ready" | "get_openapi" => return Some(Access::Open),
+        "get_current_key" => return Some(Access::AnyKey),
         "detect_faces" | "detect_faces_batch" | "compare_faces" | "report_quality" | "enhance_image" => {
             Scope::Analyze
         }
@@ -50,6 +53,7 @@ pub(crate) fn access(operation_id: &str) -> Option<Access> {
         | "list_erasures" => Scope::Erase,
         "create_collection" | "update_collection" | "delete_collection" | "list_audit"
         | "lift_suppressions" => Scope::Admin,
+        "create_key" | "list_keys" | "revoke_key" => Scope::Keys,
         "get_gpu" | "get_metrics" | "list_jobs" | "get_job" | "get_job_stats" | "retry_job" => Scope::System,
         _ => return None,
     };

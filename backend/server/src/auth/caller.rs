@@ -41,22 +41,22 @@ impl Caller {
     }
 
     /// The key; `None` where no keys are asked for.
-    pub(super) fn key(&self) -> Option<&ApiKey> {
+    pub(crate) fn key(&self) -> Option<&ApiKey> {
         self.key.as_ref().map(|(key, _)| &**key)
     }
 
-    /// A record of what this caller does.
+    /// A record of what this caller does, in a collection or (`None`) in none.
     pub(crate) async fn audit(
         &self,
         tx: &mut Tx,
         action: Action,
-        collection: Uuid,
+        collection: impl Into<Option<Uuid>>,
         detail: Value,
     ) -> Result<(), ApiError> {
         let request_id = request_id::current();
         let entry = AuditEntry {
             action,
-            collection_id: Some(collection),
+            collection_id: collection.into(),
             key_id: self.key().map(|key| key.id),
             request_id: Some(&request_id),
             detail,

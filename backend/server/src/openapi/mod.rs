@@ -31,6 +31,7 @@ use utoipa::openapi::path::Operation;
         (name = "crawls", description = "Crawls of the web"),
         (name = "collections", description = "The unit of isolation"),
         (name = "erasures", description = "What must go, and not come back"),
+        (name = "keys", description = "Who may do what"),
         (name = "audit", description = "Who did what"),
         (name = "subjects", description = "People: enrolled subjects and clusters of alike faces"),
         (name = "jobs", description = "Work in the queue"),

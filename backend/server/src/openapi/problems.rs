@@ -38,9 +38,11 @@ fn own(operation_id: &str) -> &'static [&'static [Code]] {
         "create_erasure" => &[PICTURE, FACE, &[Code::Conflict]],
         "enrol_subject_faces" => &[PICTURE, FETCHED, FACE, &[Code::LowQuality, Code::Conflict]],
         "create_crawl" => &[&[Code::ForbiddenUrl, Code::NotFound]],
-        "create_subject" => &[&[Code::Conflict, Code::NotFound]],
+        "create_subject" | "create_key" => &[&[Code::Conflict, Code::NotFound]],
         "create_collection" | "update_collection" | "delete_crawl" | "pause_crawl" | "resume_crawl"
-        | "cancel_crawl" | "update_subject" | "merge_subject" | "retry_job" => &[&[Code::Conflict]],
+        | "cancel_crawl" | "revoke_key" | "update_subject" | "merge_subject" | "retry_job" => {
+            &[&[Code::Conflict]]
+        }
         // It takes no parameters, and says so.
         "list_collections" => &[&[Code::BadQuery]],
         "health_ready" => &[&[Code::NotReady]],
@@ -51,8 +53,10 @@ fn own(operation_id: &str) -> &'static [&'static [Code]] {
 /// All that the operation can answer, each once.
 fn codes(operation: &Operation) -> Vec<Code> {
     let mut codes = vec![Code::Internal, Code::Timeout];
-    if matches!(access(id(operation)), Some(Access::Needs(_))) {
-        codes.extend([Code::Unauthorized, Code::ScopeMissing, Code::RateLimited]);
+    match access(id(operation)) {
+        None | Some(Access::Open) => {}
+        Some(Access::AnyKey) => codes.extend([Code::Unauthorized, Code::RateLimited]),
+        Some(Access::Needs(_)) => codes.extend([Code::Unauthorized, Code::ScopeMissing, Code::RateLimited]),
     }
     for parameter in operation.parameters.iter().flatten() {
         let RefOr::T(parameter) = parameter else { continue };

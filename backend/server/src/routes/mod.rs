@@ -7,5 +7,6 @@ pub(crate) mod erasures;
 pub(crate) mod faces;
 pub(crate) mod images;
 pub(crate) mod jobs;
+pub(crate) mod keys;
 pub(crate) mod subjects;
 pub(crate) mod system;

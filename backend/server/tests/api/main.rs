@@ -12,6 +12,7 @@ mod erasures;
 mod faces;
 mod images;
 mod jobs;
+mod keys;
 mod openapi;
 mod problems;
 mod subjects;

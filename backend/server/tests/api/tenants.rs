@@ -74,6 +74,15 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         | "get_job_stats" => {
             vec![(path.to_owned(), None)]
         }
+        // Nothing to name either, and what is answered changes with use: see `looks`.
+        "list_keys" | "get_current_key" => Vec::new(),
+        "create_key" => {
+            let new = |collection: Value| {
+                body(json!({"name": "mine", "collection": collection, "scopes": ["read"]}))
+            };
+            vec![new(json!(collection)), new(Value::Null)]
+        }
+        "revoke_key" => vec![(at(key), None)],
         "detect_faces" | "report_quality" => picture_in(picture),
         "detect_faces_batch" => picture_in(json!({"images": [picture]})),
         "compare_faces" => picture_in(json!({"a": picture, "b": picture})),
@@ -140,11 +149,26 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
 /// Requests that name nothing, whose answers differ from time to time, and that must show nothing all the same.
 fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
     let cursor = |id: &str| URL_SAFE_NO_PAD.encode(Uuid::parse_str(id).unwrap());
-    let mut looks: Vec<(Method, Try)> =
-        ["/collections", "/crawls", "/images", "/faces", "/subjects", "/erasures", "/audit"]
-            .map(|path| (Method::GET, (path.to_owned(), None)))
-            .to_vec();
-    for (path, id) in [("/crawls", &names.crawls[2]), ("/images", &names.image), ("/faces", &names.face)] {
+    let mut looks: Vec<(Method, Try)> = [
+        "/collections",
+        "/crawls",
+        "/images",
+        "/faces",
+        "/subjects",
+        "/erasures",
+        "/audit",
+        "/keys",
+        "/keys/current",
+    ]
+    .map(|path| (Method::GET, (path.to_owned(), None)))
+    .to_vec();
+    let ids = [
+        ("/crawls", &names.crawls[2]),
+        ("/images", &names.image),
+        ("/faces", &names.face),
+        ("/keys", &names.key),
+    ];
+    for (path, id) in ids {
         looks.push((Method::GET, (format!("{path}?cursor={}", cursor(id)), None)));
     }
     let search = json!({"embedding": embedding, "threshold": -1.0, "limit": 1000});

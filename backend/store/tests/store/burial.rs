@@ -124,7 +124,7 @@ async fn keys_go_with_their_collection_and_stay_with_default() {
     bury(&store, default).await;
     let successor = store.collection("default").await.unwrap();
     assert_ne!(successor.id, default);
-    let keys = store.keys().await.unwrap();
+    let keys = store.keys(None, 10).await.unwrap();
     assert_eq!(keys.iter().map(|key| key.collection_id).collect::<Vec<_>>(), [Some(successor.id)]);
     let mut tx = store.begin().await.unwrap();
     let again = store.bury_collection(tx.conn(), press).await;

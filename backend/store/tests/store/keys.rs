@@ -55,7 +55,7 @@ async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
     let missing = store.revoke_key(tx.conn(), Uuid::now_v7()).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
     tx.commit().await.unwrap();
-    assert_eq!(store.keys().await.unwrap(), [revoked]);
+    assert_eq!(store.keys(None, 10).await.unwrap(), [revoked]);
 }
 
 #[tokio::test]

@@ -1,0 +1,112 @@
+//! `POST /keys`
+use super::view::{KeyView, ScopeName, own};
+use crate::auth::{Caller, insufficient};
+use crate::extract::Json as JsonBody;
+use crate::extract::values::{Bounded, time};
+use crate::{ApiError, Code, Problem};
+use axum::Json;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use store::audit::Action;
+use store::keys::{ApiKey, NewKey, Scope};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use utoipa::ToSchema;
+
+/// A key to make.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "press desk", "collection": "press", "scopes": ["read", "search"], "expires_at": "2027-01-31T00:00:00Z"}))]
+pub(super) struct CreateKey {
+    /// For people: who holds it, 1 to 200 characters.
+    name: String,
+    /// The collection that it is bound to, by name; null is every collection, and has to be said.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required)]
+    collection: Option<String>,
+    /// What it may do; at least one, and none that the key of this call does not have.
+    #[schema(value_type = Vec<ScopeName>)]
+    scopes: Vec<Scope>,
+    /// Most requests a minute; null is no limit.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 2_147_483_647)]
+    requests_per_minute: Option<Bounded<1, 2_147_483_647>>,
+    /// When it stops working; null is never. Not after the key of this call.
+    #[serde(default, deserialize_with = "time")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<OffsetDateTime>,
+}
+
+/// A key that was made, and the key itself.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CreatedKey {
+    /// The key itself. It is shown this once; the service keeps its hash.
+    #[schema(example = "fc_4fQ9ab…")]
+    secret: String,
+    /// What the service keeps of it.
+    key: KeyView,
+}
+
+/// Make a key, which may do no more than the key that makes it.
+///
+/// Its scopes are among those of the key of this call, its collection is one that this key reaches, and it does not outlive it.
+#[utoipa::path(
+    post, path = "/keys", operation_id = "create_key", tag = "keys",
+    request_body = CreateKey,
+    responses(
+        (status = 201, description = "It works from now on", body = CreatedKey),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service asks for no keys", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn create_key(
+    caller: Caller,
+    JsonBody(body): JsonBody<CreateKey>,
+) -> Result<(StatusCode, Json<CreatedKey>), ApiError> {
+    let by = own(&caller)?;
+    let store = caller.store();
+    let mut scopes = body.scopes;
+    scopes.sort_unstable();
+    scopes.dedup();
+    let new = NewKey {
+        collection_id: match &body.collection {
+            Some(name) => Some(store.collection(name).await?.id),
+            None => None,
+        },
+        name: body.name.trim().to_owned(),
+        scopes,
+        requests_per_minute: body.requests_per_minute.and_then(|rate| i32::try_from(rate.get()).ok()),
+        expires_at: body.expires_at,
+    };
+    new.check().map_err(|unfit| ApiError::new(Code::InvalidField, unfit.sentence).field(unfit.field))?;
+    check_power(by, &new)?;
+    let mut tx = store.begin().await?;
+    let (key, secret) = store.create_key(tx.conn(), &new).await?;
+    caller.audit(&mut tx, Action::CreateKey, key.collection_id, key.audited()).await?;
+    tx.commit().await?;
+    Ok((StatusCode::CREATED, Json(CreatedKey { secret, key: key.into() })))
+}
+
+/// Whoever may make keys cannot gain anything by it: neither scopes nor collections, and no key that works when this one no longer does.
+fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
+    let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
+    if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {
+        let sentence = format!(
+            "scopes: the key that makes another does not have the scope {scope}, so it cannot give it"
+        );
+        return Err(refuse("scopes", sentence).allowed(by.scopes.iter().map(|scope| scope.as_str())));
+    }
+    if let (Some(own), None) = (&by.collection, new.collection_id) {
+        let sentence = "collection: a key to one collection cannot make a key to all".to_owned();
+        return Err(refuse("collection", sentence).allowed([own]));
+    }
+    if let Some(end) = by.expires_at.filter(|end| new.expires_at.is_none_or(|new| new > *end)) {
+        let end = end.format(&Rfc3339).map_err(ApiError::internal)?;
+        let sentence = format!(
+            "expires_at: the key that makes another stops working at {end}, and none that it makes works longer"
+        );
+        return Err(refuse("expires_at", sentence).allowed([format!("a time up to {end}")]));
+    }
+    Ok(())
+}

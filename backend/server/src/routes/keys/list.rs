@@ -1,0 +1,49 @@
+//! `GET /keys`
+use super::view::KeyView;
+use crate::ApiError;
+use crate::auth::Caller;
+use crate::extract::values::Bounded;
+use crate::extract::{Query, cursor};
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// How many keys.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Most keys in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of keys, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct KeyList {
+    keys: Vec<KeyView>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
+    next_cursor: Option<String>,
+}
+
+/// List the keys, those that work no more included.
+///
+/// A key to one collection sees that collection's keys.
+#[utoipa::path(
+    get, path = "/keys", operation_id = "list_keys", tag = "keys",
+    params(ListParams),
+    responses((status = 200, description = "A page of keys, newest first", body = KeyList)),
+)]
+pub(super) async fn list_keys(
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<KeyList>, ApiError> {
+    let before = cursor::decode(params.cursor.as_deref())?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut rows = caller.store().keys(before, limit + 1).await?;
+    let next_cursor = cursor::cut(&mut rows, limit, |key| key.id);
+    Ok(Json(KeyList { keys: rows.into_iter().map(Into::into).collect(), next_cursor }))
+}

@@ -1,0 +1,91 @@
+//! A key as the API shows it.
+use crate::auth::Caller;
+use crate::{ApiError, Code};
+use serde::Serialize;
+use store::keys::{ApiKey, Scope};
+use time::OffsetDateTime;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+use uuid::Uuid;
+
+/// Describes `store::keys::Scope` in the OpenAPI document.
+pub(super) struct ScopeName;
+
+impl PartialSchema for ScopeName {
+    fn schema() -> RefOr<Schema> {
+        let meanings = Scope::ALL.iter().map(|scope| format!("- `{scope}`: {}", scope.meaning()));
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some(format!("What a key may do.\n\n{}", meanings.collect::<Vec<_>>().join("\n"))))
+            .enum_values(Some(Scope::ALL.iter().map(|scope| scope.as_str())))
+            .into()
+    }
+}
+
+impl ToSchema for ScopeName {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "Scope".into()
+    }
+}
+
+/// A key, without what opens anything.
+#[derive(Serialize, ToSchema)]
+pub(super) struct KeyView {
+    /// Its id.
+    id: Uuid,
+    /// How it begins, for people to tell keys apart.
+    #[schema(example = "fc_4fQ9ab")]
+    prefix: String,
+    /// Who holds it.
+    #[schema(example = "press desk")]
+    name: String,
+    /// The collection that it is bound to; null is every collection.
+    #[schema(example = "press")]
+    collection: Option<String>,
+    /// What it may do.
+    #[schema(value_type = Vec<ScopeName>, example = json!(["read", "search"]))]
+    scopes: Vec<Scope>,
+    /// Most requests a minute; null is no limit.
+    #[schema(example = 600)]
+    requests_per_minute: Option<i32>,
+    /// When it was made.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// When it was last used, to the minute; null is never.
+    #[serde(with = "time::serde::rfc3339::option")]
+    last_used_at: Option<OffsetDateTime>,
+    /// When it stops working; null is never.
+    #[serde(with = "time::serde::rfc3339::option")]
+    expires_at: Option<OffsetDateTime>,
+    /// When it was revoked; null is not.
+    #[serde(with = "time::serde::rfc3339::option")]
+    revoked_at: Option<OffsetDateTime>,
+}
+
+impl From<ApiKey> for KeyView {
+    fn from(key: ApiKey) -> Self {
+        Self {
+            id: key.id,
+            prefix: key.prefix,
+            name: key.name,
+            collection: key.collection,
+            scopes: key.scopes,
+            requests_per_minute: key.requests_per_minute,
+            created_at: key.created_at,
+            last_used_at: key.last_used_at,
+            expires_at: key.expires_at,
+            revoked_at: key.revoked_at,
+        }
+    }
+}
+
+/// The key by which keys are changed. Where the service asks for none, whoever reaches it could make one that goes on working once it does.
+///
+/// # Errors
+/// 409 where the service asks for no keys.
+pub(super) fn own(caller: &Caller) -> Result<&ApiKey, ApiError> {
+    caller.key().ok_or_else(|| {
+        let sentence = "this service asks nobody for a key, so it lets nobody change keys; `facecrawl keys` on its machine does";
+        ApiError::new(Code::Conflict, sentence).allowed(["facecrawl keys create", "facecrawl keys revoke", "AUTH=keys"])
+    })
+}

@@ -1,0 +1,151 @@
+//! `/keys`
+use crate::support::keys::guarded;
+use crate::support::{App, field, json_of, ok, problem};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use store::keys::{NewKey, Scope};
+use time::{Duration, OffsetDateTime};
+
+async fn make(app: &App, by: &str, body: &Value) -> Value {
+    json_of(app.ask(by, Method::POST, "/keys", Some(body)).await, StatusCode::CREATED).await
+}
+
+#[tokio::test]
+async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (operator, by) = app.key(None, Scope::ALL).await;
+    app.state.services.store.ensure_collection("press").await.unwrap();
+    let body = json!({"name": " press desk ", "collection": "press", "scopes": ["search", "read", "read"], "requests_per_minute": 60});
+    let made = make(&app, &by, &body).await;
+    let (secret, key) = (made["secret"].as_str().unwrap(), &made["key"]);
+    assert!(secret.starts_with(key["prefix"].as_str().unwrap()), "{made}");
+    assert_eq!((&key["name"], &key["collection"]), (&json!("press desk"), &json!("press")));
+    assert_eq!((&key["scopes"], &key["requests_per_minute"]), (&json!(["read", "search"]), &json!(60)));
+    ok(app.ask(secret, Method::GET, "/faces", None).await).await;
+    problem(app.ask(secret, Method::GET, "/keys", None).await, 403, "scope_missing").await;
+
+    let listed = ok(app.ask(&by, Method::GET, "/keys?limit=1", None).await).await;
+    assert_eq!(listed["keys"][0]["id"], key["id"]);
+    assert!(!listed.to_string().contains(secret), "{listed}");
+    let cursor = listed["next_cursor"].as_str().unwrap();
+    let rest = ok(app.ask(&by, Method::GET, &format!("/keys?cursor={cursor}"), None).await).await;
+    assert_eq!((&rest["keys"][0]["id"], &rest["next_cursor"]), (&json!(operator.id), &Value::Null));
+    let log = ok(app.ask(&by, Method::GET, "/audit?action=key.create", None).await).await;
+    let record = &log["records"][0];
+    assert_eq!((&record["key_id"], &record["collection"]), (&json!(operator.id), &json!("press")));
+    assert_eq!(record["detail"], json!({"key_id": key["id"], "scopes": ["read", "search"]}));
+}
+
+#[tokio::test]
+async fn no_key_gains_anything_by_making_another() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (_, tenant) = app.key(Some("press"), &[Scope::Read, Scope::Keys]).await;
+    let good = || json!({"name": "a", "collection": "press", "scopes": ["read"]});
+    let refused = async |by: &str, changes: Value, status: u16, code: &str, name: &str| {
+        let mut body = good();
+        for (key, value) in changes.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let refused = problem(app.ask(by, Method::POST, "/keys", Some(&body)).await, status, code).await;
+        assert_eq!(field(&refused), name, "{refused}");
+        refused
+    };
+    let beyond = refused(&tenant, json!({"scopes": ["read", "erase"]}), 403, "scope_missing", "scopes").await;
+    assert_eq!(beyond["allowed"], json!(["read", "keys"]));
+    let all = refused(&tenant, json!({"collection": null}), 403, "scope_missing", "collection").await;
+    assert_eq!(all["allowed"], json!(["press"]));
+    make(&app, &tenant, &good()).await;
+
+    // A key that ends makes none that goes on.
+    let end = OffsetDateTime::now_utc() + Duration::DAY;
+    let store = &app.state.services.store;
+    let new = NewKey {
+        collection_id: None,
+        name: "for a day".into(),
+        scopes: vec![Scope::Read, Scope::Keys],
+        requests_per_minute: None,
+        expires_at: Some(end),
+    };
+    let mut tx = store.begin().await.unwrap();
+    let (_, for_a_day) = store.create_key(tx.conn(), &new).await.unwrap();
+    tx.commit().await.unwrap();
+    for late in [Value::Null, json!("2099-01-01T00:00:00Z")] {
+        refused(&for_a_day, json!({"expires_at": late}), 403, "scope_missing", "expires_at").await;
+    }
+    let hour =
+        (OffsetDateTime::now_utc() + Duration::HOUR).format(&time::format_description::well_known::Rfc3339);
+    make(
+        &app,
+        &for_a_day,
+        &json!({"name": "a", "collection": null, "scopes": ["read"], "expires_at": hour.unwrap()}),
+    )
+    .await;
+
+    // What cannot be a key at all.
+    let (_, operator) = app.key(None, Scope::ALL).await;
+    for (changes, name) in [
+        (json!({"scopes": []}), "scopes"),
+        (json!({"scopes": ["system"]}), "scopes"),
+        (json!({"scopes": ["root"]}), "scopes[0]"),
+        (json!({"name": "  "}), "name"),
+        (json!({"requests_per_minute": 0}), "requests_per_minute"),
+        (json!({"expires_at": "2001-01-01T00:00:00Z"}), "expires_at"),
+    ] {
+        refused(&operator, changes, 422, "invalid_field", name).await;
+    }
+    // Nobody gets a key to everything by leaving something out.
+    let silent = json!({"name": "a", "scopes": ["read"]});
+    let refusal = app.ask(&operator, Method::POST, "/keys", Some(&silent)).await;
+    assert_eq!(field(&problem(refusal, 422, "invalid_field").await), "collection");
+}
+
+#[tokio::test]
+async fn a_revoked_key_opens_nothing_and_stays_listed() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (operator, by) = app.key(None, &[Scope::Keys, Scope::Admin]).await;
+    let (held, secret) = app.key(Some("press"), &[Scope::Read]).await;
+    let path = format!("/keys/{}/revoke", held.id);
+    let revoked = ok(app.ask(&by, Method::POST, &path, None).await).await;
+    assert!(revoked["revoked_at"].is_string(), "{revoked}");
+    assert_eq!(ok(app.ask(&by, Method::POST, &path, None).await).await, revoked);
+    assert_eq!(
+        problem(app.ask(&secret, Method::GET, "/faces", None).await, 401, "unauthorized").await["reason"],
+        "revoked"
+    );
+    let listed = ok(app.ask(&by, Method::GET, "/keys", None).await).await;
+    assert_eq!(listed["keys"][0]["revoked_at"], revoked["revoked_at"]);
+    let log = ok(app.ask(&by, Method::GET, "/audit?action=key.revoke", None).await).await;
+    assert_eq!(
+        (&log["records"][0]["key_id"], &log["records"][0]["detail"]["key_id"]),
+        (&json!(operator.id), &json!(held.id))
+    );
+    let nobodys = app.ask(&by, Method::POST, "/keys/00000000-0000-7000-8000-000000000000/revoke", None).await;
+    problem(nobodys, 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn a_caller_learns_what_the_own_key_may_do() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (made, key) = app.key(Some("press"), &[Scope::Analyze]).await;
+    let current = ok(app.ask(&key, Method::GET, "/keys/current", None).await).await;
+    assert_eq!((&current["asks_for_keys"], &current["key"]["id"]), (&json!(true), &json!(made.id)));
+    assert_eq!(
+        (&current["key"]["collection"], &current["key"]["scopes"]),
+        (&json!("press"), &json!(["analyze"]))
+    );
+}
+
+/// A key that somebody made while the service was open would go on working when it no longer is.
+#[tokio::test]
+async fn a_service_that_asks_for_no_keys_lets_nobody_change_them() {
+    let Some(app) = App::spawn().await else { return };
+    let (held, _) = app.key(None, &[Scope::Read]).await;
+    assert_eq!(app.get_ok("/keys/current").await, json!({"asks_for_keys": false, "key": null}));
+    assert_eq!(app.get_ok("/keys").await["keys"][0]["id"], json!(held.id));
+    let body = json!({"name": "a", "collection": null, "scopes": ["read"]});
+    for (path, body) in [("/keys".to_owned(), Some(&body)), (format!("/keys/{}/revoke", held.id), None)] {
+        let refused = problem(app.ask("any", Method::POST, &path, body).await, 409, "conflict").await;
+        assert!(refused["allowed"].to_string().contains("AUTH=keys"), "{refused}");
+    }
+    assert_eq!(app.get_ok("/keys").await["keys"][0]["revoked_at"], Value::Null);
+}
