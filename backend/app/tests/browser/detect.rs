@@ -58,7 +58,7 @@ async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
         browser.until_text(".detected", "No face was found").await;
     }
     browser.run("document.querySelector('.detected').remove()").await;
-    browser.click_text("Use the camera").await;
+    browser.click_text("Camera").await;
     browser.click_text("Take the picture").await;
     browser.until("document.querySelector('.detected') && !document.querySelector('dialog')").await;
     stage.silent().await;

@@ -3,22 +3,38 @@ use crate::site;
 use crate::stage::Stage;
 use store::keys::{NewKey, Scope};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_asked_for_and_opens_what_it_opens() {
-    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
-    let browser = &stage.browser;
+/// A key to `default`, or to every collection; answers the key itself.
+async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String {
     let store = stage.database.store();
-    let collection = store.collection("default").await.unwrap();
+    let default = store.collection("default").await.unwrap();
     let new = NewKey {
-        collection_id: Some(collection.id),
-        name: "a reader".into(),
-        scopes: vec![Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl],
+        collection_id: bound.then_some(default.id),
+        name: name.into(),
+        scopes: scopes.to_vec(),
         requests_per_minute: None,
         expires_at: None,
     };
     let mut tx = store.begin().await.unwrap();
     let (_, secret) = store.create_key(tx.conn(), &new).await.unwrap();
     tx.commit().await.unwrap();
+    secret
+}
+
+/// Opens a view, which asks for the key.
+async fn enter(stage: &Stage, view: &str, secret: &str) {
+    stage.browser.load(&format!("{}/#{view}", stage.service.base)).await;
+    stage.browser.type_into("dialog input", secret).await;
+    stage.browser.click_text("Use it").await;
+    stage.browser.until("!document.querySelector('dialog')").await;
+    stage.heard_only(401).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_asked_for_and_opens_what_it_opens() {
+    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
+    let browser = &stage.browser;
+    let secret =
+        key(&stage, "a reader", &[Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl], true).await;
 
     browser.load(&format!("{}/#/faces", stage.service.base)).await;
     browser.until_text("dialog", "asks for an API key").await;
@@ -50,5 +66,92 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     browser.click("dialog .danger").await;
     browser.until_text(".toast.bad", "scope erase").await;
     stage.heard_only(403).await;
+    stage.strike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_are_found_and_named_with_a_key() {
+    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
+    let browser = &stage.browser;
+    let scopes = [Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl, Scope::Write];
+    let secret = key(&stage, "picture desk", &scopes, true).await;
+    enter(&stage, "/people", &secret).await;
+    browser.until_text(".empty", "Nobody is known yet").await;
+    stage.crawl(&site::start().await).await;
+    stage.open("/people", "People").await;
+    browser.click_text("Find people").await;
+    browser.until_text("[role=status]", "15 new faces looked at").await;
+    // Its pictures come with the key.
+    browser.until("document.querySelector('.person img')?.naturalWidth > 0").await;
+    browser.click(".person a").await;
+    browser.click_text("Name").await;
+    browser.type_into("dialog input", "Ada Example").await;
+    browser.click_text("Save").await;
+    browser.until_text("h1", "Ada Example").await;
+    browser.until_text(".chip", "Enrolled").await;
+    stage.judge("person-with-key").await;
+    // What this key does not open is not offered; who goes there all the same is told why.
+    browser.until("document.querySelector('nav a[href=\"#/audit\"]').hidden && !document.querySelector('nav a[href=\"#/people\"]').hidden").await;
+    stage.open("/audit", "Audit log").await;
+    browser.until_text(".empty", "a key with the scope admin").await;
+    browser.until_text(".empty", "“picture desk”, has analyze, read").await;
+    stage.judge("lacking").await;
+    stage.strike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_made_shown_once_used_and_revoked() {
+    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
+    let browser = &stage.browser;
+    let operator =
+        key(&stage, "operator", &[Scope::Read, Scope::Search, Scope::Admin, Scope::Keys], false).await;
+    enter(&stage, "/keys", &operator).await;
+    browser.until_text("tbody tr", "This tab's").await;
+
+    browser.click_text("New key").await;
+    browser.type_into("[name=name]", "press desk").await;
+    // Every scope is offered, with those that the own key lacks out of reach.
+    let shown = browser.run("return [...document.querySelectorAll('[name=scopes]')].map(e => e.value)").await;
+    let all: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
+    assert_eq!(shown, serde_json::json!(all));
+    browser.until("document.getElementById('scope-erase').disabled && !document.getElementById('scope-read').disabled").await;
+    stage.judge("new-key").await;
+    browser.click_text("Make the key").await;
+    browser.until_text(".trouble", "at least one scope").await;
+    stage.heard_only(422).await;
+    for scope in ["read", "search"] {
+        browser.click(&format!("#scope-{scope}")).await;
+    }
+    browser.click_text("Make the key").await;
+    browser.until("document.querySelector('.secret')?.value.startsWith('fc_')").await;
+    browser.click_text("Copy").await;
+    browser.until_text("[role=status]", "It is").await;
+    stage.judge("key-secret").await;
+    let secret =
+        browser.run("return document.querySelector('.secret').value").await.as_str().unwrap().to_owned();
+    // Escape does not lose it.
+    browser.press(&['\u{E00C}', '\u{E00C}']).await;
+    browser.click_text("I have it").await;
+    browser.until_text("tbody tr", "press desk").await;
+    stage.judge("keys").await;
+    assert!(!browser.run("return document.body.innerHTML").await.as_str().unwrap().contains(&secret));
+
+    // It opens what it may, until it is revoked.
+    let status = format!(
+        "return (await fetch('/faces', {{ headers: {{ authorization: 'Bearer {secret}' }} }})).status"
+    );
+    assert_eq!(browser.run_async(&status).await, 200);
+    browser.click("button[aria-label='Revoke press desk']").await;
+    browser.click("dialog .danger").await;
+    browser.until_text(".toast", "“press desk” is revoked").await;
+    browser.until_text("tbody tr", "Revoked").await;
+    while browser.run_async(&status).await != 401 {}
+    stage.heard_only(401).await;
+
+    // Both steps are in the log, with the holder's name.
+    stage.open("/audit", "Audit log").await;
+    browser.until_text("tbody tr", "Key revoked").await;
+    browser.until_text("tbody tr", "operator").await;
+    stage.judge("audit-with-keys").await;
     stage.strike().await;
 }

@@ -5,9 +5,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod audit;
 mod chrome;
+mod collections;
 mod crawl;
 mod detect;
+mod erasures;
 mod keys;
 mod modules;
 mod people;

@@ -1,5 +1,6 @@
 //! A service, a browser on its page, and what every view is judged by.
 use crate::chrome::{Browser, skip};
+use crate::common::files::FileServer;
 use crate::common::process::Workplace;
 use crate::common::service::Service;
 use rustix::process::Signal;
@@ -52,6 +53,16 @@ impl Stage {
         self.browser.until(&format!("document.querySelector('h1')?.textContent === {heading:?}")).await;
     }
 
+    /// Crawls the site to its end, every picture by itself, and stays on the crawl's view.
+    pub async fn crawl(&self, site: &FileServer) {
+        self.open("/crawls/new", "New crawl").await;
+        self.browser.type_into("textarea", &site.url("/")).await;
+        self.browser.type_into("[name=delay_ms]", "0").await;
+        self.browser.run("document.querySelector('[name=dedupe]').value = 'exact'").await;
+        self.browser.click_text("Start the crawl").await;
+        self.browser.until_text(".chip", "Completed").await;
+    }
+
     /// A picture in a file, for the file inputs.
     pub fn file(&self, name: &str, content: &[u8]) -> String {
         self.place.put(name, content).display().to_string()
@@ -65,13 +76,18 @@ impl Stage {
             // A phone's browser zooms out over what is too wide, so the window's own width says nothing.
             self.browser.until(&format!("document.documentElement.scrollWidth <= {width}")).await;
             let tone = if dark { "dark" } else { "light" };
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../screenshots");
-            self.browser.screenshot(&folder.join(format!("{name}-{width}-{tone}.png"))).await;
-            let found = self.violations().await;
-            assert!(found.is_empty(), "{name} at {width} pixels, {tone}: {found:#?}");
+            self.judge_as_is(&format!("{name}-{width}-{tone}")).await;
         }
         self.browser.look(1280, 860, false).await;
         self.silent().await;
+    }
+
+    /// The same for the window as it is.
+    pub async fn judge_as_is(&self, name: &str) {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../screenshots");
+        self.browser.screenshot(&folder.join(format!("{name}.png"))).await;
+        let found = self.violations().await;
+        assert!(found.is_empty(), "{name}: {found:#?}");
     }
 
     async fn violations(&self) -> Vec<Value> {

@@ -58,6 +58,27 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     browser.press(&['\u{E004}', '\u{E007}']).await;
     browser.until("document.activeElement.id === 'main' && location.hash === '#/faces'").await;
 
+    // A service that asks for no keys says how to change that, and makes none.
+    stage.open("/keys", "Keys").await;
+    browser.until_text("h2", "asks nobody for a key").await;
+    browser.until("![...document.querySelectorAll('a')].some(e => e.textContent === 'New key')").await;
+    stage.judge("keys-open").await;
+
+    // On a phone the views that are needed less stand in a sheet, which Escape closes.
+    browser.look(360, 740, true).await;
+    let sheet = "getComputedStyle(document.getElementById('rest')).visibility";
+    browser.until(&format!("{sheet} === 'hidden'")).await;
+    browser.click("#more").await;
+    browser.until(&format!("{sheet} === 'visible'")).await;
+    stage.judge_as_is("more").await;
+    browser.press(&['\u{E00C}']).await;
+    browser.until(&format!("{sheet} === 'hidden' && document.activeElement.id === 'more'")).await;
+    browser.click("#more").await;
+    browser.click("nav a[href='#/collections']").await;
+    browser.until_text("h1", "Collections").await;
+    browser.until(&format!("{sheet} === 'hidden'")).await;
+    browser.look(1280, 860, false).await;
+
     // Light, dark, as the system; the choice outlives a reload.
     let ground = "getComputedStyle(document.body).backgroundColor";
     let light = browser.run(&format!("return {ground}")).await;

@@ -66,8 +66,8 @@ async function problemOf(response) {
 
 /** The JSON of an answer; undefined where there is none. */
 export async function call(method, path, options) {
-  const response = await request(method, path, options);
-  return response.status === 204 ? undefined : response.json();
+  const text = await (await request(method, path, options)).text();
+  return text === "" ? undefined : JSON.parse(text);
 }
 
 export const get = (path, query, signal) => call("GET", path, { query, signal });

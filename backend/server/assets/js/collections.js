@@ -1,6 +1,7 @@
 // The collection that the views are about: a switch in the header, remembered by the browser, overruled by an address that names one.
 import { get } from "./api.js";
 import { h, put } from "./dom.js";
+import { may } from "./session.js";
 
 const STORE = "facecrawl.collection";
 let known = [];
@@ -16,17 +17,18 @@ export function choose(name) {
   if ([...select.options].some((option) => option.value === name)) select.value = name;
 }
 
+let switched = () => {};
+
+/** `then` is called when somebody switches in the header. */
+export const onSwitch = (then) => (switched = then);
+
 /** Asks which there are. With one, there is nothing to switch. */
-export async function load(onSwitch) {
+export async function load() {
   const select = document.getElementById("collection");
-  try {
-    known = (await get("/collections")).collections;
-  } catch {
-    // A key may be for one collection alone, or not for listing them; the views say what they are refused.
-    known = [];
-  }
+  // Where they cannot be listed, the views say what they are refused.
+  known = may("read") ? await get("/collections").then((answer) => answer.collections, () => []) : [];
   if (known.length > 0 && !known.some(({ name }) => name === chosen())) choose(known[0].name);
   put(select, known.map(({ name }) => h("option", { value: name, selected: name === current() }, name)));
   document.getElementById("switcher").hidden = known.length < 2;
-  select.onchange = () => (choose(select.value), onSwitch());
+  select.onchange = () => (choose(select.value), switched());
 }

@@ -8,7 +8,7 @@ export function pictureInput(take, signal) {
   const zone = h("div.drop", {},
     h("label.button.primary", {}, icon("upload"), "Choose a picture", file),
     h("p.hint", { id: "picture-hint" }, "or drop or paste one: JPEG, PNG, WebP, GIF, BMP"),
-    navigator.mediaDevices?.getUserMedia && button("Use the camera", { symbol: "camera", onclick: () => photograph(take) }),
+    navigator.mediaDevices?.getUserMedia && button("Camera", { symbol: "camera", "aria-label": "Use the camera", onclick: () => photograph(take) }),
   );
   const first = (files) => {
     const picture = [...files].find((one) => one.type.startsWith("image/") || one.type === "");

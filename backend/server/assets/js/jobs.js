@@ -1,11 +1,13 @@
 // Jobs of the queue: those that were given up, with a second chance.
 import { call, get } from "./api.js";
-import { h, put } from "./dom.js";
+import { h } from "./dom.js";
 import { shortUrl, time, title } from "./format.js";
 import { href, note } from "./router.js";
+import { table } from "./table.js";
 import { busy, button, chip, empty, fillWith, toast } from "./ui.js";
 
 const STATES = ["discarded", "running", "available", "retryable", "completed", "cancelled", "any"];
+const HEADS = ["Job", "State", { name: "Runs", number: true }, "Last failure", { name: "Ended", number: true }, { name: "Actions", hidden: true }];
 const TONES = { discarded: "bad", running: "busy", retryable: "warn", completed: "ok" };
 
 export function jobs(query, signal) {
@@ -20,45 +22,41 @@ export function jobs(query, signal) {
 
   function draw(answer) {
     if (answer.jobs.length === 0) return empty("check", state.value === "discarded" ? "No job was given up." : "There is no such job.");
-    const body = h("tbody", {}, answer.jobs.map(row));
-    return [
-      h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Jobs" }, h("table.wide", {},
-        h("thead", {}, h("tr", {}, ["Job", "State", "Runs", "Last failure", "Ended", ""].map((name) => h("th", { scope: "col" }, name || h("span.hidden", {}, "Actions"))))), body)),
-      more(answer.next_cursor, body),
-    ];
+    const rows = table("Jobs", HEADS);
+    const cells = (job) => jobCells(job, rows);
+    rows.add(answer.jobs.map(cells));
+    return [rows.element, more(answer.next_cursor, (jobs) => rows.add(jobs.map(cells)))];
   }
-  function more(cursor, body) {
+  function more(cursor, add) {
     if (!cursor) return null;
     const control = button("Older jobs", { onclick: () => busy(control, async () => {
       const answer = await get("/jobs", params(cursor), signal);
-      body.append(...answer.jobs.map(row));
-      control.replaceWith(...[more(answer.next_cursor, body)].filter(Boolean));
+      add(answer.jobs);
+      control.replaceWith(...[more(answer.next_cursor, add)].filter(Boolean));
     }) });
     return control;
   }
 }
 
-function row(job) {
-  const line = h("tr", {},
-    h("th", { scope: "row" }, title(job.kind), what(job), job.crawl_id && h("a.quiet", { href: href(`/crawls/${job.crawl_id}`) }, "Its crawl")),
-    h("td", {}, chip(title(job.state), TONES[job.state] ?? "")),
-    h("td.number", {}, `${job.attempt} of ${job.max_attempts}`),
-    h("td", {}, job.last_error ?? ""),
-    h("td.number", {}, time(job.finished_at)),
-    h("td", {}, job.state === "discarded" && retry(job, () => line)));
-  return line;
-}
+const jobCells = (job, rows) => [
+  h("span.jobname", {}, title(job.kind), what(job), job.crawl_id && h("a.quiet", { href: href(`/crawls/${job.crawl_id}`) }, "Its crawl")),
+  chip(title(job.state), TONES[job.state] ?? ""),
+  `${job.attempt} of ${job.max_attempts}`,
+  job.last_error ?? "",
+  time(job.finished_at),
+  job.state === "discarded" && retry(job, rows),
+];
 
 const what = ({ payload }) => {
   const url = payload?.url ?? payload?.image_url ?? payload?.page_url;
   return url && h("code", { title: url }, shortUrl(url, 44));
 };
 
-function retry(job, line) {
+function retry(job, rows) {
   const control = button("Retry", { symbol: "refresh", onclick: () => busy(control, async () => {
     const changed = await call("POST", `/jobs/${job.id}/retry`);
     toast("The job is queued again.");
-    if (changed) line().replaceWith(row(changed));
+    if (changed) control.closest("tr").replaceWith(rows.row(jobCells(changed, rows)));
   }) });
   return control;
 }

@@ -3,32 +3,38 @@ import { call } from "./api.js";
 import * as collections from "./collections.js";
 import { icon, put } from "./dom.js";
 import * as keys from "./keys.js";
-import { known } from "./people.js";
+import * as navigation from "./navigation.js";
 import { refresh, start } from "./router.js";
+import * as session from "./session.js";
 
 const byId = (id) => document.getElementById(id);
 
+/** Address, title, the scope that it needs, and where it is. */
 const VIEWS = [
-  ["detect", "Detect", () => import("./views/detect.js")],
-  ["search", "Search", () => import("./views/search.js")],
-  ["crawls", "Crawls", () => import("./views/crawls.js")],
-  ["crawls/new", "New crawl", () => import("./views/new_crawl.js")],
-  ["crawls/:id", "Crawl", () => import("./views/crawl.js")],
-  ["faces", "Faces", () => import("./views/faces.js")],
-  ["faces/:id", "Face", () => import("./views/face.js")],
-  ["images/:id", "Image", () => import("./views/image.js")],
-  ["people", "People", () => import("./views/people.js")],
-  ["people/:id", "Person", () => import("./views/person.js")],
-  ["system", "System", () => import("./views/system.js")],
+  ["detect", "Detect", "analyze", () => import("./views/detect.js")],
+  ["search", "Search", "search", () => import("./views/search.js")],
+  ["crawls", "Crawls", "read", () => import("./views/crawls.js")],
+  ["crawls/new", "New crawl", "crawl", () => import("./views/new_crawl.js")],
+  ["crawls/:id", "Crawl", "read", () => import("./views/crawl.js")],
+  ["faces", "Faces", "read", () => import("./views/faces.js")],
+  ["faces/:id", "Face", "read", () => import("./views/face.js")],
+  ["images/:id", "Image", "read", () => import("./views/image.js")],
+  ["people", "People", "read", () => import("./views/people.js")],
+  ["people/:id", "Person", "read", () => import("./views/person.js")],
+  ["collections", "Collections", "read", () => import("./views/collections.js")],
+  ["collections/new", "New collection", "admin", () => import("./views/new_collection.js")],
+  ["collections/:id", "Collection", "read", () => import("./views/collection.js")],
+  ["erasures", "Erasures", "erase", () => import("./views/erasures.js")],
+  ["erasures/new", "New erasure", "erase", () => import("./views/new_erasure.js")],
+  ["audit", "Audit log", "admin", () => import("./views/audit.js")],
+  ["keys", "Keys", "keys", () => import("./views/keys.js")],
+  ["keys/new", "New key", "keys", () => import("./views/new_key.js")],
+  ["system", "System", "system", () => import("./views/system.js")],
 ];
 
-function markNav(view) {
-  const tab = view === "images" ? "faces" : view;
-  for (const link of byId("nav").querySelectorAll("a[href^='#']")) {
-    if (link.getAttribute("href") === `#/${tab}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-}
+/** What the router is given: a view that the key does not open is replaced by a word on that. */
+const routes = VIEWS.map(([pattern, title, scope, load]) =>
+  [pattern, title, async () => (session.may(scope) ? load() : (await import("./views/lacking.js")).lacking(title, scope))]);
 
 /** Automatic, light, dark, and round again. */
 function installTheme() {
@@ -67,9 +73,15 @@ async function watchHealth() {
 // The address is the view's, so this link must not change it.
 byId("skip").addEventListener("click", (event) => (event.preventDefault(), byId("main").focus()));
 installTheme();
-const loadCollections = () => collections.load(() => refresh());
-keys.install(() => loadCollections().then(() => refresh()));
+/** What depends on the key: which collections there are, and which views are open. */
+async function begin() {
+  await session.load();
+  await collections.load();
+  navigation.offer(VIEWS);
+}
+collections.onSwitch(() => refresh());
+keys.install(() => begin().then(() => refresh()));
+navigation.install();
 watchHealth();
-known().then((there) => (byId("people-link").hidden = !there));
-await loadCollections();
-await start(VIEWS, byId("main"), markNav);
+await begin();
+await start(routes, byId("main"), navigation.mark);

@@ -1,35 +1,50 @@
 // A picture with its faces marked.
 import { h, s } from "./dom.js";
 
+/** Height and letters of a face's number, in pixels of the screen. */
+const [TALL, LETTER] = [19, 13];
+
 /**
  * `image` is an element that shows `size` (width, height in pixels of the boxes). Faces are marked with their numbers; `select(index)` shows one
  * with its landmarks. The list beside the picture is what the keyboard reaches, so the marks are hidden from who listens.
  */
 export function marked(image, size, faces, onSelect = () => {}) {
-  // Numbers are as large as text on a picture that fills its place.
-  const unit = Math.max(size.width, size.height) / 100;
-  const marks = faces.map((face, index) => mark(face, index, unit, size, onSelect));
-  const drawing = s("svg", { class: "marks", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" }, marks);
+  const marks = faces.map((face, index) => mark(face, index, onSelect));
+  const drawing = s("svg", { class: "marks", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" }, marks.map(({ element }) => element));
   const element = h("figure.marked", { vars: { ratio: `${size.width} / ${size.height}` } }, image, drawing);
+  // Numbers are as large on a phone as on a wall: the picture grows and shrinks, they do not.
+  new ResizeObserver(() => {
+    const unit = size.width / Math.max(1, element.clientWidth);
+    for (const { lay } of marks) lay(unit, size);
+  }).observe(element);
   const select = (chosen) => {
-    marks.forEach((one, index) => one.classList.toggle("chosen", index === chosen));
+    marks.forEach((one, index) => one.element.classList.toggle("chosen", index === chosen));
     // What is drawn last lies on top.
-    if (marks[chosen]) drawing.append(marks[chosen]);
+    if (marks[chosen]) drawing.append(marks[chosen].element);
   };
   return { element, select };
 }
 
-function mark(face, index, unit, size, onSelect) {
+function mark(face, index, onSelect) {
   const { x, y, width, height } = face.bbox;
   const passed = face.quality?.passed ?? true;
   const label = String(index + 1);
-  const [tall, wide] = [unit * 3.6, unit * (1.6 + 1.9 * label.length)];
-  const left = Math.min(Math.max(0, x), size.width - wide);
-  const top = y >= tall ? y - tall : Math.max(0, y);
-  return s("g", { class: passed ? "mark" : "mark weak", "data-face": label, onclick: () => onSelect(index) },
-    s("rect", { class: "box", x, y, width, height, rx: Math.min(width, height) * 0.04 }),
-    (face.landmarks ?? []).map(([cx, cy]) => s("circle", { cx, cy, r: Math.max(unit * 0.25, Math.min(width, height) * 0.018) })),
-    s("rect", { class: "tag", x: left, y: top, width: wide, height: tall, rx: unit * 0.5 }),
-    s("text", { x: left + wide / 2, y: top + tall * 0.74, "font-size": unit * 2.8, "text-anchor": "middle" }, label),
-  );
+  const dots = (face.landmarks ?? []).map(([cx, cy]) => s("circle", { cx, cy }));
+  const tag = s("rect", { class: "tag" });
+  const text = s("text", { "text-anchor": "middle" }, label);
+  const element = s("g", { class: passed ? "mark" : "mark weak", "data-face": label, onclick: () => onSelect(index) },
+    s("rect", { class: "box", x, y, width, height, rx: Math.min(width, height) * 0.04 }), dots, tag, text);
+  /** Sets what is as large on every screen; `unit` is a pixel of the screen in those of the picture. */
+  const lay = (unit, size) => {
+    const [tall, wide] = [TALL * unit, (LETTER * 0.65 * label.length + 9) * unit];
+    const left = Math.min(Math.max(0, x), size.width - wide);
+    const top = y >= tall ? y - tall : Math.max(0, y);
+    const set = (shape, values) => Object.entries(values).forEach(([name, value]) => shape.setAttribute(name, value));
+    set(tag, { x: left, y: top, width: wide, height: tall, rx: 3 * unit });
+    set(text, { x: left + wide / 2, y: top + tall * 0.75, "font-size": LETTER * unit });
+    // In a crowd the numbers would hide the people: a face narrower than its number shows it when it is meant.
+    element.classList.toggle("tiny", width < wide);
+    for (const dot of dots) set(dot, { r: Math.max(1.6 * unit, Math.min(width, height) * 0.018) });
+  };
+  return { element, lay };
 }

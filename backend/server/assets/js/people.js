@@ -7,12 +7,7 @@ import { crop } from "./picture.js";
 import { href } from "./router.js";
 import { ask, busy, button, chip, empty, field, fillWith, modal, toast } from "./ui.js";
 
-let answer = null;
-
-/** Whether the service keeps people: asked once. */
-export const known = () => (answer ??= get("/openapi.json").then(({ paths }) => Boolean(paths["/subjects"]), () => false));
-
-export const name = (subject) => subject.name ?? subject.external_id ?? "Nobody named yet";
+export const name = (subject) => subject.name ?? subject.external_id ?? "Unnamed";
 
 /** A person or cluster of a list. `pick` makes it a box to tick instead of a link alone. */
 export function card(subject, signal, pick) {
@@ -63,8 +58,6 @@ export function enrolButton(face) {
     const answer = await enrol(subject, [face.id]);
     if (answer) toast(`The face shows ${name(answer.subject)} now.`);
   }) });
-  known().then((there) => (control.hidden = !there));
-  control.hidden = true;
   return control;
 }
 

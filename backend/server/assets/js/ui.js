@@ -96,29 +96,39 @@ export async function busy(control, task) {
   }
 }
 
-/** A modal window; resolves to what `close(value)` was called with, null when it was left. `build(close)` answers its content. */
-export function modal(title, build) {
+/**
+ * A modal window; resolves to what `close(value)` was called with, null when it was left. `build(close)` answers its content. A `firm` one is not left by
+ * Escape.
+ */
+export function modal(title, build, { firm = false } = {}) {
   return new Promise((resolve) => {
-    const window = h("dialog.modal", { "aria-labelledby": "modal-title" });
+    const window = h("dialog.modal", { "aria-labelledby": "modal-title", closedby: firm ? "none" : null });
     let value = null;
     const close = (result) => ((value = result ?? null), window.close());
     window.append(h("h2", { id: "modal-title" }, title), build(close));
+    if (firm) window.addEventListener("cancel", (event) => event.preventDefault());
     window.addEventListener("close", () => (window.remove(), resolve(value)));
+    // A view that is left by a link in the window takes the window along.
+    addEventListener("hashchange", () => window.close(), { once: true });
     document.body.append(window);
     window.showModal();
   });
 }
 
-/** Asks before something is done that cannot be undone. `option` adds a box to tick. Resolves to null, or to `{ ticked }`. */
-export function confirm(title, text, action, { option, danger = true } = {}) {
+/**
+ * Asks before something is done that cannot be undone. `option` adds a box to tick; `typed` is a word that has to be typed first. Resolves to null, or
+ * to `{ ticked }`.
+ */
+export function confirm(title, text, action, { option, typed, danger = true } = {}) {
   return modal(title, (close) => {
     const box = option && h("input", { type: "checkbox", id: "confirm-option" });
+    const word = typed && h("input", { autocomplete: "off", spellcheck: "false", autocapitalize: "none", autofocus: true, oninput: () => (go.disabled = word.value !== typed) });
+    const go = h(`button.button.${danger ? "danger" : "primary"}`, { type: "submit", disabled: Boolean(typed) }, action);
     return h("form", { method: "dialog", onsubmit: (event) => (event.preventDefault(), close({ ticked: box?.checked ?? false })) },
       h("p", {}, text),
       box && h("label.check", { for: "confirm-option" }, box, option),
-      h("div.actions.end", {},
-        button("Cancel", { onclick: () => close(null), autofocus: true }),
-        h(`button.button.${danger ? "danger" : "primary"}`, { type: "submit" }, action)),
+      word && field(["Type ", h("code", {}, typed), " to go on"], word),
+      h("div.actions.end", {}, button("Cancel", { onclick: () => close(null), autofocus: !typed }), go),
     );
   });
 }

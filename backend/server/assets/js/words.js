@@ -47,8 +47,71 @@ const OUTCOMES = {
   out_of_scope: "Outside the crawl's scope",
   directory_full: "Enough pages of its directory",
   no_sitemap: "No sitemap there",
+  suppressed_url: "Its address was erased and is kept out",
+  suppressed_image: "The picture was erased and is kept out",
+  suppressed_face: "Its faces were erased and are kept out",
+  suppressed_person: "Everyone in it is kept out",
+  faces_suppressed: "Stored without faces that are kept out",
   queue_failure: "The job was lost",
 };
+
+const SCOPES = {
+  analyze: "Detect, compare, judge and enhance pictures that are sent along.",
+  read: "See collections, crawls, images, faces and their pictures.",
+  search: "Search a collection for a face.",
+  crawl: "Create, pause, resume and cancel crawls.",
+  write: "Enrol people, and change what is enrolled.",
+  erase: "Delete faces, images and crawls; erasures.",
+  system: "Devices, metrics and jobs of the whole service.",
+  admin: "Make, change and delete collections; read the audit log.",
+  keys: "Make and revoke keys that may do no more than this one.",
+};
+
+const ACTIONS = {
+  "face.search": "Search for a face",
+  "face.delete": "Face deleted",
+  "image.delete": "Image deleted",
+  "subject.delete": "Person deleted",
+  "subject.remove_face": "Face taken from a person",
+  "crawl.delete": "Crawl deleted",
+  "key.create": "Key made",
+  "key.revoke": "Key revoked",
+  "collection.create": "Collection made",
+  "collection.update": "Collection changed",
+  "collection.delete": "Collection deleted",
+  "collection.erased": "Collection erased to the end",
+  "erasure.create": "Erasure",
+  "erasure.preview": "Look at what would be erased",
+  "retention.erased": "Erased by retention",
+};
+
+const KINDS = {
+  likeness: "A person, by a picture",
+  face: "A face",
+  image: "An image",
+  subject: "An enrolled person",
+  url: "An address",
+};
+
+const PROFILES = { off: "Nothing", standard: "Standard", strict: "Strict" };
+
+/** What a scope allows. */
+export const scopeMeaning = (scope) => SCOPES[scope] ?? title(scope);
+
+export const scopes = () => Object.keys(SCOPES);
+
+/** What was done, as the audit log has it. */
+export const action = (code) => ACTIONS[code] ?? title(code.replaceAll(".", " "));
+
+export const actions = () => Object.entries(ACTIONS);
+
+/** By what an erasure was asked for. */
+export const erasureKind = (code) => KINDS[code] ?? title(code);
+
+/** What a collection judges faces by; null is the service's own. */
+export const profile = (code) => (code === null ? "As the service" : (PROFILES[code] ?? title(code)));
+
+export const profiles = () => Object.entries(PROFILES);
 
 /** A reason why a face does not meet the profile. */
 export const qualityReason = (code) => QUALITY[code] ?? title(code);

@@ -102,7 +102,7 @@ function speed() {
   };
 }
 
-/** The faces found last; asked for at most every two seconds. */
+/** The faces found last; asked for at most every two seconds, the first one as soon as it is there. */
 function recent(id, slot, signal) {
   let [asking, again] = [false, false];
   const want = async () => {
@@ -113,7 +113,7 @@ function recent(id, slot, signal) {
     if (answer instanceof Error) put(slot, trouble(answer, want));
     else if (answer.faces.length === 0) put(slot, h("p.quiet", {}, "No face was found so far."));
     else put(slot, h("div.grid.small", {}, answer.faces.map((face) => tile(face, signal))), h("p", {}, linkButton("All faces of this crawl", href("/faces", { crawl_id: id }), { symbol: "faces" })));
-    setTimeout(() => ((asking = false), again && !signal.aborted && want()), 2000);
+    setTimeout(() => ((asking = false), again && !signal.aborted && want()), answer.faces?.length > 0 ? 2000 : 100);
   };
   return { want };
 }

@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { IMAGES, done, isOver, name, outcomes, stateChip } from "../crawls.js";
-import { h, put } from "../dom.js";
+import { h } from "../dom.js";
 import { ago, count } from "../format.js";
 import { href, note } from "../router.js";
 import { button, busy, chip, empty, fillWith, heading, linkButton } from "../ui.js";

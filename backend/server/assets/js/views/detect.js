@@ -3,6 +3,7 @@ import { save } from "../api.js";
 import { analyse, facePicker } from "../analysis.js";
 import { csv } from "../csv.js";
 import { h, put } from "../dom.js";
+import { choice } from "../form.js";
 import { bytes, milliseconds, plural, title } from "../format.js";
 import { shares } from "../geometry.js";
 import { hand } from "../handoff.js";
@@ -31,8 +32,6 @@ export function show(page, { signal }) {
   const input = pictureInput(run, signal);
   page.append(heading("Detect"), h("div.side", {}, input, h("details.panel", {}, h("summary", {}, "Options"), options)), result);
 }
-
-const choice = (name, values) => h("select", { name }, values.map(([value, text]) => h("option", { value }, text)));
 
 function draw(found, blob, name, signal) {
   const { answer } = found;

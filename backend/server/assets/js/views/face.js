@@ -1,6 +1,6 @@
 // One stored face: its picture, all places where it was seen, and others that are like it.
 import { call, get } from "../api.js";
-import { h, put } from "../dom.js";
+import { h } from "../dom.js";
 import { match, outside } from "../faces.js";
 import { plural, score, time } from "../format.js";
 import { marked } from "../overlay.js";
@@ -8,6 +8,8 @@ import { enrolButton } from "../people.js";
 import { crop, thumbnail } from "../picture.js";
 import { measureTable, verdict } from "../quality.js";
 import { go, href } from "../router.js";
+import { may } from "../session.js";
+import { table } from "../table.js";
 import { busy, button, confirm, facts, fillWith, heading, linkButton, loading, panel, toast } from "../ui.js";
 
 export function show(page, { params: { id }, signal }) {
@@ -26,7 +28,7 @@ function draw(face, image, signal) {
   const erase = button("Erase", { kind: "danger", symbol: "trash", onclick: () => busy(erase, () => remove(face)) });
   findLike(face, like, signal);
   return [
-    heading("Face", linkButton("Search this face", href("/search", { face: face.id }), { kind: "primary", symbol: "search" }), enrolButton(face), erase),
+    heading("Face", linkButton("Search this face", href("/search", { face: face.id }), { kind: "primary", symbol: "search" }), enrolButton(face), keepOut({ face_id: face.id }), erase),
     h("div.split.even", {},
       h("div", {},
         panel("", h("div.portrait", {}, crop(face.id, "The face", signal), h("div", {}, verdict(face.quality), facts([
@@ -46,14 +48,13 @@ function draw(face, image, signal) {
 /** Every place where its image was found. */
 export function sightings(list) {
   if (list.length === 0) return h("p.quiet", {}, "No source is known.");
-  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Sources" }, h("table.wide", {},
-    h("thead", {}, h("tr", {}, ["Page", "Image", "Text", "Found", "Crawl"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, list.map((source) => h("tr", {},
-      h("td", {}, source.page_url ? outside(source.page_url) : h("span.quiet", {}, "none")),
-      h("td", {}, outside(source.image_url)),
-      h("td", {}, source.alt ?? ""),
-      h("td.number", {}, time(source.found_at)),
-      h("td", {}, source.crawl_id ? h("a", { href: href(`/crawls/${source.crawl_id}`) }, "Crawl") : ""))))));
+  return table("Sources", ["Page", "Image", "Text", { name: "Found", number: true }, "Crawl"], list.map((source) => [
+    source.page_url ? outside(source.page_url) : h("span.quiet", {}, "none"),
+    outside(source.image_url),
+    source.alt ?? "",
+    time(source.found_at),
+    source.crawl_id ? h("a", { href: href(`/crawls/${source.crawl_id}`) }, "Crawl") : "",
+  ])).element;
 }
 
 const findLike = (face, slot, signal) => fillWith(slot, signal,
@@ -61,6 +62,9 @@ const findLike = (face, slot, signal) => fillWith(slot, signal,
   (answer) => answer.matches.length === 0
     ? h("p.quiet", {}, `No other face is as alike as ${score(answer.threshold)}.`)
     : h("ul.matches", {}, answer.matches.map((found) => match(found, signal))), loading("Searching…"));
+
+/** The way to an erasure that also keeps it from coming back. */
+export const keepOut = (target) => may("erase") && linkButton("Erase and keep out", href("/erasures/new", target), { symbol: "erasures" });
 
 async function remove(face) {
   const sure = await confirm("Erase this face?", "The face, its picture and its embedding go for good. The image and its other faces stay.", "Erase",

@@ -2,10 +2,11 @@
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { h, put } from "../dom.js";
+import { endless } from "../endless.js";
 import { tile } from "../faces.js";
 import { percent, plural } from "../format.js";
 import { href, note } from "../router.js";
-import { button, empty, heading, linkButton, loading, trouble } from "../ui.js";
+import { empty, heading, linkButton } from "../ui.js";
 
 const PAGE = 60;
 /** The list as it was left, for a step back: filters, faces, where to go on, how far it was scrolled. */
@@ -29,48 +30,28 @@ export function show(page, { query, signal, returning }) {
       h("span.grow"), said),
     grid, end);
 
-  let list = { key: "", faces: [], cursor: null };
-  let turn = 0;
+  let list = null;
   const tell = () => put(said, `${plural(list.faces.length, "face")}${list.cursor ? " so far" : ""}`);
-  const append = (faces) => grid.append(...faces.map((face) => tile(face, signal)));
-
-  async function more() {
-    const mine = ++turn;
-    const first = list.faces.length === 0;
-    put(end, loading());
-    try {
-      const answer = await get("/faces", { ...params(), limit: PAGE, cursor: list.cursor }, signal);
-      if (mine !== turn) return;
-      [list.faces, list.cursor] = [[...list.faces, ...answer.faces], answer.next_cursor];
-      append(answer.faces);
+  const draw = (faces) => grid.append(...faces.map((face) => tile(face, signal)));
+  const rows = endless(end, signal, {
+    more: "More faces",
+    ask: (cursor) => get("/faces", { ...params(), limit: PAGE, cursor }, signal),
+    add: ({ faces, next_cursor }) => {
+      list.faces.push(...faces);
+      list.cursor = next_cursor;
+      draw(faces);
       tell();
-      close(first && answer.faces.length === 0);
-    } catch (problem) {
-      if (mine === turn && problem.name !== "AbortError") put(end, trouble(problem, more));
-    }
-  }
-  /** What stands below the grid: nothing more, or a place that loads more when it comes near. */
-  function close(none) {
-    if (none) {
-      const filtered = Number(quality.value) > 0 || filters.crawl_id || filters.image_id;
-      return put(end, filtered ? empty("faces", "No face passes these filters.") : empty("faces", "No faces are stored yet.", linkButton("Start a crawl", "#/crawls/new", { kind: "primary", symbol: "plus" })));
-    }
-    if (!list.cursor) return put(end);
-    const next = button("More faces", { onclick: more });
-    put(end, h("p.center", {}, next));
-    const watcher = new IntersectionObserver((entries) => {
-      if (!entries.some((entry) => entry.isIntersecting)) return;
-      watcher.disconnect();
-      more();
-    }, { rootMargin: "600px" });
-    watcher.observe(next);
-    signal.addEventListener("abort", () => watcher.disconnect(), { once: true });
-  }
+      return faces.length;
+    },
+    none: () => Number(quality.value) > 0 || filters.crawl_id || filters.image_id
+      ? empty("faces", "No face passes these filters.")
+      : empty("faces", "No faces are stored yet.", linkButton("Start a crawl", "#/crawls/new", { kind: "primary", symbol: "plus" })),
+  });
   function begin() {
     list = { key: JSON.stringify(params()), faces: [], cursor: null };
     put(grid);
     put(said);
-    more();
+    rows.begin();
   }
   const label = () => (output.value = Number(quality.value) > 0 ? percent(Number(quality.value)) : "any");
   quality.addEventListener("input", label);
@@ -82,9 +63,9 @@ export function show(page, { query, signal, returning }) {
 
   if (returning && left?.list.key === JSON.stringify(params())) {
     list = left.list;
-    append(list.faces);
+    draw(list.faces);
     tell();
-    close(list.faces.length === 0);
+    rows.resume(list.faces.length, list.cursor);
     scrollTo(0, left.scroll);
   } else begin();
   // The view is gone when the signal says so, and with it how far it was scrolled.

@@ -7,7 +7,7 @@ import { marked } from "../overlay.js";
 import { thumbnail } from "../picture.js";
 import { go } from "../router.js";
 import { busy, button, confirm, facts, fillWith, heading, panel, toast } from "../ui.js";
-import { sightings } from "./face.js";
+import { keepOut, sightings } from "./face.js";
 
 export function show(page, { params: { id }, signal }) {
   fillWith(page, signal, () => get(`/images/${id}`, {}, signal), (image) => draw(image, signal));
@@ -18,7 +18,7 @@ function draw(image, signal) {
   const picture = marked(thumbnail(image.id, `The image with ${found} marked`, signal), image, image.faces, (at) => go(`/faces/${image.faces[at].id}`));
   const erase = button("Erase", { kind: "danger", symbol: "trash", onclick: () => busy(erase, () => remove(image)) });
   return [
-    heading("Image", erase),
+    heading("Image", keepOut({ image_id: image.id }), erase),
     h("div.split.even", {},
       panel("", picture.element),
       panel("", facts([

@@ -2,10 +2,11 @@
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { h, put } from "../dom.js";
+import { endless } from "../endless.js";
 import { plural } from "../format.js";
 import { card, clustering, create, merge, name } from "../people.js";
 import { go, note } from "../router.js";
-import { ask, busy, button, confirm, empty, fillWith, heading, toast } from "../ui.js";
+import { ask, busy, button, confirm, empty, heading, toast } from "../ui.js";
 
 const PAGE = 60;
 const KINDS = [["", "Everybody"], ["enrolled", "Enrolled"], ["cluster", "Clusters"]];
@@ -14,14 +15,29 @@ export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
   const origin = h("select", { "aria-label": "Which" }, KINDS.map(([value, text]) => h("option", { value, selected: value === (query.origin ?? "") }, text)));
   const search = h("input", { type: "search", "aria-label": "Name", placeholder: "Name", value: query.name ?? "" });
-  const [list, run, chosenBar] = [h("div"), h("div"), h("div.toolbar", { role: "status" })];
+  const [run, chosenBar] = [h("div"), h("div.toolbar", { role: "status" })];
   const chosen = new Map();
   const params = (cursor) => ({ collection: collections.current(), origin: origin.value, name: search.value.trim(), limit: PAGE, cursor });
+  const one = (subject) => card(subject, signal, (who, ticked) => {
+    if (ticked) chosen.set(who.id, who);
+    else chosen.delete(who.id);
+    bar();
+  });
+  const [grid, end] = [h("ul.grid"), h("div.end")];
+  const rows = endless(end, signal, {
+    more: "More people",
+    ask: (cursor) => get("/subjects", params(cursor), signal),
+    add: ({ subjects }) => (grid.append(...subjects.map(one)), subjects.length),
+    none: () => origin.value || search.value
+      ? empty("people", "Nobody like that.")
+      : empty("people", "Nobody is known yet. Find people among the stored faces, or enrol somebody."),
+  });
   const load = () => {
     chosen.clear();
     bar();
     note({ origin: origin.value, name: search.value.trim() });
-    return fillWith(list, signal, () => get("/subjects", params(), signal), draw);
+    put(grid);
+    return rows.begin();
   };
   const begin = clustering(run, signal, load);
   const look = button("Find people", { symbol: "refresh", onclick: () => busy(look, begin) });
@@ -31,32 +47,9 @@ export function show(page, { query, signal }) {
   }) });
   origin.addEventListener("change", load);
   search.addEventListener("change", load);
-  page.append(heading("People", look, add), h("div.toolbar", {}, origin, search), run, chosenBar, list);
+  page.append(heading("People", look, add), h("div.toolbar", {}, origin, search), run, chosenBar, grid, end);
   load();
 
-  function draw(answer) {
-    if (answer.subjects.length === 0) {
-      return origin.value || search.value
-        ? empty("people", "Nobody like that.")
-        : empty("people", "Nobody is known yet. Find people among the stored faces, or enrol somebody.");
-    }
-    const grid = h("ul.grid", {}, answer.subjects.map(one));
-    return [grid, more(answer.next_cursor, grid)];
-  }
-  const one = (subject) => card(subject, signal, (who, ticked) => {
-    if (ticked) chosen.set(who.id, who);
-    else chosen.delete(who.id);
-    bar();
-  });
-  function more(cursor, grid) {
-    if (!cursor) return null;
-    const control = button("More people", { onclick: () => busy(control, async () => {
-      const answer = await get("/subjects", params(cursor), signal);
-      grid.append(...answer.subjects.map(one));
-      control.parentElement.replaceWith(...[more(answer.next_cursor, grid)].filter(Boolean));
-    }) });
-    return h("p.center", {}, control);
-  }
   function bar() {
     if (chosen.size < 2) return put(chosenBar, chosen.size === 1 && h("p.quiet", {}, "Choose another one to merge them."));
     const control = button(`Merge ${chosen.size}`, { kind: "primary", symbol: "merge", onclick: () => busy(control, join) });

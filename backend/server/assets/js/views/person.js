@@ -1,12 +1,13 @@
 // One person or cluster: name, faces, merging, enrolment from a picture.
 import { call, get, withPicture } from "../api.js";
-import { h, put } from "../dom.js";
+import { h } from "../dom.js";
 import { tile } from "../faces.js";
 import { plural, time } from "../format.js";
 import { pictureInput } from "../input.js";
 import { name, rename } from "../people.js";
 import { go, href, refresh } from "../router.js";
 import { busy, button, chip, confirm, empty, facts, fillWith, heading, linkButton, loading, panel, toast, trouble } from "../ui.js";
+import { keepOut } from "./face.js";
 
 export function show(page, { params: { id }, signal }) {
   fillWith(page, signal, () => get(`/subjects/${id}`, {}, signal), (subject) => draw(subject, signal));
@@ -23,7 +24,7 @@ function draw(subject, signal) {
   const faces = h("div");
   fillWith(faces, signal, () => get(`/subjects/${subject.id}/faces`, { limit: 200 }, signal), (answer) => gallery(subject, answer, signal));
   return [
-    heading(name(subject), naming, subject.best_face_id && linkButton("Search this person", href("/search", { face: subject.best_face_id }), { symbol: "search" }), erase),
+    heading(name(subject), naming, subject.best_face_id && linkButton("Search this person", href("/search", { face: subject.best_face_id }), { symbol: "search" }), keepOut({ subject_id: subject.id, collection: subject.collection }), erase),
     h("div.split", {},
       h("div.side", {},
         panel("", facts([

@@ -6,6 +6,7 @@ import { jobs } from "../jobs.js";
 import { parse, rate, sum } from "../metrics.js";
 import { plot } from "../plot.js";
 import { bar } from "../quality.js";
+import { table } from "../table.js";
 import { chip, facts, fillWith, heading, linkButton, panel, trouble } from "../ui.js";
 
 const LIVE = ["available", "running", "retryable"];
@@ -14,7 +15,7 @@ const history = { jobs: [], depth: [], requests: [], faces: [] };
 let before = null;
 
 export function show(page, { query, signal }) {
-  const [health, devices, queue] = [h("div"), h("div"), h("div")];
+  const [health, devices, queue] = [h("div"), h("div.stacked"), h("div.stacked")];
   const plots = {
     depth: plot("Jobs waiting", { samples: history.depth }),
     jobs: plot("Jobs done", { unit: "/s", samples: history.jobs }),
@@ -82,10 +83,8 @@ function depths(samples) {
       item("Requests in flight", count(Math.max(0, sum(samples, "facecrawl_http_requests_in_flight") - 1)))),
     kinds.length === 0
       ? h("p.quiet", {}, "The queue has seen no job yet.")
-      : h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Queue" }, h("table.wide", {},
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Queue"), states.map((state) => h("th.number", { scope: "col" }, title(state))))),
-        h("tbody", {}, kinds.map((kind) => h("tr", {}, h("th", { scope: "row" }, title(kind)),
-          states.map((state) => h("td.number", {}, count(sum(mine, "facecrawl_queue_jobs", { kind, state }))))))))),
+      : table("Queue", ["Queue", ...states.map((state) => ({ name: title(state), number: true }))],
+        kinds.map((kind) => [title(kind), ...states.map((state) => count(sum(mine, "facecrawl_queue_jobs", { kind, state })))])).element,
   ];
 }
 
@@ -95,12 +94,10 @@ function gpu(report) {
     h("li", {}, chip(name, in_build && in_library ? "ok" : ""), h("span.quiet", {}, in_build && in_library ? "" : in_build ? "not in the loaded library" : "not in this program")));
   return [
     report.devices.map(device),
-    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Operations" }, h("table.wide", {},
-      h("thead", {}, h("tr", {}, ["Operation", "Asked for", "Runs on", "Why"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, report.operations.map((one) => h("tr", {}, h("th", { scope: "row" }, title(one.operation)), h("td", {}, one.requested), h("td", {}, where(one)), h("td.quiet", {}, one.reason ?? "As asked for")))))),
-    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Models" }, h("table.wide", {},
-      h("thead", {}, h("tr", {}, ["Model", "Device", "Sessions", "Size", "Loaded in"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, report.models.map((model) => h("tr", {}, h("th", { scope: "row" }, model.file), h("td", {}, model.device), h("td.number", {}, count(model.sessions)), h("td.number", {}, bytes(model.bytes)), h("td.number", {}, `${model.seconds.toFixed(2)} s`)))))),
+    table("Operations", ["Operation", "Asked for", "Runs on", "Why"],
+      report.operations.map((one) => [title(one.operation), one.requested, where(one), one.reason ?? ""])).element,
+    table("Models", ["Model", "Device", { name: "Sessions", number: true }, { name: "Size", number: true }, { name: "Loaded in", number: true }],
+      report.models.map((model) => [model.file, model.device, count(model.sessions), bytes(model.bytes), `${model.seconds.toFixed(2)} s`])).element,
     facts([["ONNX Runtime", report.runtime_version]]),
     h("ul.providers", { "aria-label": "Execution providers" }, providers),
   ];

@@ -1,0 +1,51 @@
+//! The audit log.
+use crate::stage::Stage;
+use serde_json::json;
+use store::audit::{Action, AuditEntry};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_filtered_and_grows_as_one_scrolls() {
+    let Some(stage) = Stage::set().await else { return };
+    let browser = &stage.browser;
+    let store = stage.database.store();
+    let default = store.collection("default").await.unwrap().id;
+    let mut tx = store.begin().await.unwrap();
+    for number in 0..130 {
+        let action = if number % 10 == 0 { Action::Erase } else { Action::Search };
+        let detail = json!({"faces": number, "suppress": true, "face_id": uuid::Uuid::now_v7()});
+        let entry =
+            AuditEntry { action, collection_id: Some(default), key_id: None, request_id: None, detail };
+        store.audit(tx.conn(), &entry).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+
+    stage.open("/audit", "Audit log").await;
+    browser.until_text("tbody tr", "Search for a face").await;
+    stage.judge("audit").await;
+    browser.run("scrollTo(0, document.documentElement.scrollHeight)").await;
+    browser.until("document.querySelectorAll('tbody tr').length === 130").await;
+
+    // Every action that is recorded has a name here, and can be filtered by.
+    let shown =
+        browser.run("return [...document.querySelector('.filters select').options].map(e => e.value)").await;
+    let mut named: Vec<&str> = Action::ALL.iter().map(|action| action.as_str()).collect();
+    let mut shown: Vec<&str> = shown.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    shown.retain(|name| !name.is_empty());
+    named.sort_unstable();
+    shown.sort_unstable();
+    assert_eq!(shown, named);
+    let choose = |value: &str| {
+        format!(
+            "const s = document.querySelector('.filters select'); s.value = '{value}'; s.dispatchEvent(new Event('change'))"
+        )
+    };
+    browser.run(&choose("erasure.create")).await;
+    browser.until("document.querySelectorAll('tbody tr').length === 13").await;
+    browser.until("location.hash.includes('action=erasure.create')").await;
+    browser.run(&choose("key.revoke")).await;
+    browser.until_text(".empty", "Nothing is recorded").await;
+    // A day that is over has none; the address says the filters.
+    stage.open("/audit?until=2020-01-01", "Audit log").await;
+    browser.until_text(".empty", "Nothing is recorded").await;
+    stage.strike().await;
+}

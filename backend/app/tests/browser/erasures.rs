@@ -1,0 +1,63 @@
+//! Erasures: looked at, carried out, and kept out of the next crawl.
+use crate::site;
+use crate::stage::Stage;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
+    let Some(stage) = Stage::with(&[("SUPPRESSION_SECRET", &"s".repeat(40))]).await else { return };
+    let browser = &stage.browser;
+    let site = site::start().await;
+    stage.crawl(&site).await;
+    stage.open("/erasures", "Erasures").await;
+    browser.until_text(".empty", "Nothing was erased").await;
+
+    // A face, from its own page; a look first.
+    stage.open("/faces", "Faces").await;
+    browser.click(".tile").await;
+    browser.click_text("Erase and keep out").await;
+    browser.until_text("h1", "New erasure").await;
+    browser.until("document.querySelector('.probeface img[src]')").await;
+    browser.click_text("Show what would go").await;
+    browser.until_text("h2", "1 face and 1 whole image would go").await;
+    browser.click_text("Erase for good").await;
+    browser.until_text("dialog", "Nothing brings them back").await;
+    browser.click("dialog .danger").await;
+    browser.until_text(".toast", "1 suppression left behind").await;
+    browser.until_text("tbody tr", "A face").await;
+
+    // A person, by a picture that was never stored; a threshold that takes everybody along is seen before it does.
+    browser.click_text("New erasure").await;
+    browser.until_text("h1", "New erasure").await;
+    browser.type_into("input[type=file]", &stage.file("group.jpg", &site::group())).await;
+    browser.until("document.querySelectorAll('.facerow').length === 10").await;
+    browser.click(".facerow").await;
+    browser.type_into("input[type=number]", "-1").await;
+    browser.click("input[type=checkbox]:not(:checked)").await;
+    browser.click_text("Show what would go").await;
+    browser.until_text("h2", "14 faces and 14 whole images would go").await;
+    browser.until("document.querySelector('.tile img[src]')").await;
+    stage.judge("new-erasure").await;
+    browser.click_text("Erase for good").await;
+    browser.click("dialog .danger").await;
+    browser.until_text("tbody tr", "A person, by a picture").await;
+    browser.until_text(".chip", "Person").await;
+
+    // An address that holds nothing yet; who is meant by it cannot be told.
+    stage.open(&format!("/erasures/new?url={}", site.url("/7.jpg")), "New erasure").await;
+    browser.until("document.querySelectorAll('input[type=checkbox]')[1].disabled").await;
+    browser.click_text("Show what would go").await;
+    browser.until_text("h2", "Nothing that is stored would go").await;
+    browser.click_text("Suppress all the same").await;
+    browser.click("dialog .danger").await;
+    browser.until("document.querySelectorAll('tbody tr').length === 3").await;
+    stage.judge("erasures").await;
+
+    // The same site again brings none of it back.
+    stage.crawl(&site).await;
+    browser
+        .until("[...document.querySelectorAll('.legend li')].some(e => e.textContent.trim() === 'Suppressed 15')")
+        .await;
+    browser.until_text(".reasons", "is kept out").await;
+    stage.judge("crawl-suppressed").await;
+    stage.strike().await;
+}

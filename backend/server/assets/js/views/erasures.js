@@ -1,0 +1,40 @@
+// Erasures: what went for good, and what is kept out.
+import { get } from "../api.js";
+import * as collections from "../collections.js";
+import { h } from "../dom.js";
+import { endless } from "../endless.js";
+import { count, score, time } from "../format.js";
+import { table } from "../table.js";
+import { chip, empty, heading, linkButton } from "../ui.js";
+import { erasureKind } from "../words.js";
+
+const HEADS = [{ name: "When" }, "What", { name: "Faces", number: true }, { name: "Images", number: true }, { name: "New suppressions", number: true }, "Kept out"];
+
+export function show(page, { query, signal }) {
+  if (query.collection) collections.choose(query.collection);
+  const { element, add } = table("Erasures, newest first", HEADS);
+  const [list, end] = [h("div.panel", { hidden: true }, element), h("div.end")];
+  page.append(
+    heading("Erasures", linkButton("New erasure", "#/erasures/new", { kind: "primary", symbol: "plus" })),
+    h("p.lead", {}, "Rows, pictures and index entries go for good. What is suppressed is not stored when a crawl or scan finds it again."),
+    list, end);
+  endless(end, signal, {
+    more: "Older erasures",
+    ask: (cursor) => get("/erasures", { collection: collections.current(), cursor }, signal),
+    add: ({ erasures }) => {
+      list.hidden &&= erasures.length === 0;
+      add(erasures.map(cells));
+      return erasures.length;
+    },
+    none: () => empty("erasures", "Nothing was erased from this collection yet."),
+  }).begin();
+}
+
+const cells = (one) => [
+  h("span.when", {}, time(one.created_at)),
+  h("span", {}, erasureKind(one.kind), one.threshold !== null && h("span.quiet", {}, ` from ${score(one.threshold)}`)),
+  count(one.faces),
+  count(one.images),
+  count(one.suppressions),
+  h("span.chips", {}, one.suppress && chip("Pictures and address"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")),
+];

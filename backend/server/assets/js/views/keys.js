@@ -1,0 +1,69 @@
+// Keys: who may do what.
+import { call, get } from "../api.js";
+import { h } from "../dom.js";
+import { endless } from "../endless.js";
+import { ago, count, time } from "../format.js";
+import { href } from "../router.js";
+import { asksForKeys, ownKey } from "../session.js";
+import { table } from "../table.js";
+import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
+import { scopes } from "../words.js";
+
+const HEADS = ["Key", "Collection", "May", { name: "A minute", number: true }, { name: "Last used", number: true }, "State", { name: "Revoke", hidden: true }];
+
+export function show(page, { signal }) {
+  const { element, add, row } = table("Keys", HEADS);
+  const [list, end] = [h("div.panel", { hidden: true }, element), h("div.end")];
+  page.append(
+    heading("Keys", asksForKeys() && linkButton("New key", "#/keys/new", { kind: "primary", symbol: "plus" })),
+    asksForKeys() ? h("p.lead", {}, "A key names its holder, what it may do, and where. It is shown once, when it is made.") : open(),
+    list, end);
+  endless(end, signal, {
+    more: "Older keys",
+    ask: (cursor) => get("/keys", { cursor }, signal),
+    add: ({ keys }) => {
+      list.hidden &&= keys.length === 0;
+      add(keys.map((key) => cells(key, row)));
+      return keys.length;
+    },
+    none: () => empty("keys", "There is no key yet."),
+  }).begin();
+}
+
+/** Whoever reaches an open service could make a key that goes on working once it asks for one: so none are made here. */
+const open = () => h("section.panel", {},
+  h("h2", {}, "This service asks nobody for a key"),
+  h("p", {}, "Who reaches it may do everything. Start it with ", h("code", {}, "AUTH=keys"), " to change that; the first key is made on its machine, and more can be made here then. A key gives others only what it has itself:"),
+  h("pre", { tabindex: 0 }, `facecrawl keys create --all --name operator --scope ${scopes().join(",")}`));
+
+function cells(key, row) {
+  const expired = key.expires_at !== null && new Date(key.expires_at) <= Date.now();
+  const dead = key.revoked_at ?? (expired ? key.expires_at : null);
+  const mine = key.id === ownKey()?.id;
+  const state = key.revoked_at ? chip("Revoked", "bad") : expired ? chip("Expired", "warn") : chip("Works", "ok");
+  const revoke = asksForKeys() && !dead && button("Revoke", { kind: "danger", "aria-label": `Revoke ${key.name}`, onclick: ({ currentTarget: control }) => busy(control, async () => {
+    const changed = await end(key, mine);
+    // The row is drawn anew with what the service says of the key now.
+    if (changed) control.closest("tr").replaceWith(row(cells(changed, row)));
+  }) });
+  return [
+    h("span.keyname", {}, h("span.strong", {}, key.name), h("code.quiet", {}, `${key.prefix}…`), mine && chip("This tab's", "busy")),
+    key.collection ? h("a", { href: href(`/collections/${key.collection}`) }, key.collection) : h("span.strong", {}, "All"),
+    h("span.chips", {}, key.scopes.map((scope) => chip(scope))),
+    key.requests_per_minute === null ? h("span.quiet", {}, "any") : count(key.requests_per_minute),
+    key.last_used_at ? h("span", { title: time(key.last_used_at) }, ago(key.last_used_at)) : h("span.quiet", {}, "never"),
+    h("span.rowtext", {}, state, (dead || key.expires_at) && h("span.quiet.small.when", { title: time(dead ?? key.expires_at) }, `${dead ? "since" : "until"} ${time(dead ?? key.expires_at).slice(0, 10)}`)),
+    revoke,
+  ];
+}
+
+async function end(key, mine) {
+  const sure = await confirm(`Revoke “${key.name}”?`,
+    [mine ? "This is the key that this tab uses: it will be asked for another. " : "", "The key stops working within seconds, for good. Keys that were made with it go on: the ",
+      h("a", { href: href("/audit", { action: "key.create", key_id: key.id }) }, "audit log"), " lists them."],
+    "Revoke");
+  if (!sure) return undefined;
+  const changed = await call("POST", `/keys/${key.id}/revoke`);
+  toast(`“${key.name}” is revoked.`);
+  return changed;
+}

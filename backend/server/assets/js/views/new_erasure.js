@@ -1,0 +1,139 @@
+// A new erasure: who or what, a look at what would go, and then for good.
+import { analyse, facePicker } from "../analysis.js";
+import { call, withPicture } from "../api.js";
+import * as collections from "../collections.js";
+import { h, put } from "../dom.js";
+import { choice } from "../form.js";
+import { plural, score } from "../format.js";
+import { pictureInput } from "../input.js";
+import { crop, thumbnail } from "../picture.js";
+import { go, href } from "../router.js";
+import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loading, panel, toast } from "../ui.js";
+import { erasureKind } from "../words.js";
+
+const ID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
+/** Kinds of an erasure, and the field of the API that names one. */
+const FIELDS = { likeness: null, face: "face_id", image: "image_id", subject: "subject_id", url: "url" };
+/** Those whom an erasure can tell from others, so that they can be kept out. */
+const NAMES_SOMEBODY = ["likeness", "face", "image", "subject"];
+
+/** What lies in a collection of its own, whichever is in use. */
+const FINDS_ITSELF = ["face", "image"];
+
+export function show(page, { query, signal }) {
+  if (query.collection) collections.choose(query.collection);
+  const named = Object.keys(FIELDS).find((kind) => query[FIELDS[kind]]) ?? "likeness";
+  const kind = choice("kind", Object.keys(FIELDS).map((code) => [code, erasureKind(code)]), named);
+  const [input, preview] = [h("div.side"), h("div.result.sticky")];
+  const control = button("Show what would go", { kind: "primary", symbol: "search", onclick: () => busy(control, look) });
+  const threshold = h("input", { type: "number", inputmode: "decimal", min: -1, max: 1, step: 0.01, placeholder: "the collection's" });
+  const suppress = check("Keep the pictures and the address out", "Hashes of the pictures, and of the address, stay behind. They are not stored when they are found again.", true);
+  const person = check("Keep the person out, in any picture",
+    "A one-way sketch of the face stays behind: 256 bits that say nothing without this service's secret. About one face in fifty of other people looks alike to it, and is kept out too.", false);
+  const likeness = field("Goes from this likeness on", threshold, "Cosine similarity. A low one takes other people along: look first.");
+  /** What the form means just now: `{ key, value }` of a JSON body, or a picture. */
+  let target = null;
+  const changed = () => {
+    control.disabled = !target;
+    put(preview, empty("erasures", target ? "Nothing is erased yet. Look first at what would go." : "Say first who or what is to go."));
+  };
+
+  // What one kind listens to ends with the choice of another.
+  let chosen = new AbortController();
+  const choose = () => {
+    chosen.abort();
+    chosen = new AbortController();
+    target = null;
+    changed();
+    likeness.hidden = kind.value !== "likeness";
+    const can = NAMES_SOMEBODY.includes(kind.value);
+    person.box.disabled = !can;
+    if (!can) person.box.checked = false;
+    if (kind.value === "likeness") put(input, pictures());
+    else put(input, named === kind.value ? identified(query[FIELDS[kind.value]]) : identified(""));
+  };
+  function pictures() {
+    const here = AbortSignal.any([signal, chosen.signal]);
+    const probe = h("div.probe");
+    const zone = pictureInput((blob, name) => {
+      zone.classList.add("compact");
+      target = null;
+      changed();
+      fillWith(probe, here, () => analyse(blob, name, { embeddings: false }, here), (found) => {
+        if (found.answer.faces.length === 0) return empty("detect", "There is no face in this picture.");
+        const picker = facePicker(found, blob, here, (index) => {
+          target = { blob, name, index };
+          changed();
+        });
+        picker.choose(0);
+        return [picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Choose the face that is meant."), picker.list];
+      }, loading("Looking for faces…"));
+    }, here);
+    return [zone, probe];
+  }
+  function identified(value) {
+    const isUrl = kind.value === "url";
+    const seen = h("div.probeface");
+    const entry = h("input", { value, required: true, autocomplete: "off", spellcheck: "false", type: isUrl ? "url" : "text", pattern: isUrl ? null : ID, placeholder: isUrl ? "https://example.org/team.html" : "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11" });
+    const read = () => {
+      target = entry.value && entry.checkValidity() ? { key: FIELDS[kind.value], value: entry.value.trim() } : null;
+      changed();
+      const picture = target && { face: crop, image: thumbnail }[kind.value];
+      put(seen, picture && picture(target.value, "What is meant", signal));
+    };
+    entry.addEventListener("input", read);
+    const element = [field(isUrl ? "Address" : "Id", entry, isUrl ? "Of an image, or of a page: every image that was found there goes." : "As it stands on its page."), seen];
+    read();
+    return element;
+  }
+
+  const options = () => ({ suppress: suppress.box.checked, suppress_person: person.box.checked });
+  const send = (dryRun) => {
+    const common = { ...options(), dry_run: dryRun, collection: FINDS_ITSELF.includes(kind.value) ? undefined : collections.current() };
+    if (target.blob) return call("POST", "/erasures", { query: { ...common, threshold: threshold.value, face_index: target.index }, body: withPicture(target.blob, target.name), signal });
+    return call("POST", "/erasures", { json: { ...common, [target.key]: target.value }, signal });
+  };
+  const look = async () => {
+    await fillWith(preview, signal, () => send(true), (answer) => affected(answer, signal, erase), loading("Looking at what would go…"));
+    // Where it stands below, not beside.
+    preview.scrollIntoView({ block: "nearest" });
+  };
+  const erase = async (answer) => {
+    const sure = await confirm("Erase for good?", `${sum(answer)} go. Nothing brings them back.`, "Erase");
+    if (!sure) return;
+    const done = await send(false);
+    const kept = done.erasure.suppressions;
+    toast(`${sum(done)} gone${kept > 0 ? `, ${plural(kept, "suppression")} left behind` : ""}.`);
+    go("/erasures");
+  };
+  for (const option of [threshold, suppress.box, person.box]) option.addEventListener("change", changed);
+  kind.addEventListener("change", choose);
+  choose();
+  page.append(
+    heading("New erasure", linkButton("Back", "#/erasures")),
+    h("div.split", {},
+      h("div.side", {}, panel("", field("What is to go", kind), input, likeness), panel("Afterwards", suppress.element, person.element), h("div.actions", {}, control)),
+      preview));
+}
+
+/** A box to tick with a word on what it means. */
+function check(label, text, checked) {
+  const box = h("input", { type: "checkbox", checked });
+  return { box, element: h("div.field", {}, h("label.check", {}, box, label), h("p.hint", {}, text)) };
+}
+
+const sum = ({ faces, images }) => `${plural(faces, "face")} and ${plural(images, "whole image")}`;
+
+/** The faces that would go, and the button that makes it so. */
+function affected(answer, signal, erase) {
+  const nothing = answer.faces === 0 && answer.images === 0;
+  const control = button(nothing ? "Suppress all the same" : "Erase for good", { kind: "danger", symbol: "trash", onclick: () => busy(control, () => erase(answer)) });
+  return h("div", {},
+    h("section.panel", {},
+      h("div.heading", {}, h("h2", { role: "status" }, nothing ? "Nothing that is stored would go" : `${sum(answer)} would go`), control),
+      answer.not_compared > 0 && h("p", {}, `${plural(answer.not_compared, "face")} of another embedding model cannot be compared and would stay.`),
+      answer.faces > answer.affected.length && h("p.hint", {}, `The ${answer.affected.length} most alike are shown.`),
+      h("ul.grid.small", {}, answer.affected.map(({ face_id, similarity }) => h("li", {},
+        h("a.tile", { href: href(`/faces/${face_id}`), target: "_blank", "aria-label": "Face, in a new tab" }, crop(face_id, "", signal),
+          similarity !== null && h("span.tiletext", {}, `Similarity ${score(similarity)}`)))))));
+}
