@@ -17,3 +17,4 @@ mod people;
 mod site;
 mod stage;
 mod system;
+mod tour;

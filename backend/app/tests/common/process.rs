@@ -1,5 +1,6 @@
 //! The binary in a folder of its own, with an environment of its own.
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -19,7 +20,12 @@ impl Workplace {
 
     /// The binary in this folder. Models come from the mirror; nothing of this process's environment comes in.
     pub fn facecrawl(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_facecrawl"));
+        self.facecrawl_at(env!("CARGO_BIN_EXE_facecrawl"), args)
+    }
+
+    /// Another build of it, likewise.
+    pub fn facecrawl_at(&self, binary: impl AsRef<OsStr>, args: &[&str]) -> Command {
+        let mut command = Command::new(binary);
         command.args(args).current_dir(self.path()).env_clear().stdin(Stdio::null());
         command.env("ORT_DYLIB_PATH", testing::library());
         if let Some(models) = testing::models_dir() {

@@ -1,0 +1,74 @@
+//! A new user's way from the first command to the first search hit, with the seconds of each step. `./scripts/tour` runs it.
+use crate::chrome::Browser;
+use crate::common::process::Workplace;
+use crate::common::service::Service;
+use crate::site;
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Says how long each step took.
+struct Watch {
+    begun: Instant,
+    last: Instant,
+}
+
+impl Watch {
+    fn start() -> Self {
+        println!("{:>8} {:>8}  step", "seconds", "in all");
+        Self { begun: Instant::now(), last: Instant::now() }
+    }
+
+    fn step(&mut self, what: &str) {
+        let took = self.last.elapsed().as_secs_f64();
+        println!("{took:>8.2} {:>8.2}  {what}", self.begun.elapsed().as_secs_f64());
+        self.last = Instant::now();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures, and asserts no time: ./scripts/tour"]
+async fn from_the_first_command_to_the_first_search_hit() {
+    if testing::models_dir().is_none() {
+        return;
+    }
+    let Some(browser) = Browser::start().await else { return };
+    browser.look(1280, 860, false).await;
+    let site = site::start().await;
+    let place = Workplace::new();
+    let binary =
+        std::env::var_os("TOUR_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_facecrawl").into(), PathBuf::from);
+    // The private database, as a new user has it.
+    let postgres = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
+    let mut command = place.facecrawl_at(&binary, &["up", "--port", "0"]);
+    command
+        .env("POSTGRES_BIN_DIR", postgres)
+        .env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8")
+        .env("LOG_LEVEL", "warn");
+
+    let mut watch = Watch::start();
+    let mut service = Service::start(&mut command);
+    watch.step("started in an empty folder: database made, models brought in and loaded, ready");
+    browser.load(&format!("{}/", service.base)).await;
+    browser.until("document.querySelector('h1')?.textContent === 'Detect'").await;
+    watch.step("the page is open");
+    browser.click("nav a[href='#/crawls']").await;
+    browser.click_text("Start the first crawl").await;
+    browser.type_into("textarea", &site.url("/")).await;
+    browser.click_text("Start the crawl").await;
+    browser.until("document.querySelector('dl.big')").await;
+    watch.step("a crawl is described and started");
+    browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
+    watch.step("the first stored face is shown");
+    browser.until_text(".chip", "Completed").await;
+    watch.step("the crawl has ended: 4 pages, 17 images");
+    browser.click(".tile").await;
+    browser.click_text("Search this face").await;
+    browser.until("document.querySelector('.match:not([hidden]) img')?.naturalWidth > 0").await;
+    watch.step("a search with it shows the first hit");
+
+    browser.close().await;
+    service.signal(Signal::TERM);
+    let (status, log) = service.ended();
+    assert_eq!(status, Some(0), "{log}");
+}
