@@ -59,5 +59,12 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         .await;
     browser.until_text(".reasons", "is kept out").await;
     stage.judge("crawl-suppressed").await;
+
+    // What was kept out by mistake is let in again.
+    stage.open("/erasures", "Erasures").await;
+    browser.click("tbody tr td .button").await;
+    browser.click("dialog .danger").await;
+    browser.until_text(".toast", "kept out no more").await;
+    browser.until_text("tbody tr:first-child", "let in again").await;
     stage.strike().await;
 }

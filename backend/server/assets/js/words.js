@@ -63,7 +63,7 @@ const SCOPES = {
   write: "Enrol people, and change what is enrolled.",
   erase: "Delete faces, images and crawls; erasures.",
   system: "Devices, metrics and jobs of the whole service.",
-  admin: "Make, change and delete collections; read the audit log.",
+  admin: "Make, change and delete collections; let in again what is kept out; read the audit log.",
   keys: "Make and revoke keys that may do no more than this one.",
 };
 
@@ -81,6 +81,8 @@ const ACTIONS = {
   "collection.delete": "Collection deleted",
   "collection.erased": "Collection erased to the end",
   "erasure.create": "Erasure",
+  "erasure.lifted": "Let in again what was kept out",
+  "erasure.reapplied": "Erased once more after a restore",
   "erasure.preview": "Look at what would be erased",
   "retention.erased": "Erased by retention",
 };

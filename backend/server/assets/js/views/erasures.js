@@ -1,18 +1,19 @@
 // Erasures: what went for good, and what is kept out.
-import { get } from "../api.js";
+import { call, get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
 import { endless } from "../endless.js";
 import { count, score, time } from "../format.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
-import { chip, empty, heading, linkButton } from "../ui.js";
+import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
 import { erasureKind } from "../words.js";
 
-const HEADS = [{ name: "When" }, "What", { name: "Faces", number: true }, { name: "Images", number: true }, { name: "New suppressions", number: true }, "Kept out"];
+const HEADS = [{ name: "When" }, "What", { name: "Faces", number: true }, { name: "Images", number: true }, { name: "Suppressions", number: true }, "Kept out", { name: "Let in again", hidden: true }];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
-  const { element, add } = table("Erasures, newest first", HEADS);
+  const { element, add, row } = table("Erasures, newest first", HEADS);
   const [list, end] = [h("div.panel", { hidden: true }, element), h("div.end")];
   page.append(
     heading("Erasures", linkButton("New erasure", "#/erasures/new", { kind: "primary", symbol: "plus" })),
@@ -23,18 +24,32 @@ export function show(page, { query, signal }) {
     ask: (cursor) => get("/erasures", { collection: collections.current(), cursor }, signal),
     add: ({ erasures }) => {
       list.hidden &&= erasures.length === 0;
-      add(erasures.map(cells));
+      add(erasures.map((one) => cells(one, row)));
       return erasures.length;
     },
     none: () => empty("erasures", "Nothing was erased from this collection yet."),
   }).begin();
 }
 
-const cells = (one) => [
+const cells = (one, row) => [
   h("span.when", {}, time(one.created_at)),
   h("span", {}, erasureKind(one.kind), one.threshold !== null && h("span.quiet", {}, ` from ${score(one.threshold)}`)),
   count(one.faces),
   count(one.images),
   count(one.suppressions),
-  h("span.chips", {}, one.suppress && chip("Pictures and address"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")),
+  h("span.chips", {}, one.lifted_at
+    ? h("span.quiet", { title: time(one.lifted_at) }, "let in again")
+    : [one.suppress && chip("Pictures and address"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")]),
+  one.suppressions > 0 && !one.lifted_at && may("admin") && lifting(one, row),
 ];
+
+function lifting(one, row) {
+  const control = button("Let in again", { onclick: () => busy(control, async () => {
+    const sure = await confirm("Let in again what this erasure keeps out?", "What went stays gone. A crawl or scan that finds it anew will store it.", "Let in again");
+    if (!sure) return;
+    const { erasure } = await call("DELETE", `/erasures/${one.id}/suppressions`);
+    control.closest("tr").replaceWith(row(cells(erasure, row)));
+    toast("It is kept out no more.");
+  }) });
+  return control;
+}
