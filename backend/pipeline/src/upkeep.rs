@@ -14,6 +14,10 @@ const EVERY: Duration = Duration::from_secs(3600);
 pub const GRACE: Duration = Duration::from_secs(3600);
 /// Blobs that are looked up in one go.
 const CHUNK: usize = 500;
+/// What is known of a host that no crawl asked for so long is worth nothing: robots.txt is fetched anew after a day, and pace is today's.
+const HOSTS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Time between two prunings of hosts, which look at every host.
+const HOSTS_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// Keys of missing blobs that are told.
 const TOLD: usize = 20;
 
@@ -65,6 +69,10 @@ impl Upkeep {
             return Ok(());
         }
         let expiry = self.expire().await?;
+        if self.store.claim_upkeep("hosts", HOSTS_EVERY).await? {
+            let forgotten = self.forget_hosts().await?;
+            tracing::info!(forgotten, "forgot hosts that no crawl asks any more");
+        }
         let swept = self.sweep(GRACE, false, false).await?;
         tracing::info!(
             images = expiry.images,
@@ -107,6 +115,22 @@ impl Upkeep {
             }
         }
         Ok(expiry)
+    }
+
+    /// Forgets hosts that no crawl has asked for a week; their number.
+    ///
+    /// # Errors
+    /// Those of the store; what was forgotten until then stays so.
+    pub async fn forget_hosts(&self) -> Result<u64, StoreError> {
+        let (mut after, mut forgotten) = (None, 0);
+        loop {
+            let (last, pruned) = self.store.prune_hosts(after.as_deref(), HOSTS_KEPT).await?;
+            forgotten += pruned;
+            after = last;
+            if after.is_none() {
+                return Ok(forgotten);
+            }
+        }
     }
 
     /// Removes what erasures have left over and blobs that no row names and that are older than `grace`; with `missing` also counts the

@@ -1,14 +1,11 @@
-//! What an operator sees and does: list, retry, cancel, stats, purge.
-use crate::claim::{bands, interval};
+//! What an operator sees and does: list, retry, cancel, stats.
+use crate::claim::bands;
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::file;
 use crate::{JobRow, JobState, Queue, QueueError};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
-use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Rows per statement of a purge.
-const PURGE_BATCH: i64 = 5000;
 /// Most rows of one answer of `list`.
 const LONGEST_LIST: i64 = 1000;
 
@@ -35,12 +32,18 @@ impl Queue {
         let limit = limit.clamp(0, LONGEST_LIST);
         // Only the conditions that are asked for are in the statement, so that each one meets its index.
         let mut query = QueryBuilder::<Postgres>::new("select * from (");
-        let tables: &[Table] = match state {
-            Some(state) if state.is_live() => &[Table::Live],
-            Some(_) => &[Table::Finished],
-            None => &[Table::Live, Table::Finished],
+        // Ended jobs state by state: each has indexes of its own, and of completed ones there can be very many.
+        let parts: &[(Table, Option<JobState>)] = match state {
+            Some(state) if state.is_live() => &[(Table::Live, Some(state))],
+            Some(state) => &[(Table::Finished, Some(state))],
+            None => &[
+                (Table::Live, None),
+                (Table::Finished, Some(JobState::Completed)),
+                (Table::Finished, Some(JobState::Discarded)),
+                (Table::Finished, Some(JobState::Cancelled)),
+            ],
         };
-        for (index, table) in tables.iter().enumerate() {
+        for (index, (table, state)) in parts.iter().enumerate() {
             query.push(if index > 0 { " union all (" } else { "(" });
             query.push(table.select());
             query.push(" where true");
@@ -48,16 +51,22 @@ impl Queue {
                 // A constant and not a parameter: the partial indexes are found by their constant.
                 query.push(" and state = '").push(state.as_str()).push("'");
             }
-            if let Some(kind) = kind {
+            // A range of pairs, as `push_range` has it, instead of `group_id = ` and `id < `: the planner would otherwise walk along the ids, past
+            // everything that is newer than the group's last job, and it cannot know how much that is.
+            let along_kind = kind.filter(|_| group.is_none() && *state == Some(JobState::Completed));
+            if let Some(kind) = kind.filter(|_| along_kind.is_none()) {
                 query.push(" and kind = ").push_bind(kind);
             }
-            if let Some(group) = group {
-                query.push(" and group_id = ").push_bind(group);
-            }
-            if let Some(before) = before {
-                query.push(" and id < ").push_bind(before);
-            }
-            query.push(" order by id desc limit ").push_bind(limit).push(")");
+            let order = if let Some(group) = group {
+                query.push(" and group_id is not null");
+                push_range(&mut query, "group_id", group, before)
+            } else if let Some(kind) = along_kind {
+                push_range(&mut query, "kind", kind, before)
+            } else {
+                query.push(" and id < ").push_bind(before.unwrap_or(Uuid::max()));
+                "id desc".to_owned()
+            };
+            query.push(" order by ").push(order).push(" limit ").push_bind(limit).push(")");
         }
         query.push(") as listed order by id desc limit ").push_bind(limit);
         Ok(query.build_query_as().persistent(false).fetch_all(&self.pool).await?)
@@ -134,33 +143,27 @@ impl Queue {
         let oldest: Option<f64> = sqlx::query_scalar(OLDEST_DUE).fetch_one(&self.pool).await?;
         Ok(QueueStats { counts, oldest_due_seconds: oldest.unwrap_or(0.0).max(0.0) })
     }
+}
 
-    /// Deletes completed and cancelled jobs older than `keep_finished`; the number deleted. Small statements, so that
-    /// it never holds much.
-    pub async fn purge(&self) -> Result<u64, QueueError> {
-        let mut purged = 0;
-        loop {
-            let done = sqlx::query(PURGE)
-                .bind(interval(self.config.keep_finished))
-                .bind(PURGE_BATCH)
-                .execute(&self.pool)
-                .await?
-                .rows_affected();
-            purged += done;
-            if done < PURGE_BATCH.unsigned_abs() {
-                return Ok(purged);
-            }
-        }
-    }
-
-    /// Deletes discarded jobs that ended before a time; the number deleted. Nothing else ever deletes them.
-    pub async fn purge_discarded(&self, ended_before: OffsetDateTime) -> Result<u64, QueueError> {
-        Ok(sqlx::query("delete from finished_jobs where state = 'discarded' and finished_at < $1")
-            .bind(ended_before)
-            .execute(&self.pool)
-            .await?
-            .rows_affected())
-    }
+/// Rows whose `column` is `value`, and whose id comes before `before`, as one range of an index on both; the answer is their order.
+fn push_range<'a, T>(
+    query: &mut QueryBuilder<Postgres>,
+    column: &str,
+    value: T,
+    before: Option<Uuid>,
+) -> String
+where
+    T: Copy + sqlx::Encode<'a, Postgres> + sqlx::Type<Postgres>,
+{
+    query
+        .push(format!(" and ({column}, id) >= ("))
+        .push_bind(value)
+        .push(", ")
+        .push_bind(Uuid::nil())
+        .push(")");
+    let end = before.unwrap_or(Uuid::max());
+    query.push(format!(" and ({column}, id) < (")).push_bind(value).push(", ").push_bind(end).push(")");
+    format!("{column} desc, id desc")
 }
 
 #[derive(Clone, Copy)]
@@ -218,12 +221,6 @@ const CANCEL: &str = concat!(
     " returning id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at, created_at,
        finished_at, last_error, group_id, false as held, locked_by"
 );
-
-const PURGE: &str = "
-delete from finished_jobs where id = any(array(
-    select id from finished_jobs where state <> 'discarded' and finished_at < now() - $1
-    order by finished_at limit $2 for update skip locked
-))";
 
 /// [`bands`] of all kinds that have jobs, found by hopping as well.
 macro_rules! every_band {

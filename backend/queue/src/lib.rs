@@ -8,6 +8,7 @@ mod inspect;
 pub mod job;
 mod keys;
 mod lanes;
+mod purge;
 pub mod queue;
 mod report;
 pub mod runner;

@@ -1,7 +1,7 @@
 //! The handle on the queue: its times, its errors, and getting jobs in.
 //!
 //! What is said about jobs once they are in is in the sibling modules: `claim` (taking and keeping), `settle` (ending a
-//! run), `groups` (hold, release, cancel) and `inspect` (list, retry, stats, purge).
+//! run), `groups` (hold, release, cancel), `inspect` (list, retry, stats) and `purge`.
 use crate::NewJob;
 use crate::lanes::{FEW_PLACES, LanePosition};
 use sha2::{Digest, Sha256};
@@ -84,6 +84,16 @@ pub enum QueueError {
     Database(#[from] sqlx::Error),
 }
 
+impl QueueError {
+    /// The database's own error, if it is one.
+    pub fn database(&self) -> Option<&sqlx::Error> {
+        match self {
+            Self::Database(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 /// A handle on the queue; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Queue {
@@ -108,10 +118,12 @@ impl Queue {
     /// the pool cannot starve it, and its statements are planned once for each connection: planning a claim takes longer than
     /// running it, and its plan never depends on its values.
     pub fn on_own_connections(&self, connections: u32) -> Self {
-        // A process that was stopped in mid-transaction keeps no row locked for longer than its claims.
+        // A process that was stopped in mid-transaction keeps no row locked for longer than its claims, and a statement that its caller has given up
+        // (`within`) does not run on.
         let patience = self.config.lease.as_millis().clamp(1, MOST_MILLISECONDS);
         let settings = format!(
-            "set plan_cache_mode = force_generic_plan; set jit = off; set idle_in_transaction_session_timeout = {patience}"
+            "set plan_cache_mode = force_generic_plan; set jit = off; set statement_timeout = {patience};
+             set idle_in_transaction_session_timeout = {patience}"
         );
         let pool = PgPoolOptions::new()
             .max_connections(connections)

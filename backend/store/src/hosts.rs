@@ -57,7 +57,9 @@ const FREE_TOKEN: i64 = 0;
 /// $1 host, $2 delay in seconds, $3 expiry, $4 horizon. A host that is new is granted at once. The row is locked before the second half
 /// reads it and the clock; `told_until` null in the answer means granted.
 const TAKE_TURN: &str = "
-    insert into hosts as h (host_key, last_token, grant_token, granted_at) values ($1, 1, 1, clock_timestamp())
+    insert into hosts as h (host_key, last_token, grant_token, granted_at)
+    -- Not from 1 on: hosts are pruned, and a token is never given twice.
+    values ($1, extract(epoch from now())::bigint, extract(epoch from now())::bigint, clock_timestamp())
     on conflict (host_key) do update set
         (last_token, grant_token, granted_at, cursor_at, promised_at, told_until) = (
             select case when granted then h.last_token + 1 else h.last_token end,
@@ -218,6 +220,45 @@ impl Store {
         Ok(())
     }
 }
+
+impl Store {
+    /// Forgets hosts that nobody has asked, or asked for a turn of, for `unasked`: what is known of them (robots.txt, pace) holds no longer. Looks at up to
+    /// [`HOSTS_LOOKED_AT`] hosts after `after` in the order of their keys; the last of those, `None` at the end, and how many were forgotten.
+    pub async fn prune_hosts(
+        &self,
+        after: Option<&str>,
+        unasked: Duration,
+    ) -> Result<(Option<String>, u64), StoreError> {
+        let (looked, last, pruned): (i64, Option<String>, i64) = sqlx::query_as(PRUNE)
+            .bind(after.unwrap_or_default())
+            .bind(unasked.as_secs_f64())
+            .bind(HOSTS_LOOKED_AT)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok((last.filter(|_| looked == HOSTS_LOOKED_AT), pruned.unsigned_abs()))
+    }
+}
+
+/// Hosts that one call of [`Store::prune_hosts`] looks at.
+pub const HOSTS_LOOKED_AT: i64 = 5_000;
+
+/// Along the primary key: an index on the times would be written with every request to a host. A host that is asked at this very moment is locked,
+/// and stays.
+const PRUNE: &str = "
+    with looked as materialized (
+        select host_key from hosts where host_key > $1 order by host_key limit $3
+    ), unasked as materialized (
+        select h.host_key from looked l cross join lateral (
+            select host_key from hosts
+            where host_key = l.host_key
+              and coalesce(greatest(finished_at, granted_at, not_before, told_until, robots_asked_until), '-infinity')
+                  < now() - make_interval(secs => $2)
+            for update skip locked
+        ) h
+    ), gone as (
+        delete from hosts where host_key = any(array(select host_key from unasked)) returning 1
+    )
+    select (select count(*) from looked), (select max(host_key) from looked), (select count(*) from gone)";
 
 /// Longest delay that is obeyed: an hour.
 const LONGEST_DELAY_MS: i64 = 3_600_000;

@@ -3,6 +3,7 @@ use crate::support::World;
 use bytes::Bytes;
 use pipeline::{AnalyzeOptions, Dedupe, Scan, Upkeep};
 use std::time::Duration;
+use store::hosts::Turn;
 
 async fn scan(world: &World, names: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
@@ -67,6 +68,45 @@ async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
     world.blobs.delete(std::slice::from_ref(&chip)).await.unwrap();
     let swept = upkeep.sweep(grace, true, false).await.unwrap();
     assert_eq!((swept.missing, swept.missing_keys), (Some(1), vec![chip]));
+}
+
+/// Has a request of a host begun and ended.
+async fn asked(world: &World, host: &str) {
+    let Turn::Granted { token } = world.store.take_turn(host, 1_000).await.unwrap() else {
+        panic!("{host} is free")
+    };
+    world.store.finish_request(host, token, 1_000, None, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new_ones() {
+    let Some(world) = World::new().await else { return };
+    let upkeep = Upkeep::new(world.store.clone(), world.blobs.clone());
+    for host in ["old.test", "paused.test", "recent.test"] {
+        asked(&world, host).await;
+    }
+    world
+        .execute(
+            "update hosts set finished_at = now() - interval '8 days', granted_at = null, pace_ms = 4000",
+        )
+        .await;
+    world.execute("update hosts set finished_at = now() where host_key = 'recent.test'").await;
+    world
+        .execute("update hosts set not_before = now() + interval '1 hour' where host_key = 'paused.test'")
+        .await;
+    // More than one piece of those that are long gone.
+    world
+        .execute(
+            "insert into hosts (host_key, robots_asked_until)
+             select 'many-' || n || '.test', now() - interval '30 days' from generate_series(1, 12000) n",
+        )
+        .await;
+    assert_eq!(upkeep.forget_hosts().await.unwrap(), 12_001);
+    assert_eq!(world.store.host_pace("old.test").await.unwrap().pace_ms, 0);
+    assert_eq!(world.store.host_pace("recent.test").await.unwrap().pace_ms, 4000);
+    assert!(matches!(world.store.take_turn("paused.test", 1_000).await.unwrap(), Turn::Wait { .. }));
+    asked(&world, "old.test").await;
+    assert_eq!(upkeep.forget_hosts().await.unwrap(), 0);
 }
 
 #[tokio::test]

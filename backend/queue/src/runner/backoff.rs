@@ -26,7 +26,7 @@ impl Backoff {
 }
 
 /// Gives a call to the queue up after `limit`: a connection whose other end vanished may otherwise wait for hours.
-pub(super) async fn within<T>(
+pub(crate) async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, QueueError>>,
 ) -> Result<T, QueueError> {

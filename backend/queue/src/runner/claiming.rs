@@ -29,6 +29,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) 
     let mut keepers = JoinSet::new();
     keepers.spawn(keeping::heartbeats(Arc::clone(&shared)));
     keepers.spawn(keeping::maintenance(Arc::clone(&shared)));
+    keepers.spawn(keeping::purges(Arc::clone(&shared)));
     keepers.spawn(keeping::listen(Arc::clone(&shared)));
     keepers.spawn(keeping::lanes(Arc::clone(&shared)));
 

@@ -45,13 +45,12 @@ pub(super) async fn heartbeats(shared: Arc<Shared>) {
     }
 }
 
-/// Rescues expired leases of all workers, purges ended jobs, publishes the depth. Every process does it; the rows are
+/// Rescues expired leases of all workers, publishes the depth. Every process does it; the rows are
 /// skipped that another is at.
 pub(super) async fn maintenance(shared: Arc<Shared>) {
     let lease = shared.queue.config().lease;
     let mut rescue = ticks((lease / 6).clamp(SHORTEST, RESCUE_EVERY));
     let mut stats = ticks(STATS_EVERY);
-    let mut purge = ticks(PURGE_EVERY);
     let depth = telemetry::Depth::default();
     let limit = lease.max(RESCUE_EVERY);
     loop {
@@ -63,11 +62,25 @@ pub(super) async fn maintenance(shared: Arc<Shared>) {
                 }
             })),
             _ = stats.tick() => ("stats", within(limit, depth.publish(&shared)).await),
-            _ = purge.tick() => ("purge", within(limit, shared.queue.purge()).await.map(|_| ())),
         };
         if let Err(error) = done {
             telemetry::failed(call);
             tracing::warn!(%error, call, "the queue's maintenance failed; trying again at its next turn");
+        }
+    }
+}
+
+/// Purges ended jobs. Apart from the rest of the maintenance: when a process comes back to ten million old jobs it is at it for minutes.
+pub(super) async fn purges(shared: Arc<Shared>) {
+    let mut tick = ticks(PURGE_EVERY);
+    loop {
+        tick.tick().await;
+        match shared.queue.purge().await {
+            Ok(count) => telemetry::purged(count),
+            Err(error) => {
+                telemetry::failed("purge");
+                tracing::warn!(%error, "purging ended jobs failed; trying again at its next turn");
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The worker of one process: claim, run, heartbeat, settle, rescue.
 //!
 //! One claim loop serves all kinds; each claimed job is a task. Beside them run the heartbeat, the batched completion, the
-//! maintenance (rescue, purge, gauges) and the listener for new jobs. They use a few connections of their own, so that
+//! maintenance (rescue, gauges), the purge of ended jobs and the listener for new jobs. They use a few connections of their own, so that
 //! handlers that occupy the whole pool cannot starve the heartbeats that keep their claims.
-mod backoff;
+pub(crate) mod backoff;
 mod claiming;
 mod holdings;
 mod keeping;

@@ -1,6 +1,6 @@
 //! List, retry, cancel, stats, report, purge.
 use crate::support::{Bench, image, page};
-use queue::{Config, Enqueued, JobState, NewJob, QueueError};
+use queue::{Enqueued, JobState, NewJob, QueueError};
 use serde_json::json;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -203,39 +203,6 @@ async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
         .unwrap();
     let page = bench.queue.report(minute).await.unwrap().kinds["page"].clone();
     assert_eq!((page.completed, page.discarded), (0, 0), "before the window");
-}
-
-#[tokio::test]
-async fn a_purge_takes_old_ended_jobs_but_never_discarded_ones() {
-    let keep = Duration::from_secs(3600);
-    let bench = Bench::with(Config { keep_finished: keep, ..Config::default() }).await;
-    bench.add(&vec![page(); 5]).await;
-    let group = Uuid::now_v7();
-    bench.add(&[NewJob { group_id: Some(group), ..page() }]).await;
-    let jobs = bench.claim(6).await;
-    for job in &jobs[..3] {
-        bench.complete(job.claim).await.unwrap();
-    }
-    for job in &jobs[3..5] {
-        bench.fail(job.claim, true).await.unwrap();
-    }
-    let mut conn = bench.db.pool().acquire().await.unwrap();
-    bench.queue.cancel_group(&mut conn, group, i64::MAX).await.unwrap();
-    assert_eq!(bench.queue.purge().await.unwrap(), 0, "nothing is old");
-
-    // Everything but one completed job is older than it may get.
-    sqlx::query("update finished_jobs set finished_at = now() - interval '2 hours' where id <> $1")
-        .bind(jobs[0].claim.id)
-        .execute(bench.db.pool())
-        .await
-        .unwrap();
-    assert_eq!(bench.queue.purge().await.unwrap(), 3);
-    assert_eq!(bench.state(jobs[0].claim.id).await, JobState::Completed);
-    assert_eq!(bench.state(jobs[3].claim.id).await, JobState::Discarded);
-
-    let hour_ago = OffsetDateTime::now_utc() - keep;
-    assert_eq!(bench.queue.purge_discarded(hour_ago - keep * 2).await.unwrap(), 0);
-    assert_eq!(bench.queue.purge_discarded(hour_ago).await.unwrap(), 2);
 }
 
 #[test]

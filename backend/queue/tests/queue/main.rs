@@ -6,6 +6,7 @@ mod enqueue;
 mod groups;
 mod inspect;
 mod lanes;
+mod purge;
 mod runner;
 mod settling;
 mod support;

@@ -11,20 +11,20 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
 /// A connection to the server that is not on the test's database.
-struct Admin {
+pub(crate) struct Admin {
     conn: PgConnection,
     database: String,
 }
 
 impl Admin {
-    async fn of(bench: &Bench) -> Self {
+    pub(crate) async fn of(bench: &Bench) -> Self {
         let conn = PgConnection::connect(&std::env::var("TEST_DATABASE_URL").unwrap()).await.unwrap();
         let database = bench.db.pool().connect_options().get_database().unwrap().to_owned();
         Self { conn, database }
     }
 
     /// Kills every connection to the database; their number.
-    async fn kill_all(&mut self) -> i64 {
+    pub(crate) async fn kill_all(&mut self) -> i64 {
         sqlx::query_scalar("select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = $1")
             .bind(&self.database)
             .fetch_one(&mut self.conn)

@@ -1,0 +1,106 @@
+//! Ended jobs that have been kept long enough.
+use crate::support::{Bench, page, until};
+use crate::trouble::Admin;
+use queue::{Config, JobState, NewJob, Queue};
+use std::time::Duration;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+#[tokio::test]
+async fn a_purge_takes_old_ended_jobs_but_never_discarded_ones() {
+    let keep = Duration::from_secs(3600);
+    let bench = Bench::with(Config { keep_finished: keep, ..Config::default() }).await;
+    bench.add(&vec![page(); 5]).await;
+    let group = Uuid::now_v7();
+    bench.add(&[NewJob { group_id: Some(group), ..page() }]).await;
+    let jobs = bench.claim(6).await;
+    for job in &jobs[..3] {
+        bench.complete(job.claim).await.unwrap();
+    }
+    for job in &jobs[3..5] {
+        bench.fail(job.claim, true).await.unwrap();
+    }
+    let mut conn = bench.db.pool().acquire().await.unwrap();
+    bench.queue.cancel_group(&mut conn, group, i64::MAX).await.unwrap();
+    assert_eq!(bench.queue.purge().await.unwrap(), 0, "nothing is old");
+
+    // Everything but one completed job is older than it may get.
+    sqlx::query("update finished_jobs set finished_at = now() - interval '2 hours' where id <> $1")
+        .bind(jobs[0].claim.id)
+        .execute(bench.db.pool())
+        .await
+        .unwrap();
+    assert_eq!(bench.queue.purge().await.unwrap(), 3);
+    assert_eq!(bench.state(jobs[0].claim.id).await, JobState::Completed);
+    assert_eq!(bench.state(jobs[3].claim.id).await, JobState::Discarded);
+
+    let hour_ago = OffsetDateTime::now_utc() - keep;
+    assert_eq!(bench.queue.purge_discarded(hour_ago - keep * 2).await.unwrap(), 0);
+    assert_eq!(bench.queue.purge_discarded(hour_ago).await.unwrap(), 2);
+}
+
+/// So many completed jobs, and a tenth as many discarded ones, that ended two days ago.
+async fn with_old(jobs: i64) -> Bench {
+    let bench = Bench::new().await;
+    sqlx::query(
+        "insert into finished_jobs (id, fence, scheduled_at, created_at, finished_at, priority, attempt, max_attempts, state, kind, payload)
+         select gen_random_uuid(), 1, t, t, t, 0, 1, 5, state::job_state, 'page', '{}'
+         from (select now() - interval '2 days' as t) at, (values ('completed', $1), ('discarded', $1 / 10)) as s(state, jobs),
+              generate_series(1, s.jobs)",
+    )
+    .bind(jobs)
+    .execute(bench.db.pool())
+    .await
+    .unwrap();
+    bench
+}
+
+async fn left(bench: &Bench) -> (i64, i64) {
+    let completed = bench.count("select count(*) from finished_jobs where state = 'completed'").await;
+    (completed, bench.count("select count(*) from finished_jobs where state = 'discarded'").await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_that_purge_at_the_same_time_take_every_job_once() {
+    let bench = with_old(20_000).await;
+    let other = sqlx::PgPool::connect(&bench.db.url()).await.unwrap();
+    let other = Queue::new(other, Config::default());
+    let both = tokio::join!(bench.queue.purge(), other.purge());
+    let mut purged = both.0.unwrap() + both.1.unwrap();
+    // Who found the other at it has left it alone.
+    purged += bench.queue.purge().await.unwrap();
+    assert_eq!(purged, 20_000);
+    assert_eq!(left(&bench).await, (0, 2_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_that_is_killed_is_gone_on_with() {
+    let bench = with_old(100_000).await;
+    let doomed = sqlx::PgPool::connect(&bench.db.url()).await.unwrap();
+    let doomed = Queue::new(doomed, Config::default());
+    let purge = tokio::spawn(async move { doomed.purge().await });
+    until("some are gone", || async { left(&bench).await.0 < 100_000 }).await;
+    Admin::of(&bench).await.kill_all().await;
+    // Between two statements the pool makes a new connection, and nobody notices.
+    let first = purge.await.unwrap();
+    let (completed, discarded) = left(&bench).await;
+    assert_eq!(completed % 5_000, 0, "a statement deletes all of its rows or none");
+    assert_eq!(discarded, 10_000);
+    if first.is_ok() {
+        assert_eq!(completed, 0);
+    }
+    assert_eq!(bench.queue.purge().await.unwrap(), completed.unsigned_abs());
+    assert_eq!(left(&bench).await, (0, 10_000));
+}
+
+#[tokio::test]
+async fn a_job_that_was_discarded_long_ago_can_still_be_retried() {
+    let bench = Bench::new().await;
+    let id = bench.add_one(NewJob { unique_key: Some("one".into()), ..page() }).await;
+    bench.fail(bench.claim_one().await.claim, true).await.unwrap();
+    let aged = "update finished_jobs set finished_at = now() - interval '400 days'";
+    sqlx::query(aged).execute(bench.db.pool()).await.unwrap();
+    assert_eq!(bench.queue.purge().await.unwrap(), 0);
+    assert_eq!(bench.retry(id).await.unwrap().state, JobState::Available);
+    assert_eq!(bench.claim_one().await.claim.id, id);
+}
