@@ -17,7 +17,7 @@ pub use reconcile::Reconciled;
 use queue::Queue;
 use std::fmt;
 use std::time::Duration;
-use store::{Store, StoreError, crawls::Crawl};
+use store::{Store, StoreError, crawls::Crawl, retried};
 use uuid::Uuid;
 
 pub use store::collections::DEFAULT_COLLECTION;
@@ -160,18 +160,28 @@ impl Crawls {
                 "messages are signed, and this service has no WEBHOOK_SECRET; set it, or leave the webhook out",
             ));
         }
-        let collection = self.collection(collection).await?;
         let seeds: Vec<String> = seeds.iter().map(|url| url.to_string()).collect();
-        let stored = serde_json::to_value(&options).expect("options are plain data");
+        let crawl = retried("create_crawl", || self.admit(collection, &seeds, &options)).await?;
+        metrics::counter!("facecrawl_crawls_total", "event" => "created").increment(1);
+        Ok(crawl)
+    }
 
+    /// The transaction of [`Self::create`].
+    async fn admit(
+        &self,
+        collection: &str,
+        seeds: &[String],
+        options: &CrawlOptions,
+    ) -> Result<Crawl, CrawlError> {
+        let collection = self.collection(collection).await?;
+        let stored = serde_json::to_value(options).expect("options are plain data");
         let mut tx = self.store.begin().await?;
-        let mut crawl = self.store.insert_crawl(tx.conn(), collection, "web", &seeds, &stored).await?;
+        let mut crawl = self.store.insert_crawl(tx.conn(), collection, "web", seeds, &stored).await?;
         if options.every.is_some() {
             crawl = self.store.begin_series(tx.conn(), crawl.id).await?;
         }
-        self.sow(&mut tx, &crawl, &options).await?;
+        self.sow(&mut tx, &crawl, options).await?;
         tx.commit().await?;
-        metrics::counter!("facecrawl_crawls_total", "event" => "created").increment(1);
         Ok(crawl)
     }
 

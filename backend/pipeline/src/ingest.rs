@@ -27,7 +27,7 @@ use kinship::Kinship;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
 use store::visits::Visit;
-use store::{Blobs, Store, StoreError};
+use store::{Blobs, Store, StoreError, retried};
 use uuid::Uuid;
 
 /// What became of a picture.
@@ -202,7 +202,10 @@ impl Ingest {
             let analysis = self.without(analysis, &verdict.faces).await?;
             let stored = self.write_blobs(&analysis).await?;
             let partly = !verdict.faces.is_empty();
-            match self.record(&incoming, claim, &analysis, stored, partly).await? {
+            // Not the download and the analysis anew because two transactions met.
+            let recorded =
+                retried("store_image", || self.record(&incoming, claim, &analysis, &stored, partly)).await?;
+            match recorded {
                 Some(done) => return Ok(done),
                 // Something was erased meanwhile.
                 None => continue,

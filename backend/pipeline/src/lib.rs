@@ -6,6 +6,7 @@ pub mod crawl;
 pub mod ingest;
 pub mod jobs;
 pub mod reapply;
+mod transient;
 pub mod upkeep;
 
 pub use analyze::{

@@ -1,6 +1,7 @@
 //! Connection, transaction, migration.
 use crate::StoreError;
 use crate::search::LargeScopes;
+use crate::transient::{self, Cause};
 use sha2::{Digest, Sha256};
 use sqlx::migrate::{Migrate, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -189,8 +190,14 @@ impl Tx {
     }
 
     /// Makes everything since `begin` permanent.
+    ///
+    /// # Errors
+    /// `CommitUnknown` when the connection broke before the server answered: only then may it have been made permanent all the same.
     pub async fn commit(self) -> Result<(), StoreError> {
-        Ok(self.0.commit().await?)
+        self.0.commit().await.map_err(|error| match Cause::of(&error) {
+            Some(Cause::Connection) => StoreError::CommitUnknown(error),
+            _ => error.into(),
+        })
     }
 }
 
@@ -210,26 +217,18 @@ async fn connect_patiently(
     patience: Duration,
 ) -> Result<PgConnection, StoreError> {
     let begin = Instant::now();
-    let mut pause = Duration::from_millis(50);
+    let mut pauses = transient::pauses();
     loop {
-        match options.connect().await {
+        let error = match options.connect().await {
             Ok(conn) => return Ok(conn),
-            Err(error) if may_come_up(&error) && begin.elapsed() + pause < patience => {
-                tracing::debug!(%error, "the database does not answer yet");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(1));
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Whether the server may merely be starting: nobody listens, the socket file is not there yet, or it says so (class 57P).
-fn may_come_up(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_) => true,
-        sqlx::Error::Database(error) => error.code().is_some_and(|code| code.starts_with("57P")),
-        _ => false,
+            Err(error) => error,
+        };
+        // Nobody listens, the socket file is not there yet, or the server says that it is starting.
+        let pause =
+            pauses.next().filter(|pause| Cause::of(&error).is_some() && begin.elapsed() + *pause < patience);
+        let Some(pause) = pause else { return Err(error.into()) };
+        tracing::debug!(%error, "the database does not answer yet");
+        tokio::time::sleep(pause).await;
     }
 }
 

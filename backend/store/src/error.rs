@@ -32,6 +32,9 @@ pub enum StoreError {
     /// The database failed.
     #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
+    /// The connection broke while a transaction was being committed.
+    #[error("the connection to the database broke before it said whether the change was made: {0}")]
+    CommitUnknown(#[source] sqlx::Error),
 }
 
 impl StoreError {

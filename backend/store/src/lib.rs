@@ -37,9 +37,11 @@ mod supersede;
 pub mod suppressions;
 mod text;
 pub mod tombstones;
+pub mod transient;
 pub mod visits;
 
 pub use blobs::Blobs;
 pub use burial::Erased;
 pub use database::{Config, DEFAULT_EXACT_LIMIT, Store, Tx};
 pub use error::StoreError;
+pub use transient::retried;

@@ -56,6 +56,11 @@ impl TestDatabase {
         sqlx::query(statement).execute(&self.pool).await.expect("the statement runs");
     }
 
+    /// The one number that a query answers.
+    pub async fn number(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query answers a bigint")
+    }
+
     /// Its URL, for processes of their own.
     pub fn url(&self) -> String {
         let mut url = url::Url::parse(&std::env::var("TEST_DATABASE_URL").unwrap_or_default())

@@ -6,7 +6,7 @@ use crate::jobs::ledger::Row;
 use crate::jobs::payload;
 use queue::{JobRow, JobState, QueueError};
 use store::crawls::Crawl;
-use store::{StoreError, Tx};
+use store::{StoreError, Tx, retried};
 use uuid::Uuid;
 
 /// States of a crawl that has not ended.
@@ -31,15 +31,18 @@ impl Crawls {
     /// # Errors
     /// `StoreError::Conflict` names the state when the crawl is not running.
     pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let mut tx = self.store().begin().await?;
-        self.queue().hold_group(tx.conn(), id).await?;
-        let crawl = self.store().set_crawl_state(tx.conn(), id, &["running"], "paused", None).await?;
-        if crawl.kind != "web" {
-            let reason = "a scan of local files runs with its command and cannot be paused";
-            return Err(StoreError::Conflict(reason.into()).into());
-        }
-        tx.commit().await?;
-        Ok(crawl)
+        retried("pause_crawl", || async {
+            let mut tx = self.store().begin().await?;
+            self.queue().hold_group(tx.conn(), id).await?;
+            let crawl = self.store().set_crawl_state(tx.conn(), id, &["running"], "paused", None).await?;
+            if crawl.kind != "web" {
+                let reason = "a scan of local files runs with its command and cannot be paused";
+                return Err(StoreError::Conflict(reason.into()).into());
+            }
+            tx.commit().await?;
+            Ok(crawl)
+        })
+        .await
     }
 
     /// Lets them run again.
@@ -47,11 +50,14 @@ impl Crawls {
     /// # Errors
     /// `StoreError::Conflict` names the state when the crawl is not paused.
     pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let mut tx = self.store().begin().await?;
-        self.queue().release_group(tx.conn(), id).await?;
-        let crawl = self.store().set_crawl_state(tx.conn(), id, &["paused"], "running", None).await?;
-        tx.commit().await?;
-        Ok(crawl)
+        retried("resume_crawl", || async {
+            let mut tx = self.store().begin().await?;
+            self.queue().release_group(tx.conn(), id).await?;
+            let crawl = self.store().set_crawl_state(tx.conn(), id, &["paused"], "running", None).await?;
+            tx.commit().await?;
+            Ok(crawl)
+        })
+        .await
     }
 
     /// Ends it; what is still queued is skipped with the reason `cancelled`, and what is being fetched is not stored. Of a crawl that starts
@@ -88,14 +94,7 @@ impl Crawls {
     /// The state is what counts: no job of the crawl begins or stores anything after it. The first piece of its rows and jobs is closed with
     /// it, which for most crawls is all; the rest follows piece by piece.
     async fn cancel_run(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let mut tx = self.store().begin().await?;
-        let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
-        let crawl = self.store().set_crawl_state(tx.conn(), id, &LIVE, "cancelled", None).await?;
-        let rows = self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await?;
-        let closing = jobs.cast_signed() >= PIECE || rows >= PIECE;
-        self.store().set_closing(tx.conn(), id, closing).await?;
-        news::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
-        tx.commit().await?;
+        let (crawl, closing) = retried("cancel_crawl", || self.begin_to_close(id)).await?;
         if closing {
             let crawls = self.clone();
             // Should this process end first, `reconcile` goes on with it.
@@ -106,6 +105,19 @@ impl Crawls {
             });
         }
         Ok(crawl)
+    }
+
+    /// The state, and the first piece; whether there is more to close.
+    async fn begin_to_close(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
+        let mut tx = self.store().begin().await?;
+        let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
+        let crawl = self.store().set_crawl_state(tx.conn(), id, &LIVE, "cancelled", None).await?;
+        let rows = self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await?;
+        let closing = jobs.cast_signed() >= PIECE || rows >= PIECE;
+        self.store().set_closing(tx.conn(), id, closing).await?;
+        news::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
+        tx.commit().await?;
+        Ok((crawl, closing))
     }
 
     /// Closes what is left of a cancelled crawl. Any number of processes may be at it.

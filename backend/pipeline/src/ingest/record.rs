@@ -66,7 +66,7 @@ impl Ingest {
         incoming: &Incoming,
         claim: Option<Claim>,
         analysis: &Analysis,
-        blobs: StoredBlobs,
+        blobs: &StoredBlobs,
         partly: bool,
     ) -> Result<Option<Ingested>, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
@@ -100,7 +100,7 @@ impl Ingest {
             .filter_map(|(face, (crop, chip))| new_face(face, *model_id, crop.clone(), chip.clone()))
             .collect();
         store.insert_faces(ending.tx.conn(), incoming.collection, image.id, &faces).await?;
-        self.keep_blobs(&mut ending.tx, &blobs).await?;
+        self.keep_blobs(&mut ending.tx, blobs).await?;
         let mut unused = Vec::new();
         if !smaller.is_empty() {
             let conn = ending.tx.conn();

@@ -14,7 +14,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
-use store::{Store, StoreError};
+use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -131,7 +131,7 @@ impl Context {
         status: Option<u16>,
         spent: bool,
     ) -> Result<Outcome, QueueError> {
-        let ended: Result<(), NewsError> = async {
+        let ended: Result<(), NewsError> = retried("settle_row", || async {
             let mut tx = self.store.begin().await?;
             if spent {
                 self.queue.fail(tx.conn(), job.claim, &format!("{code}: {detail}"), true, None).await?;
@@ -143,7 +143,7 @@ impl Context {
             watch.end(&self.store, &self.queue, &mut tx).await?;
             tx.commit().await?;
             Ok(())
-        }
+        })
         .await;
         match ended {
             Ok(()) => {

@@ -8,12 +8,15 @@ use super::payload::{self, ImageJob, PageJob};
 use super::setback::Setback;
 use super::{visits, yields};
 use crate::crawl::completion::Watch;
+use crate::crawl::news::NewsError;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
 use store::ledger::Ledger;
+use store::pages::PageResult;
+use store::retried;
 use store::visits::PageVisit;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -216,16 +219,34 @@ async fn store(
     claim: Claim,
     reader: &str,
 ) -> Result<(), Setback> {
+    let (jobs, result) =
+        retried("store_page", || store_once(context, view, job, &harvest, claim, reader)).await?;
+    let state = if result.state == "fetched" { "fetched" } else { "skipped" };
+    super::count_outcome("page", state, result.reason.as_deref());
+    tracing::debug!(url = %job.url, jobs, "page read");
+    Ok(())
+}
+
+/// The transaction; the number of new jobs, and what the row says.
+async fn store_once(
+    context: &Context,
+    view: &CrawlView,
+    job: &PageJob,
+    harvest: &Harvest,
+    claim: Claim,
+    reader: &str,
+) -> Result<(usize, PageResult), NewsError> {
     let Context { store, queue, .. } = context;
-    let Harvest { mut pages, sitemaps, nested, images, home, mut result, memory } = harvest;
+    let Harvest { sitemaps, nested, images, home, memory, .. } = harvest;
+    let (mut pages, mut result) = (harvest.pages.clone(), harvest.result.clone());
     let (crawl, options) = (job.crawl_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
     let watch = Watch::begin(store, &mut tx, crawl, claim).await?;
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
-        let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, &sitemaps).await?;
-        let job = |row| PageJob::new(crawl, row, home.clone()).sitemap(nested).job(frontier::level(0));
+        let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
+        let job = |row| PageJob::new(crawl, row, home.clone()).sitemap(*nested).job(frontier::level(0));
         jobs.extend(admitted.into_iter().map(job));
     }
     if let Some(budget) = options.max_pages_per_directory {
@@ -236,7 +257,7 @@ async fn store(
     }
     let mut found = 0;
     if !images.is_empty() {
-        let admitted = store.admit_images(tx.conn(), crawl, options.max_images, &images).await?;
+        let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
         found = admitted.len() as i64;
         jobs.extend(admitted.into_iter().map(|row| ImageJob::new(crawl, row, job.depth).job()));
     }
@@ -257,8 +278,5 @@ async fn store(
     queue.enqueue(tx.conn(), &jobs).await?;
     watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;
-    let state = if result.state == "fetched" { "fetched" } else { "skipped" };
-    super::count_outcome("page", state, result.reason.as_deref());
-    tracing::debug!(url = %job.url, jobs = jobs.len(), "page read");
-    Ok(())
+    Ok((jobs.len(), result))
 }

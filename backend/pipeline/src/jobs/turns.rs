@@ -10,8 +10,8 @@ use crawler::pace::{Bounds, Outcome, Pace};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::Store;
 use store::hosts::{HostPace, Turn};
+use store::{Store, retried};
 use time::OffsetDateTime;
 
 /// The most that a slow host's own answering time adds to the delay.
@@ -112,7 +112,7 @@ impl Turns {
             && (!least.is_zero() || adaptive || self.refuses(&grant.host, outcome))
         {
             // Without the host's history a refusal is the first, and the delay starts anew.
-            let known = self.store.host_pace(&grant.host).await.unwrap_or_default();
+            let known = retried("host_pace", || self.store.host_pace(&grant.host)).await.unwrap_or_default();
             let before = Pace {
                 delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
                 refusals: known.refusals.max(0).unsigned_abs(),
@@ -129,8 +129,11 @@ impl Turns {
             });
         }
         let not_before = pause.map(|wait| OffsetDateTime::now_utc() + wait.min(self.config.longest_delay));
-        let ended =
-            self.store.finish_request(&grant.host, grant.token, millis(delay), not_before, pace).await;
+        // Said twice, it only moves the host's next turn by the time in between.
+        let ended = retried("finish_request", || {
+            self.store.finish_request(&grant.host, grant.token, millis(delay), not_before, pace)
+        })
+        .await;
         if let Err(error) = ended {
             // The grant expires by itself; until then the host is left alone, which harms nobody.
             tracing::warn!(host = grant.host, %error, "the end of a request could not be recorded");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use store::audit::{Action, AuditEntry};
 use store::collections::{Collection, DEFAULT_COLLECTION};
 use store::keys::{ApiKey, KeyHash};
-use store::{Store, Tx};
+use store::{Store, Tx, retried};
 use uuid::Uuid;
 
 /// Who calls. Handlers take rows from `store()` alone: what it does not show is not there for this caller.
@@ -75,11 +75,14 @@ impl Caller {
     /// 404 for one that is not there or out of reach, which is the same answer.
     pub(crate) async fn collection(&self, named: Option<&str>) -> Result<Collection, ApiError> {
         let store = self.store();
-        Ok(match (named, self.bound_to()) {
-            (Some(name), _) => store.collection(name).await?,
-            (None, Some(id)) => store.collection_by_id(id).await?,
-            (None, None) => store.collection(DEFAULT_COLLECTION).await?,
-        })
+        let found = retried("collection", || async {
+            match (named, self.bound_to()) {
+                (Some(name), _) => store.collection(name).await,
+                (None, Some(id)) => store.collection_by_id(id).await,
+                (None, None) => store.collection(DEFAULT_COLLECTION).await,
+            }
+        });
+        Ok(found.await?)
     }
 
     /// The collection by whose settings faces are judged: the one named, else the key's own; `None` is the service's settings.

@@ -4,8 +4,8 @@ use crate::ApiError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::Store;
 use store::keys::{ApiKey, KeyHash};
+use store::{Store, retried};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -46,7 +46,7 @@ impl Keyring {
     async fn ask(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>, ApiError> {
         // The age counts from before the question: what changes while it is answered is not believed longer.
         let since = Instant::now();
-        let found = store.find_key(hash).await?;
+        let found = retried("find_key", || store.find_key(hash)).await?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.retain(|_, (since, _)| since.elapsed() < CACHED);
         let key = found.ok_or_else(|| refuse("unknown", "the key is not one of this service's"))?;

@@ -99,6 +99,8 @@ codes! {
     Timeout = "timeout", SERVICE_UNAVAILABLE, "The answer took too long";
     /// Starting, stopping, or a part is down.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "The service is not ready";
+    /// The database is away, or its answer never came; with `reason` `outcome_unknown` the change may have been made.
+    DatabaseUnavailable = "database_unavailable", SERVICE_UNAVAILABLE, "The database is unavailable";
     /// Our mistake.
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
 }

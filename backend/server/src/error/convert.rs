@@ -8,6 +8,7 @@ use pipeline::ingest::EnrolError;
 use pipeline::{AnalyzeError, IngestError};
 use queue::QueueError;
 use store::StoreError;
+use store::transient::{Cause, Transient};
 use vision::DecodeError;
 
 impl From<DecodeError> for ApiError {
@@ -62,7 +63,11 @@ impl From<StoreError> for ApiError {
             StoreError::NotFound { .. } => Self::new(Code::NotFound, error.to_string()),
             StoreError::Conflict(sentence) => Self::new(Code::Conflict, sentence),
             StoreError::BadCursor => Self::new(Code::BadQuery, error.to_string()).field("cursor"),
-            other => Self::internal(other),
+            StoreError::CommitUnknown(_) => Self::outcome_unknown(&error),
+            other => match other.cause() {
+                Some(cause) => Self::database(cause, &other),
+                None => Self::internal(other),
+            },
         }
     }
 }
@@ -74,7 +79,10 @@ impl From<QueueError> for ApiError {
             QueueError::Stale(_) | QueueError::Duplicate { .. } => {
                 Self::new(Code::Conflict, error.to_string())
             }
-            other => Self::internal(other),
+            other => match other.database().and_then(Cause::of) {
+                Some(cause) => Self::database(cause, &other),
+                None => Self::internal(other),
+            },
         }
     }
 }

@@ -100,6 +100,7 @@ fn example(code: Code) -> ApiError {
             const REASON: &str = "the database does not answer";
             of(REASON).errors(vec![REASON.into()])
         }
+        Code::DatabaseUnavailable => ApiError::unavailable(),
         Code::Internal => ApiError::unexplained(),
     }
 }

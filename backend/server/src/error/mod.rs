@@ -10,7 +10,11 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::time::Duration;
+use store::transient::{Cause, Transient};
 use utoipa::ToSchema;
+
+/// When callers come back to a service whose database is away.
+const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The body of every error answer, `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -51,6 +55,8 @@ pub struct Problem {
     retry_after: Option<Duration>,
     #[serde(skip)]
     challenge: Option<String>,
+    #[serde(skip)]
+    cause: Option<Cause>,
 }
 
 /// Why a request was refused or failed.
@@ -75,6 +81,7 @@ impl ApiError {
             errors: Vec::new(),
             retry_after: None,
             challenge: None,
+            cause: None,
         }))
     }
 
@@ -153,6 +160,28 @@ impl ApiError {
         Self::new(Code::Internal, "the service failed; its log has the cause under this request id")
     }
 
+    /// 503 for a database that is away at the moment. The error itself goes to the log.
+    pub(crate) fn database(cause: Cause, error: &dyn std::fmt::Display) -> Self {
+        tracing::warn!(request_id = request_id::current(), %error, "the database is unavailable");
+        let mut problem = Self::unavailable();
+        problem.0.cause = Some(cause);
+        problem
+    }
+
+    /// What the caller is told of it.
+    fn unavailable() -> Self {
+        let detail = "the database is unavailable at the moment; nothing was changed";
+        Self::new(Code::DatabaseUnavailable, detail).retry_after(DATABASE_PAUSE)
+    }
+
+    /// 503 for a change of which nobody knows whether it was made.
+    pub(crate) fn outcome_unknown(error: &dyn std::fmt::Display) -> Self {
+        tracing::error!(request_id = request_id::current(), %error, "a commit was not answered");
+        let detail =
+            "the database was lost while it made the change; look whether it was made before you ask again";
+        Self::new(Code::DatabaseUnavailable, detail).reason("outcome_unknown")
+    }
+
     /// 404 for a thing that is not there.
     pub fn not_found(what: &str, id: impl std::fmt::Display) -> Self {
         Self::new(Code::NotFound, format!("there is no {what} {id}"))
@@ -169,11 +198,21 @@ impl ApiError {
     }
 }
 
+impl Transient for ApiError {
+    fn cause(&self) -> Option<Cause> {
+        self.0.cause
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.0.code.status();
         let body = serde_json::to_vec(&self.0).expect("a problem is plain data");
         let mut response = (status, body).into_response();
+        if let Some(cause) = self.0.cause {
+            // What a layer outside sees: the handler failed for a moment.
+            response.extensions_mut().insert(cause);
+        }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(wait) = self.0.retry_after {

@@ -1,4 +1,6 @@
-//! What happens around every handler, outermost first: request id, log and metrics, headers, panic, timeout.
+//! What happens around every handler, outermost first: request id, log and metrics, headers, panic, timeout; after the caller
+//! is known, reads that are done again.
+pub(crate) mod again;
 pub(crate) mod headers;
 pub(crate) mod observe;
 pub(crate) mod panic;

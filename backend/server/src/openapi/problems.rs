@@ -55,8 +55,15 @@ fn codes(operation: &Operation) -> Vec<Code> {
     let mut codes = vec![Code::Internal, Code::Timeout];
     match access(id(operation)) {
         None | Some(Access::Open) => {}
-        Some(Access::AnyKey) => codes.extend([Code::Unauthorized, Code::RateLimited]),
-        Some(Access::Needs(_)) => codes.extend([Code::Unauthorized, Code::ScopeMissing, Code::RateLimited]),
+        Some(Access::AnyKey) => {
+            codes.extend([Code::Unauthorized, Code::RateLimited, Code::DatabaseUnavailable]);
+        }
+        Some(Access::Needs(_)) => codes.extend([
+            Code::Unauthorized,
+            Code::ScopeMissing,
+            Code::RateLimited,
+            Code::DatabaseUnavailable,
+        ]),
     }
     for parameter in operation.parameters.iter().flatten() {
         let RefOr::T(parameter) = parameter else { continue };

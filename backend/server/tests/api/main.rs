@@ -5,6 +5,7 @@ mod support;
 
 mod audit;
 mod auth;
+mod away;
 mod collections;
 mod connections;
 mod crawls;

@@ -17,3 +17,4 @@ mod likeness;
 mod search;
 mod subjects;
 mod tombstones;
+mod transient;

@@ -13,10 +13,10 @@ use axum::extract::{Request, State};
 use probe::{Probe, ProbeInfo, ProbeInput, SearchBody, SearchForm};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use store::Store;
 use store::audit::Action;
 use store::search::{Hit, SearchQuery};
 use store::subject_faces::Shown;
+use store::{Store, retried};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -193,16 +193,20 @@ pub(super) async fn search_faces(
         exclude_face: probe.face,
         with_subject: false,
     };
-    let (found, exact) = hits(store, &query, params.group_by.unwrap_or_default()).await?;
-    let mut tx = store.begin().await?;
+    let by = params.group_by.unwrap_or_default();
+    let (found, exact) = retried("search", || hits(store, &query, by)).await?;
     let detail = json!({
         "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id, "threshold": threshold,
         "limit": query.limit, "matches": found.len(),
     });
-    caller.audit(&mut tx, Action::Search, collection.id, detail).await?;
-    tx.commit().await?;
-    let images = found.iter().map(|(hit, _)| hit.face.image_id).collect();
-    let sources = sources_by_image(&state, images).await?;
+    retried("audit", || async {
+        let mut tx = store.begin().await?;
+        caller.audit(&mut tx, Action::Search, collection.id, detail.clone()).await?;
+        Ok::<_, ApiError>(tx.commit().await?)
+    })
+    .await?;
+    let images: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.image_id).collect();
+    let sources = retried("sources", || sources_by_image(&state, images.clone())).await?;
     let matches = found
         .into_iter()
         .map(|(hit, shown)| {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use inference::Embedding;
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
+use store::retried;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -159,7 +160,7 @@ impl Probe {
             ProbeInput::Source(source) => {
                 Self::of_image(state, caller, resolve(state, &source).await?, params).await
             }
-            ProbeInput::Face(id) => Self::of_face(state, caller, id, params).await,
+            ProbeInput::Face(id) => retried("probe", || Self::of_face(state, caller, id, params)).await,
             ProbeInput::Embedding(values) => Self::of_embedding(state, caller, values, params).await,
         }
     }

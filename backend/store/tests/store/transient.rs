@@ -1,0 +1,159 @@
+//! What is done again when the database fails for a moment, and what is not.
+use sqlx::{AssertSqlSafe, PgPool};
+use std::cell::Cell;
+use std::sync::Arc;
+use store::transient::{Cause, Transient};
+use store::{Store, StoreError, retried};
+use testing::TestDatabase;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Barrier;
+
+/// A statement's error with this code, as the server sends it.
+async fn raised(pool: &PgPool, code: &str) -> StoreError {
+    let raise = format!("do $$ begin raise exception 'as asked' using errcode = '{code}'; end $$");
+    sqlx::raw_sql(AssertSqlSafe(raise)).execute(pool).await.unwrap_err().into()
+}
+
+#[tokio::test]
+async fn what_passes_is_told_from_what_would_come_again() {
+    let db = TestDatabase::create().await;
+    for (code, cause) in [
+        ("40001", Some(Cause::Conflict)),
+        ("40P01", Some(Cause::Conflict)),
+        ("53300", Some(Cause::Capacity)),
+        ("57P01", Some(Cause::Connection)),
+        ("57P03", Some(Cause::Connection)),
+        ("08006", Some(Cause::Connection)),
+        ("25P03", Some(Cause::Connection)),
+        ("57014", None), // statement timeout: it would take as long again
+        ("23505", None),
+        ("53100", None), // disk full
+    ] {
+        assert_eq!(raised(db.pool(), code).await.cause(), cause, "{code}");
+    }
+    assert_eq!(StoreError::Database(sqlx::Error::PoolTimedOut).cause(), Some(Cause::Capacity));
+    assert_eq!(StoreError::Database(sqlx::Error::RowNotFound).cause(), None);
+    assert_eq!(StoreError::BadCursor.cause(), None);
+}
+
+#[tokio::test]
+async fn a_read_whose_connection_is_cut_is_done_again_and_a_mistake_is_not() {
+    let db = TestDatabase::create().await;
+    let attempts = Cell::new(0);
+    let answer: Result<i32, StoreError> = retried("test", || async {
+        attempts.set(attempts.get() + 1);
+        if attempts.get() < 3 {
+            sqlx::query("select pg_terminate_backend(pg_backend_pid())").execute(db.pool()).await?;
+        }
+        Ok(sqlx::query_scalar("select 42").fetch_one(db.pool()).await?)
+    })
+    .await;
+    assert_eq!((answer.unwrap(), attempts.get()), (42, 3));
+
+    attempts.set(0);
+    let mistake: Result<(), StoreError> = retried("test", || async {
+        attempts.set(attempts.get() + 1);
+        sqlx::query("select 1 / 0").execute(db.pool()).await?;
+        Ok(())
+    })
+    .await;
+    assert!(mistake.is_err());
+    assert_eq!(attempts.get(), 1);
+}
+
+#[tokio::test]
+async fn of_two_that_repeat_one_inside_the_other_only_the_outer_one_does() {
+    let db = TestDatabase::create().await;
+    let (outer, inner) = (Cell::new(0), Cell::new(0));
+    let answer: Result<(), StoreError> = retried("outer", || async {
+        outer.set(outer.get() + 1);
+        retried("inner", || async {
+            inner.set(inner.get() + 1);
+            Err(raised(db.pool(), if inner.get() < 3 { "40001" } else { "23505" }).await)
+        })
+        .await
+    })
+    .await;
+    assert!(answer.is_err());
+    assert_eq!((outer.get(), inner.get()), (3, 3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
+    let db = TestDatabase::create().await;
+    db.execute("create table counters (id int primary key, n int not null)").await;
+    db.execute("insert into counters values (1, 0), (2, 0)").await;
+    // Each has one row before it asks for the other's, the first time.
+    let both = Arc::new(Barrier::new(2));
+    let writer = |first: i32, second: i32| {
+        let (store, both) = (db.store(), Arc::clone(&both));
+        async move {
+            let attempts = Cell::new(0);
+            retried("test", || async {
+                attempts.set(attempts.get() + 1);
+                let mut tx = store.begin().await?;
+                let add = "update counters set n = n + 1 where id = $1";
+                sqlx::query(add).bind(first).execute(tx.conn()).await?;
+                if attempts.get() == 1 {
+                    both.wait().await;
+                }
+                sqlx::query(add).bind(second).execute(tx.conn()).await?;
+                tx.commit().await
+            })
+            .await
+            .unwrap();
+            attempts.get()
+        }
+    };
+    let (one, other) = tokio::join!(writer(1, 2), writer(2, 1));
+    assert_eq!(one + other, 3, "one of them was the victim, once");
+    let counted: Vec<i32> = sqlx::query_scalar("select n from counters").fetch_all(db.pool()).await.unwrap();
+    assert_eq!(counted, [2, 2]);
+}
+
+/// Passes bytes on between a client and the server, and hangs up on the client when the server has answered a `COMMIT`.
+async fn hang_up_after_commit(listener: TcpListener, server: String) {
+    let (mut client, _) = listener.accept().await.unwrap();
+    let mut server = TcpStream::connect(server).await.unwrap();
+    let (mut asked, mut answered) = ([0; 16_384], [0; 16_384]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut asked) => {
+                let said = &asked[..read.unwrap()];
+                server.write_all(said).await.unwrap();
+                if said.windows(6).any(|word| word == b"COMMIT") {
+                    assert!(server.read(&mut answered).await.unwrap() > 0, "the commit was answered");
+                    return;
+                }
+            }
+            read = server.read(&mut answered) => client.write_all(&answered[..read.unwrap()]).await.unwrap(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_commit_that_was_not_answered_is_not_made_again() {
+    let db = TestDatabase::create().await;
+    db.execute("create table results (n int)").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut url = url::Url::parse(&db.url()).unwrap();
+    let server = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5432));
+    url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
+    let relay = tokio::spawn(hang_up_after_commit(listener, server));
+    let store = Store::from_pool(sqlx::PgPool::connect_lazy(url.as_str()).unwrap());
+
+    let attempts = Cell::new(0);
+    let done: Result<(), StoreError> = retried("test", || async {
+        attempts.set(attempts.get() + 1);
+        let mut tx = store.begin().await?;
+        sqlx::query("insert into results values (1)").execute(tx.conn()).await?;
+        tx.commit().await
+    })
+    .await;
+    relay.await.unwrap();
+    assert!(matches!(done, Err(StoreError::CommitUnknown(_))), "{done:?}");
+    assert_eq!(attempts.get(), 1);
+    let rows: i64 = sqlx::query_scalar("select count(*) from results").fetch_one(db.pool()).await.unwrap();
+    assert_eq!(rows, 1, "it had been made");
+}
