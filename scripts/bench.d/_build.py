@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGES = ["facecrawl", "facecrawl-crawler", "facecrawl-queue", "facecrawl-store", "facecrawl-testing"]
-TARGETS = ["--bin", "facecrawl", "--example", "download", "--example", "throughput", "--example", "gallery", "--example", "bench_site", "--example", "load"]
+PACKAGES = ["facecrawl", "facecrawl-crawler", "facecrawl-pipeline", "facecrawl-queue", "facecrawl-store", "facecrawl-testing"]
+TARGETS = ["--bin", "facecrawl", "--example", "download", "--example", "frontier", "--example", "throughput", "--example", "gallery", "--example", "bench_site", "--example", "load"]
 
 
 def say(text):

@@ -61,6 +61,12 @@ impl TestDatabase {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query answers a bigint")
     }
 
+    /// Rows and bytes of every table that has rows, and bytes of its indexes, after a vacuum.
+    pub async fn sizes(&self) -> serde_json::Value {
+        sqlx::raw_sql("vacuum analyze").execute(&self.pool).await.expect("vacuums");
+        sqlx::query_scalar(SIZES).fetch_one(&self.pool).await.expect("the catalogue can be read")
+    }
+
     /// Its URL, for processes of their own.
     pub fn url(&self) -> String {
         let mut url = url::Url::parse(&std::env::var("TEST_DATABASE_URL").unwrap_or_default())
@@ -69,6 +75,16 @@ impl TestDatabase {
         url.to_string()
     }
 }
+
+/// Tables with their TOAST; the rows are those that `analyze` counted.
+const SIZES: &str = "
+select coalesce(jsonb_object_agg(relname, jsonb_build_object(
+    'rows', reltuples::bigint, 'bytes_per_row', round((pg_table_size(oid) / reltuples)::numeric, 1),
+    'index_bytes_per_row', (
+        select jsonb_object_agg(i.indexrelid::regclass, round((pg_relation_size(i.indexrelid) / t.reltuples)::numeric, 1))
+        from pg_index i where i.indrelid = t.oid),
+    'all_bytes_per_row', round((pg_total_relation_size(oid) / reltuples)::numeric, 1))), '{}')
+from pg_class t where relkind = 'r' and relnamespace = 'public'::regnamespace and reltuples >= 100";
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {

@@ -3,6 +3,7 @@
 //! Tests run through `./scripts/test`, which starts one throw-away Postgres and names it in `TEST_DATABASE_URL`.
 
 pub mod assets;
+pub mod clock;
 pub mod damage;
 pub mod database;
 pub mod fixture_models;

@@ -1,0 +1,244 @@
+//! What a simulation saw: kept beside the product, so that its politeness and fairness are judged by somebody else.
+
+use crate::world::{self, CRAWLS, Manner, Site, Sizes};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Places that a lane has in a crowded line (`queue`), and so the most that a host may have before every other one had its turn.
+const QUANTUM: usize = 8;
+/// Hosts of so many pages tell how well a host is kept busy.
+const LARGE: usize = 20;
+
+/// How a page ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Read.
+    Fetched,
+    /// Its attempts are spent.
+    Given,
+}
+
+#[derive(Clone, Default)]
+struct Host {
+    under_way: bool,
+    requests: usize,
+    /// No request before this time.
+    closed_until: Duration,
+    /// Pages of the host, of all crawls, that wait or run.
+    pages: usize,
+    /// Since when it could have been asked.
+    ready_at: Duration,
+    first: Option<Duration>,
+    last: Duration,
+    /// What its requests and the delays after them take at least.
+    least: Duration,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    found: Duration,
+    /// Requests that had begun by then.
+    ahead_of_it: usize,
+    first: Option<Duration>,
+}
+
+/// The watcher.
+pub(crate) struct Ledger {
+    sites: Vec<Site>,
+    sizes: Sizes,
+    seen: Vec<Seen>,
+    hosts: Vec<Host>,
+    waiting: usize,
+    fetched: usize,
+    given: usize,
+    requests: usize,
+    waits: usize,
+    too_soon: usize,
+    two_at_once: usize,
+    /// Times between the moment at which a quick host with pages could be asked and the next request to it.
+    idle: Vec<Duration>,
+    pages: usize,
+    /// The most requests that began between the moment at which a site was found and its own first.
+    most_ahead: usize,
+    /// When the last site was asked for the first time.
+    all_begun: Duration,
+    crawl_ends: Vec<Duration>,
+    /// Slots times time in use, until `all_begun`.
+    used: (f64, Duration, usize),
+    used_when_all_begun: f64,
+    begun_when_all_begun: usize,
+}
+
+impl Ledger {
+    pub(crate) fn new(sizes: &Sizes, sites: &[Site]) -> Self {
+        Self {
+            seen: vec![Seen::default(); sites.len()],
+            hosts: vec![Host::default(); sizes.hosts],
+            sites: sites.to_vec(),
+            sizes: sizes.clone(),
+            waiting: 0,
+            fetched: 0,
+            given: 0,
+            requests: 0,
+            waits: 0,
+            too_soon: 0,
+            two_at_once: 0,
+            idle: Vec::new(),
+            pages: 0,
+            most_ahead: 0,
+            all_begun: Duration::ZERO,
+            crawl_ends: vec![Duration::ZERO; CRAWLS.len()],
+            used: (0.0, Duration::ZERO, 0),
+            used_when_all_begun: 0.0,
+            begun_when_all_begun: 0,
+        }
+    }
+
+    /// Nothing waits, nothing is under way and no crawl is to come (`all_begun`); or there were as many requests as were asked for.
+    pub(crate) fn is_over(&self, all_begun: bool) -> bool {
+        (all_begun && self.waiting == 0) || self.requests >= self.sizes.requests
+    }
+
+    /// Pages were enqueued.
+    pub(crate) fn found(&mut self, site: usize, now: Duration, pages: usize) {
+        let host = &mut self.hosts[self.sites[site].host];
+        if host.pages == 0 {
+            host.ready_at = host.closed_until.max(now);
+        }
+        host.pages += pages;
+        self.waiting += pages;
+        self.pages += pages;
+        if self.seen[site].first.is_none() {
+            self.seen[site] = Seen { found: now, ahead_of_it: self.requests, first: None };
+        }
+    }
+
+    /// A request begins; its number at this host.
+    pub(crate) fn began(&mut self, site: usize, host: usize, now: Duration) -> usize {
+        let nth = self.hosts[host].requests;
+        let seen = &mut self.seen[site];
+        if seen.first.is_none() {
+            seen.first = Some(now);
+            self.most_ahead = self.most_ahead.max(self.requests - seen.ahead_of_it);
+            self.all_begun = now;
+            self.used_when_all_begun = self.used.0;
+            self.begun_when_all_begun = self.requests;
+        }
+        let quick = world::manner(host) == Manner::Quick;
+        let host = &mut self.hosts[host];
+        self.two_at_once += usize::from(host.under_way);
+        self.too_soon += usize::from(now < host.closed_until);
+        if quick {
+            self.idle.push(now.saturating_sub(host.ready_at));
+        }
+        host.under_way = true;
+        host.requests += 1;
+        host.first.get_or_insert(now);
+        self.requests += 1;
+        nth
+    }
+
+    /// A request ended; the host asks for this much rest.
+    pub(crate) fn ended(
+        &mut self,
+        site: usize,
+        host: usize,
+        now: Duration,
+        delay: Duration,
+        pause: Option<Duration>,
+    ) {
+        let rest = pause.unwrap_or_default().max(delay);
+        let host = &mut self.hosts[host];
+        host.under_way = false;
+        host.closed_until = now + rest;
+        host.ready_at = now + rest;
+        host.least += world::latency(self.sites[site].host, host.requests - 1) + rest;
+        host.last = now + rest;
+    }
+
+    /// A page came to its end.
+    pub(crate) fn outcome(&mut self, site: usize, outcome: Outcome, now: Duration) {
+        match outcome {
+            Outcome::Fetched => self.fetched += 1,
+            Outcome::Given => self.given += 1,
+        }
+        self.waiting -= 1;
+        self.hosts[self.sites[site].host].pages -= 1;
+        let end = &mut self.crawl_ends[self.sites[site].crawl];
+        *end = now.max(*end);
+    }
+
+    /// A job was claimed before its host's turn.
+    pub(crate) fn waits(&mut self) {
+        self.waits += 1;
+    }
+
+    /// So many slots are in use from now on.
+    pub(crate) fn busy(&mut self, slots: usize, now: Duration) {
+        let (used, since, before) = self.used;
+        self.used = (used + before as f64 * (now - since).as_secs_f64(), now, slots);
+    }
+
+    /// Everything, in seconds of the simulation unless the name says otherwise.
+    pub(crate) fn report(self, now: Duration) -> Value {
+        let share: usize = self.sites.iter().map(|site| site.pages.min(QUANTUM)).sum();
+        let crawls: Vec<Value> = (0..CRAWLS.len()).map(|crawl| self.crawl(crawl)).collect();
+        let busy = self
+            .hosts
+            .iter()
+            .enumerate()
+            .filter(|(number, host)| host.requests >= LARGE && world::manner(*number) == Manner::Quick);
+        let busy: Vec<f64> = busy
+            .map(|(_, host)| {
+                let took = host.last.saturating_sub(host.first.unwrap_or_default());
+                host.least.as_secs_f64() / took.as_secs_f64()
+            })
+            .collect();
+        let slots = self.sizes.slots * self.sizes.processes;
+        json!({
+            "hosts": self.sizes.hosts, "sites": self.sites.len(), "pages": self.pages, "slots": slots,
+            "processes": self.sizes.processes, "delay_ms": self.sizes.delay.as_millis() as u64,
+            "fetched": self.fetched, "given_up": self.given, "requests": self.requests,
+            "never_asked": self.seen.iter().filter(|seen| seen.first.is_none()).count(),
+            "asked_too_soon": self.too_soon, "asked_twice_at_once": self.two_at_once,
+            "waits_per_request": ratio(self.waits as f64, self.requests as f64),
+            "virtual_s": seconds(now),
+            "every_site_asked_after_s": seconds(self.all_begun),
+            "most_requests_before_a_sites_first": self.most_ahead,
+            "as_fair_shares": ratio(self.most_ahead as f64, share as f64),
+            "slots_used_until_then": ratio(self.used_when_all_begun, self.all_begun.as_secs_f64() * slots as f64),
+            "requests_a_second_until_then": ratio(self.begun_when_all_begun as f64, self.all_begun.as_secs_f64()),
+            "quick_host_ready_to_asked": quantiles(&mut self.idle.iter().map(Duration::as_secs_f64).collect::<Vec<_>>()),
+            "large_hosts_idle_share": quantiles(&mut busy.iter().map(|share| 1.0 - share).collect::<Vec<_>>()),
+            "crawls": crawls,
+        })
+    }
+
+    fn crawl(&self, crawl: usize) -> Value {
+        let mine = || (0..self.sites.len()).filter(|site| self.sites[*site].crawl == crawl);
+        let mut waits: Vec<f64> = mine()
+            .filter_map(|site| Some((self.seen[site].first? - self.seen[site].found).as_secs_f64()))
+            .collect();
+        json!({
+            "sites": mine().count(), "pages": mine().map(|site| self.sites[site].pages).sum::<usize>(),
+            "begins_at": CRAWLS[crawl].1.as_secs(), "ended_at": seconds(self.crawl_ends[crawl]),
+            "first_wait": quantiles(&mut waits),
+        })
+    }
+}
+
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10.0).round() / 10.0
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b == 0.0 { 0.0 } else { (a / b * 1e3).round() / 1e3 }
+}
+
+fn quantiles(values: &mut [f64]) -> Value {
+    values.sort_by(f64::total_cmp);
+    let of = |share: f64| {
+        values.get(((values.len().max(1) - 1) as f64 * share) as usize).map(|v| (v * 1e3).round() / 1e3)
+    };
+    json!({"p50": of(0.5), "p99": of(0.99), "max": of(1.0)})
+}

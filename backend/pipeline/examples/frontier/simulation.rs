@@ -1,0 +1,304 @@
+//! Crawls of very many hosts in simulated time, by the product's own queue, lanes and host turns on a real database.
+
+use crate::ledger::{Ledger, Outcome};
+use crate::world::{self, CRAWLS, Manner, Site, Sizes};
+use crawler::frontier::{self, Yield};
+use crawler::pace::{self, Bounds, Pace};
+use queue::{Claim, ClaimedJob, NewJob, Queue};
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::{Duration, Instant};
+use store::Store;
+use store::hosts::{HostPace, Turn};
+use testing::TestDatabase;
+use testing::clock::VirtualClock;
+use time::OffsetDateTime;
+use time::macros::datetime;
+use uuid::Uuid;
+
+const KIND: &str = "scan_page";
+/// When it begins; any moment does.
+const BEGIN: OffsetDateTime = datetime!(2030-01-01 00:00 UTC);
+/// What happens within this time is dealt with together, as a process under load does.
+const TICK: Duration = Duration::from_millis(20);
+/// Between two looks of a process at the lanes, while there is something to look for.
+const LOOK: Duration = Duration::from_millis(50);
+/// The longest time in which nothing is looked at: a runner's poll.
+const POLL: Duration = Duration::from_secs(1);
+/// Seeds of one transaction.
+const SEEDS: usize = 5_000;
+/// What a host may ask for with `Retry-After` in this simulation.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+/// As in `pipeline::jobs`: the most that a slow host's own answering time adds to the delay.
+const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
+
+/// A request under way.
+struct Request {
+    process: usize,
+    claim: Claim,
+    site: usize,
+    page: usize,
+    token: i64,
+    nth: usize,
+}
+
+/// What a process knows by itself.
+struct Process {
+    queue: Queue,
+    free: usize,
+    look_at: Duration,
+    /// A run has ended since the last look at the lanes.
+    ended: bool,
+}
+
+/// Everything that moves.
+pub(crate) struct Simulation {
+    sizes: Sizes,
+    sites: Vec<Site>,
+    groups: Vec<Uuid>,
+    clock: VirtualClock,
+    store: Store,
+    processes: Vec<Process>,
+    under_way: HashMap<usize, Request>,
+    /// When the requests under way end, by their number.
+    ends: BinaryHeap<Reverse<(Duration, usize)>>,
+    requests: usize,
+    turn: usize,
+    now: Duration,
+    ledger: Ledger,
+    claims: Vec<Duration>,
+}
+
+impl Simulation {
+    /// Enqueues the first page of every site that begins at once.
+    pub(crate) async fn prepare(database: &TestDatabase, sizes: Sizes) -> Self {
+        let clock = VirtualClock::on(database, BEGIN).await;
+        let config = queue::Config { group_window: sizes.line, ..queue::Config::default() };
+        let queue = || Queue::new(clock.pool().clone(), config.clone());
+        let process = || Process { queue: queue(), free: sizes.slots, look_at: Duration::ZERO, ended: false };
+        let processes = (0..sizes.processes).map(|_| process()).collect();
+        let sites = world::sites(&sizes);
+        Self {
+            ledger: Ledger::new(&sizes, &sites),
+            groups: CRAWLS.iter().map(|_| Uuid::now_v7()).collect(),
+            store: Store::from_pool(clock.pool().clone()),
+            processes,
+            under_way: HashMap::new(),
+            ends: BinaryHeap::new(),
+            requests: 0,
+            turn: 0,
+            now: Duration::ZERO,
+            claims: Vec::new(),
+            clock,
+            sites,
+            sizes,
+        }
+    }
+
+    /// Runs until every page has come to an end; what was seen.
+    pub(crate) async fn run(mut self) -> Value {
+        let real = Instant::now();
+        let mut begun = 0;
+        while !self.ledger.is_over(begun == CRAWLS.len()) {
+            while begun < CRAWLS.len() && CRAWLS[begun].1 <= self.now {
+                self.sow(begun).await;
+                begun += 1;
+            }
+            self.finish().await;
+            self.look().await;
+            let due = self.take().await;
+            let begins = CRAWLS.get(begun).map(|(_, at)| *at);
+            let ends = self.ends.peek().map(|Reverse((at, _))| *at);
+            let next = [ends, due, begins, Some(self.now + POLL)].into_iter().flatten().min();
+            self.now = next.unwrap_or_default().max(self.now + TICK);
+            self.clock.set(BEGIN + self.now).await;
+        }
+        let mut report = self.ledger.report(self.now);
+        self.claims.sort_unstable();
+        let us =
+            |share: f64| self.claims[((self.claims.len() - 1) as f64 * share) as usize].as_micros() as u64;
+        report["claim_us"] = json!({"p50": us(0.5), "p99": us(0.99), "claims": self.claims.len()});
+        report["real_s"] = json!(real.elapsed().as_secs());
+        report
+    }
+
+    async fn sow(&mut self, crawl: usize) {
+        let queue = self.processes[0].queue.clone();
+        let roots: Vec<usize> =
+            (0..self.sites.len()).filter(|site| self.sites[*site].crawl == crawl).collect();
+        for chunk in roots.chunks(SEEDS) {
+            let jobs: Vec<NewJob> = chunk.iter().map(|site| self.job(*site, 0)).collect();
+            let mut tx = self.store.begin().await.expect("begins");
+            queue.enqueue(tx.conn(), &jobs).await.expect("enqueues");
+            tx.commit().await.expect("commits");
+        }
+        for site in roots {
+            self.ledger.found(site, self.now, 1);
+        }
+    }
+
+    fn job(&self, site: usize, page: usize) -> NewJob {
+        let Site { host, crawl, .. } = self.sites[site];
+        let nothing = Yield::default();
+        NewJob {
+            priority: frontier::priority(world::depth(page), nothing, nothing),
+            unique_key: Some(format!("{site}/{page}")),
+            group_id: Some(self.groups[crawl]),
+            lane: Some(key(host)),
+            ..NewJob::new(KIND, json!({"site": site, "page": page}))
+        }
+    }
+
+    /// Ends the requests whose time has come: each gives its host's turn back, and its job ends or comes back.
+    async fn finish(&mut self) {
+        let mut done: Vec<Vec<Claim>> = vec![Vec::new(); self.processes.len()];
+        while self.ends.peek().is_some_and(|Reverse((at, _))| *at <= self.now) {
+            let Some(Reverse((_, number))) = self.ends.pop() else { break };
+            let Some(request) = self.under_way.remove(&number) else { continue };
+            let host = self.sites[request.site].host;
+            let answer = answer(host, request.nth);
+            let (delay, pause, pace) = self.pace(host, answer).await;
+            let not_before = pause.map(|pause| BEGIN + self.now + pause);
+            // Whole milliseconds, as the store is told.
+            let millis = delay.as_millis() as i64;
+            let delay = Duration::from_millis(millis.unsigned_abs());
+            let name = key(host);
+            let ended = self.store.finish_request(&name, request.token, millis, not_before, Some(pace));
+            ended.await.expect("the turn ends");
+            self.ledger.ended(request.site, host, self.now, delay, pause);
+            let process = &mut self.processes[request.process];
+            process.free += 1;
+            process.ended = true;
+            match answer {
+                pace::Outcome::Answered { status: 200, .. } => {
+                    let pages = self.sites[request.site].pages;
+                    let children = world::children(request.page, pages);
+                    self.ledger.outcome(request.site, Outcome::Fetched, self.now);
+                    if children.is_empty() {
+                        done[request.process].push(request.claim);
+                        continue;
+                    }
+                    self.ledger.found(request.site, self.now, children.len());
+                    let jobs: Vec<NewJob> = children.map(|page| self.job(request.site, page)).collect();
+                    let queue = &self.processes[request.process].queue;
+                    let mut tx = self.store.begin().await.expect("begins");
+                    queue.complete(tx.conn(), request.claim).await.expect("completes");
+                    queue.enqueue(tx.conn(), &jobs).await.expect("enqueues");
+                    tx.commit().await.expect("commits");
+                }
+                _ => {
+                    let mut tx = self.store.begin().await.expect("begins");
+                    let at = pause.map(|pause| BEGIN + self.now + pause);
+                    let failed = process.queue.fail(tx.conn(), request.claim, "no answer", false, at).await;
+                    tx.commit().await.expect("commits");
+                    if failed.expect("fails") == queue::JobState::Discarded {
+                        self.ledger.outcome(request.site, Outcome::Given, self.now);
+                    }
+                }
+            }
+        }
+        for (process, claims) in done.iter().enumerate() {
+            let stale = self.processes[process].queue.complete_many(claims).await.expect("completes");
+            assert!(stale.is_empty(), "{stale:?}");
+        }
+    }
+
+    /// The delay after an answer, the pause that it asks for, and the pace that is remembered: the rule of `pipeline::jobs` for crawls that name no delay.
+    async fn pace(&self, host: usize, answer: pace::Outcome) -> (Duration, Option<Duration>, HostPace) {
+        let known = self.store.host_pace(&key(host)).await.expect("the pace is known");
+        let before = Pace {
+            delay: Duration::from_millis(known.pace_ms.unsigned_abs().into()),
+            refusals: known.refusals.unsigned_abs(),
+        };
+        let (after, pause) =
+            before.after(answer, Bounds { least: self.sizes.delay, longest: LONGEST_ADAPTIVE });
+        let pace = HostPace {
+            pace_ms: i32::try_from(after.delay.as_millis()).unwrap_or(i32::MAX),
+            refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
+        };
+        (after.delay, pause, pace)
+    }
+
+    /// Parked jobs join their lines: each process looks after runs of its own have ended, and at each poll.
+    async fn look(&mut self) {
+        for process in &mut self.processes {
+            let since = if process.ended { LOOK } else { POLL };
+            if process.look_at + since <= self.now {
+                process.queue.unpark().await.expect("looks at the lanes");
+                (process.look_at, process.ended) = (self.now, false);
+            }
+        }
+    }
+
+    /// Claims for every process that has room, and asks for the hosts' turns; when the next job is due.
+    async fn take(&mut self) -> Option<Duration> {
+        let kinds = [KIND.to_owned()];
+        self.turn += 1;
+        for nth in 0..self.processes.len() {
+            // Another one comes first every time.
+            let process = (self.turn + nth) % self.processes.len();
+            let free = self.processes[process].free;
+            if free == 0 {
+                continue;
+            }
+            let asked = Instant::now();
+            let claimed = self.processes[process].queue.claim(&kinds, free as i64, "simulated").await;
+            let claimed = claimed.expect("claims");
+            self.claims.push(asked.elapsed());
+            let all = claimed.len() < free;
+            for job in claimed {
+                self.ask(process, job).await;
+            }
+            if all {
+                break;
+            }
+        }
+        self.ledger.busy(self.sizes.slots * self.processes.len() - self.free(), self.now);
+        if self.free() == 0 {
+            return None;
+        }
+        let due = self.processes[0].queue.next_due(&kinds).await.expect("asks");
+        due.map(|due| self.now + due)
+    }
+
+    fn free(&self) -> usize {
+        self.processes.iter().map(|process| process.free).sum()
+    }
+
+    async fn ask(&mut self, process: usize, job: ClaimedJob) {
+        let number = |name: &str| job.payload[name].as_u64().expect("as it was enqueued") as usize;
+        let (site, page) = (number("site"), number("page"));
+        let host = self.sites[site].host;
+        match self.store.take_turn(&key(host), self.sizes.delay.as_millis() as i64).await.expect("asks") {
+            Turn::Wait { until } => {
+                self.ledger.waits();
+                self.processes[process].queue.snooze(job.claim, until).await.expect("comes back");
+            }
+            Turn::Granted { token } => {
+                let nth = self.ledger.began(site, host, self.now);
+                let request = Request { process, claim: job.claim, site, page, token, nth };
+                self.processes[process].free -= 1;
+                self.requests += 1;
+                self.under_way.insert(self.requests, request);
+                self.ends.push(Reverse((self.now + world::latency(host, nth), self.requests)));
+            }
+        }
+    }
+}
+
+fn key(host: usize) -> String {
+    format!("host-{host}.test")
+}
+
+/// How a host answers its `nth` request.
+fn answer(host: usize, nth: usize) -> pace::Outcome {
+    let took = world::latency(host, nth);
+    match world::manner(host) {
+        Manner::Dead => pace::Outcome::Failed,
+        Manner::Busy if nth < 2 => {
+            pace::Outcome::Answered { status: 503, retry_after: Some(RETRY_AFTER), took }
+        }
+        _ => pace::Outcome::Answered { status: 200, retry_after: None, took },
+    }
+}

@@ -1,0 +1,37 @@
+//! Politeness and fairness of crawls over many hosts, in simulated time: the small size of `examples/frontier`.
+#![allow(missing_docs)]
+
+#[path = "../examples/frontier/ledger.rs"]
+mod ledger;
+#[path = "../examples/frontier/simulation.rs"]
+mod simulation;
+#[path = "../examples/frontier/world.rs"]
+mod world;
+
+use serde_json::json;
+use simulation::Simulation;
+use testing::TestDatabase;
+use world::Sizes;
+
+#[tokio::test]
+async fn two_thousand_hosts_are_asked_politely_and_none_is_forgotten() {
+    let database = TestDatabase::create().await;
+    // To 200 places in line they are what 80,000 hosts are to a crawl's 8,192.
+    let sizes = Sizes { line: 200, slots: 25, largest: 200, ..Sizes::of(2_000) };
+    let report = Simulation::prepare(&database, sizes).await.run().await;
+    for never in ["asked_too_soon", "asked_twice_at_once", "never_asked"] {
+        assert_eq!(report[never], json!(0), "{never}: {report:#}");
+    }
+    let number =
+        |name: &str| report[name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {report:#}"));
+    assert_eq!(
+        number("fetched") + number("given_up"),
+        number("pages"),
+        "every page came to an end: {report:#}"
+    );
+    // Before every host has had a page, none has had much more than its places in line.
+    assert!(number("as_fair_shares") <= 1.5, "{report:#}");
+    // A crawl of two hosts that begins when the others have filled their lines.
+    let small = &report["crawls"][3]["first_wait"]["max"];
+    assert!(small.as_f64().is_some_and(|seconds| seconds < 5.0), "{report:#}");
+}

@@ -1,0 +1,63 @@
+//! A database whose clock a simulation drives.
+//!
+//! The functions `now()`, `clock_timestamp()` and `statement_timestamp()` of a schema that is searched before the system's own answer a moment that was set. So
+//! the product's statements run as they are, on real tables, locks and plans, in a time of their own. What the database does by itself (vacuum, leases of
+//! connections) keeps to the real clock.
+use crate::TestDatabase;
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+use time::OffsetDateTime;
+
+/// One connection on which it is the time that was last set.
+pub struct VirtualClock {
+    pool: PgPool,
+}
+
+impl VirtualClock {
+    /// Puts such a clock into a database. Statements that were there before do not see it.
+    pub async fn on(database: &TestDatabase, begin: OffsetDateTime) -> Self {
+        database.execute("create schema virtual_time").await;
+        for function in [
+            "create function virtual_time.now() returns timestamptz language sql stable
+             return current_setting('virtual_time.moment')::timestamptz",
+            "create function virtual_time.clock_timestamp() returns timestamptz language sql stable
+             return current_setting('virtual_time.moment')::timestamptz",
+            "create function virtual_time.statement_timestamp() returns timestamptz language sql stable
+             return current_setting('virtual_time.moment')::timestamptz",
+        ] {
+            database.execute(function).await;
+        }
+        let options =
+            PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None).after_connect(
+                |conn, _| {
+                    Box::pin(async move {
+                        // As a runner has its connections; nothing of a simulation needs to outlive a crash.
+                        let settings =
+                        "set search_path = virtual_time, public, pg_catalog; set synchronous_commit = off;
+                                    set plan_cache_mode = force_generic_plan; set jit = off";
+                        sqlx::raw_sql(settings).execute(conn).await?;
+                        Ok(())
+                    })
+                },
+            );
+        let options = options.test_before_acquire(false);
+        let pool = options.connect_with(database.pool().connect_options().as_ref().clone()).await;
+        let clock = Self { pool: pool.expect("the database answers") };
+        clock.set(begin).await;
+        clock
+    }
+
+    /// The connection.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Makes it this moment for every statement from now on.
+    pub async fn set(&self, moment: OffsetDateTime) {
+        sqlx::query("select set_config('virtual_time.moment', $1::text, false)")
+            .bind(moment)
+            .execute(&self.pool)
+            .await
+            .expect("the clock is set");
+    }
+}

@@ -1,0 +1,27 @@
+"""The frontier with very many hosts: four crawls of hosts of very different size, some of them slow, dead or busy, in simulated time, by the product's own
+queue, lanes and host turns on the private Postgres that `facecrawl up` runs. Politeness and fairness for each number of --hosts, and what a claim costs.
+
+A million hosts to their end take hours, and 3 GB of disk; docs/SCALING.md says what the figures mean and what they do not prove.
+"""
+import argparse
+import json
+import pathlib
+
+from _build import ROOT, environment, release as build_release
+from _postgres import private_postgres
+from _run import last_json
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
+    parser.add_argument("--hosts", nargs="+", default=["1000", "10000", "1000000:50000"], help="each 100 or more; HOSTS:REQUESTS ends after so many requests")
+    arguments = parser.parse_args()
+    release = build_release()
+    with private_postgres(release, arguments.models) as url:
+        command = [release / "examples/frontier", *arguments.hosts]
+        print(json.dumps(last_json(command, env=environment(TEST_DATABASE_URL=url)), indent=2))
+
+
+if __name__ == "__main__":
+    main()
