@@ -1,12 +1,14 @@
 //! What is done again when the database fails for a moment, and what is not.
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use std::cell::Cell;
+use std::str::FromStr;
 use std::sync::Arc;
 use store::transient::{Cause, Transient};
 use store::{Store, StoreError, retried};
 use testing::TestDatabase;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Barrier;
 
 /// A statement's error with this code, as the server sends it.
@@ -112,10 +114,24 @@ async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
     assert_eq!(counted, [2, 2]);
 }
 
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// The server that the tests have, whether it listens on a port or, as the private one, on a socket alone.
+async fn connect(server: &PgConnectOptions) -> Box<dyn Stream> {
+    match server.get_socket() {
+        Some(folder) => {
+            let socket = folder.join(format!(".s.PGSQL.{}", server.get_port()));
+            Box::new(UnixStream::connect(socket).await.unwrap())
+        }
+        None => Box::new(TcpStream::connect((server.get_host(), server.get_port())).await.unwrap()),
+    }
+}
+
 /// Passes bytes on between a client and the server, and hangs up on the client when the server has answered a `COMMIT`.
-async fn hang_up_after_commit(listener: TcpListener, server: String) {
+async fn hang_up_after_commit(listener: TcpListener, server: PgConnectOptions) {
     let (mut client, _) = listener.accept().await.unwrap();
-    let mut server = TcpStream::connect(server).await.unwrap();
+    let mut server = connect(&server).await;
     let (mut asked, mut answered) = ([0; 16_384], [0; 16_384]);
     loop {
         tokio::select! {
@@ -137,8 +153,11 @@ async fn a_commit_that_was_not_answered_is_not_made_again() {
     let db = TestDatabase::create().await;
     db.execute("create table results (n int)").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = PgConnectOptions::from_str(&db.url()).unwrap();
     let mut url = url::Url::parse(&db.url()).unwrap();
-    let server = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5432));
+    // Without the socket that it may name.
+    url.set_query(None);
+    url.set_host(Some("127.0.0.1")).unwrap();
     url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
     let relay = tokio::spawn(hang_up_after_commit(listener, server));
     let store = Store::from_pool(sqlx::PgPool::connect_lazy(url.as_str()).unwrap());
@@ -151,8 +170,8 @@ async fn a_commit_that_was_not_answered_is_not_made_again() {
         tx.commit().await
     })
     .await;
-    relay.await.unwrap();
     assert!(matches!(done, Err(StoreError::CommitUnknown(_))), "{done:?}");
+    relay.await.unwrap();
     assert_eq!(attempts.get(), 1);
     let rows: i64 = sqlx::query_scalar("select count(*) from results").fetch_one(db.pool()).await.unwrap();
     assert_eq!(rows, 1, "it had been made");
