@@ -6,13 +6,9 @@
 //! as the default embedder on small faces of crowds (docs/ACCURACY.md).
 #![allow(clippy::unwrap_used)]
 
-#[path = "common/random.rs"]
-mod random;
-
 use futures::{StreamExt, TryStreamExt, stream};
 use pipeline::Clusters;
 use queue::{Queue, Runner, RunnerConfig};
-use random::{DIMENSIONS, Random, unit};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use store::Store;
@@ -20,6 +16,7 @@ use store::clusters::ClusterScope;
 use store::faces::NewFace;
 use store::images::NewImage;
 use testing::TestDatabase;
+use testing::embeddings::{DIMENSIONS, Random};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -40,19 +37,15 @@ async fn main() {
 
     let mut random = Random(1);
     let centres: Vec<Vec<f32>> = (0..people).map(|_| random.direction(freedom as usize)).collect();
-    // Two faces c + s n with independent directions n have the mean cosine 1 / (1 + s²).
-    let scatter = (1.0 / genuine - 1.0).sqrt();
+    // See `Random::near`.
+    let spread = (1.0 / genuine - 1.0).sqrt();
     let mut person_of = HashMap::new();
     let mut drawn = Vec::with_capacity(faces);
     for index in 0..faces {
-        let person = (random.next() % people as u64) as usize;
-        let noise = random.direction(DIMENSIONS);
-        let raw: Vec<f64> = (centres[person].iter().zip(&noise))
-            .map(|(centre, noise)| f64::from(*centre) + scatter * f64::from(*noise))
-            .collect();
+        let person = random.below(people);
         let id = Uuid::now_v7();
         person_of.insert(id, person);
-        drawn.push((index as u64, face(id, unit(&raw), model.id)));
+        drawn.push((index as u64, face(id, random.near(&centres[person], spread), model.id)));
     }
     let started = Instant::now();
     stream::iter(drawn.chunks(CHUNK).map(|chunk| insert(&store, collection, chunk)))

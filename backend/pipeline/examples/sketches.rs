@@ -8,13 +8,11 @@
 mod common;
 #[path = "common/photographs.rs"]
 mod photographs;
-#[path = "common/random.rs"]
-mod random;
 
 use photographs::{Face, Pair};
 use pipeline::Sketcher;
 use pipeline::crawl::Secret;
-use random::{DIMENSIONS, Random, unit};
+use testing::embeddings::{DIMENSIONS, Random, unit};
 
 /// Sets of planes.
 const SECRETS: usize = 5;

@@ -6,6 +6,7 @@ pub mod assets;
 pub mod clock;
 pub mod damage;
 pub mod database;
+pub mod embeddings;
 pub mod fixture_models;
 pub mod people;
 pub mod scene;
