@@ -16,15 +16,18 @@ from _run import last_json
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
-    sizes = {"faces": 1_000_000, "probes": 200, "searches": 2000, "writes": 200, "m": 16, "ef_construction": 64}
+    sizes = {"faces": 1_000_000, "probes": 200, "searches": 2000, "writes": 200}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--index", help="other storage parameters of the index than the product's, like 'm = 16, ef_construction = 64'")
     arguments = parser.parse_args()
     release = build_release()
     with private_postgres(release, arguments.models) as url:
         command = [release / "examples/gallery", "--url", url]
         for name in sizes:
             command += [f"--{name}", getattr(arguments, name)]
+        if arguments.index:
+            command += ["--index", arguments.index]
         print(json.dumps(last_json(command), indent=2))
 
 

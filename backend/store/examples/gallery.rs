@@ -8,8 +8,6 @@
 #![allow(missing_docs)]
 
 use anyhow::{Context, Result, bail};
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -22,9 +20,10 @@ use store::erasures::Target;
 use store::faces::NewFace;
 use store::search::SearchQuery;
 use store::{Config, Store};
+use testing::embeddings::{DIMENSIONS, Random};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
-const DIMENSIONS: usize = 128;
 const RESULTS: i64 = 10;
 /// Faces of one person; two of them have a similarity of 0.6 in the mean.
 const PER_CLUSTER: usize = 20;
@@ -32,6 +31,8 @@ const SPREAD: f64 = 0.82;
 const PER_IMAGE: usize = 100;
 /// Searches before the first that is timed: they open connections and warm caches.
 const WARMUP: usize = 50;
+/// Connections that store while others search.
+const WRITERS: usize = 4;
 /// The filtered search keeps a hundredth.
 const LEAST_QUALITY: f32 = 0.99;
 
@@ -42,7 +43,7 @@ struct Gallery {
     store: Store,
     collection: Uuid,
     model: i32,
-    centres: Vec<Vec<f64>>,
+    centres: Vec<Vec<f32>>,
 }
 
 struct Size {
@@ -53,8 +54,8 @@ struct Size {
     searches: usize,
     /// Faces stored per second meanwhile.
     writes: usize,
-    m: usize,
-    ef_construction: usize,
+    /// Other storage parameters of the index than the product's own, like `m = 16, ef_construction = 64`.
+    index: Option<String>,
 }
 
 #[tokio::main]
@@ -71,8 +72,7 @@ async fn main() -> Result<()> {
         probes: number("probes", 200)?,
         searches: number("searches", 2000)?,
         writes: number("writes", 200)?,
-        m: number("m", 16)?,
-        ef_construction: number("ef_construction", 64)?,
+        index: options.get("index").cloned(),
     };
     let url = options.get("url").cloned().or_else(|| std::env::var("DATABASE_URL").ok());
     let mut url = url::Url::parse(&url.context("--url (or DATABASE_URL) is missing")?)?;
@@ -92,9 +92,9 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     store.migrate().await?;
     let collection = store.ensure_collection("gallery").await?.id;
     let model = store.register_model("gallery", "gallery", DIMENSIONS as i32).await?.id;
-    let mut random = StdRng::seed_from_u64(1);
+    let mut random = Random(1);
     let clusters = size.faces.div_ceil(PER_CLUSTER).max(1);
-    let centres = (0..clusters).map(|_| unit(gaussian(&mut random))).collect();
+    let centres = (0..clusters).map(|_| random.direction(DIMENSIONS)).collect();
     let gallery = Arc::new(Gallery { store, collection, model, centres });
 
     let mut conn = gallery.store.pool().acquire().await?;
@@ -115,8 +115,15 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     }
     let load_seconds = started.elapsed().as_secs_f64();
     let started = Instant::now();
-    let with = format!(" WITH (m = {}, ef_construction = {}) WHERE ", size.m, size.ef_construction);
-    sqlx::raw_sql(AssertSqlSafe(definition.replacen(" WHERE ", &with, 1))).execute(&mut *conn).await?;
+    let definition = match (&size.index, definition.split_once(" WITH (")) {
+        (Some(other), Some((before, after))) => {
+            let (own, after) = after.split_once(')').context("the index has storage parameters")?;
+            eprintln!("{other} instead of {own}");
+            format!("{before} WITH ({other}) {after}")
+        }
+        _ => definition,
+    };
+    sqlx::raw_sql(AssertSqlSafe(definition.clone())).execute(&mut *conn).await?;
     let build_seconds = started.elapsed().as_secs_f64();
     eprintln!("index built in {build_seconds:.0} s");
     sqlx::raw_sql("vacuum analyze").execute(&mut *conn).await?;
@@ -135,7 +142,7 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     let busy = gallery.latency(&mut random, size.searches, None).await?;
     Ok(json!({
         "faces": size.faces, "clusters": clusters, "dimensions": DIMENSIONS,
-        "m": size.m, "ef_construction": size.ef_construction,
+        "index": definition,
         "load_faces_per_s": (size.faces as f64 / load_seconds).round(),
         "build_s": build_seconds.round(),
         "index_mb": index_bytes >> 20, "faces_with_indexes_mb": all_bytes >> 20,
@@ -148,14 +155,12 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
 
 impl Gallery {
     /// One of the people.
-    fn someone(&self, random: &mut StdRng) -> Vec<f32> {
-        let centre = &self.centres[random.random_range(0..self.centres.len())];
-        let scale = SPREAD / (DIMENSIONS as f64).sqrt();
-        let point = centre.iter().zip(gaussian(random)).map(|(centre, noise)| centre + noise * scale);
-        unit(point.collect()).into_iter().map(|x| x as f32).collect()
+    fn someone(&self, random: &mut Random) -> Vec<f32> {
+        let centre = random.below(self.centres.len());
+        random.near(&self.centres[centre], SPREAD)
     }
 
-    async fn store_image(&self, random: &mut StdRng, faces: usize) -> Result<usize> {
+    async fn store_image(&self, random: &mut Random, faces: usize) -> Result<usize> {
         let image = Uuid::now_v7();
         let face = |_| NewFace {
             id: Uuid::now_v7(),
@@ -163,7 +168,7 @@ impl Gallery {
             det_score: 0.9,
             landmarks: [0.0; 10],
             quality: None,
-            quality_overall: Some(random.random::<f32>()),
+            quality_overall: Some(random.uniform() as f32),
             quality_passed: Some(true),
             embedding: self.someone(random),
             model_id: self.model,
@@ -185,7 +190,7 @@ impl Gallery {
         Ok(faces.len())
     }
 
-    fn query(&self, random: &mut StdRng, min_quality: Option<f32>) -> SearchQuery {
+    fn query(&self, random: &mut Random, min_quality: Option<f32>) -> SearchQuery {
         SearchQuery {
             collection_id: self.collection,
             embedding: self.someone(random),
@@ -201,7 +206,7 @@ impl Gallery {
     }
 
     /// The share of the exact ten that the index finds.
-    async fn recall(&self, random: &mut StdRng, probes: usize) -> Result<f64> {
+    async fn recall(&self, random: &mut Random, probes: usize) -> Result<f64> {
         let (mut found, mut all) = (0, 0);
         for _ in 0..probes {
             let query = self.query(random, None);
@@ -218,7 +223,7 @@ impl Gallery {
     }
 
     /// One search after the other.
-    async fn latency(&self, random: &mut StdRng, searches: usize, min_quality: Option<f32>) -> Result<Value> {
+    async fn latency(&self, random: &mut Random, searches: usize, min_quality: Option<f32>) -> Result<Value> {
         let (mut times, mut exact_ones) = (Vec::with_capacity(searches), 0);
         for index in 0..WARMUP + searches {
             let query = self.query(random, min_quality);
@@ -241,7 +246,7 @@ impl Gallery {
     }
 
     /// Finds everybody who is like one of the people, for an erasure that is not carried out.
-    async fn plan_erasure(&self, random: &mut StdRng) -> Result<f64> {
+    async fn plan_erasure(&self, random: &mut Random) -> Result<f64> {
         let target =
             Target::Likeness { embedding: self.someone(random), model_id: self.model, threshold: ALIKE };
         let started = Instant::now();
@@ -252,22 +257,24 @@ impl Gallery {
         Ok((seconds * 100.0).round() / 100.0)
     }
 
-    /// Stores faces at a steady rate, in ten images a second.
+    /// Stores faces at a steady rate, ten images a second on each of some connections, as image workers do.
     fn writer(self: &Arc<Self>, per_second: usize) -> Writer {
-        let (gallery, stop) = (Arc::clone(self), Arc::new(AtomicBool::new(false)));
-        let (stopped, stored) = (stop.clone(), Arc::new(AtomicU64::new(0)));
-        let counted = stored.clone();
-        let task = tokio::spawn(async move {
-            let mut random = StdRng::seed_from_u64(2);
-            let mut tick = tokio::time::interval(Duration::from_millis(100));
-            while !stopped.load(Ordering::Relaxed) {
-                tick.tick().await;
-                let faces = gallery.store_image(&mut random, per_second.div_ceil(10)).await?;
-                counted.fetch_add(faces as u64, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        Writer { started: Instant::now(), stop, stored, task }
+        let (stop, stored) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut tasks = JoinSet::new();
+        for task in 0..WRITERS {
+            let (gallery, stop, stored) = (Arc::clone(self), Arc::clone(&stop), Arc::clone(&stored));
+            tasks.spawn(async move {
+                let mut random = Random(2 + task as u64);
+                let mut tick = tokio::time::interval(Duration::from_millis(100));
+                while !stop.load(Ordering::Relaxed) {
+                    tick.tick().await;
+                    let faces = gallery.store_image(&mut random, per_second.div_ceil(10 * WRITERS)).await?;
+                    stored.fetch_add(faces as u64, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+        }
+        Writer { started: Instant::now(), stop, stored, tasks }
     }
 }
 
@@ -275,36 +282,23 @@ struct Writer {
     started: Instant,
     stop: Arc<AtomicBool>,
     stored: Arc<AtomicU64>,
-    task: tokio::task::JoinHandle<Result<()>>,
+    tasks: JoinSet<Result<()>>,
 }
 
 impl Writer {
     /// Faces stored a second.
-    async fn stop(self) -> Result<f64> {
+    async fn stop(mut self) -> Result<f64> {
         let rate = self.stored.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64();
         self.stop.store(true, Ordering::Relaxed);
-        self.task.await??;
+        while let Some(ended) = self.tasks.join_next().await {
+            ended??;
+        }
         Ok((rate * 10.0).round() / 10.0)
     }
 }
 
-/// Independent standard normal components (Box and Muller, 1958).
-fn gaussian(random: &mut StdRng) -> Vec<f64> {
-    let pair = |_| {
-        let radius = (-2.0 * (1.0 - random.random::<f64>()).ln()).sqrt();
-        let angle = std::f64::consts::TAU * random.random::<f64>();
-        [radius * angle.cos(), radius * angle.sin()]
-    };
-    (0..DIMENSIONS / 2).flat_map(pair).collect()
-}
-
-fn unit(vector: Vec<f64>) -> Vec<f64> {
-    let length = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
-    vector.into_iter().map(|x| x / length).collect()
-}
-
 fn options() -> Result<HashMap<String, String>> {
-    const NAMES: [&str; 7] = ["url", "faces", "probes", "searches", "writes", "m", "ef_construction"];
+    const NAMES: [&str; 6] = ["url", "faces", "probes", "searches", "writes", "index"];
     let mut options = HashMap::new();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {

@@ -112,7 +112,9 @@ impl Store {
 
     /// Brings the schema up to date under an advisory lock; says how many migrations ran.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
-        let mut conn = self.pool.acquire().await?.detach();
+        // Unlogged: on a slow disk each migration would be a slow statement, and the warning the whole of its text.
+        let options = PgConnectOptions::clone(&self.pool.connect_options()).disable_statement_logging();
+        let mut conn = PgConnection::connect_with(&options).await?;
         sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
         let table = &MIGRATIONS.table_name;
         // The lock is taken here already, so that the count is right when several processes start at once; `run` takes it once more,

@@ -59,7 +59,8 @@ impl Store {
         // Numbers only: there is nothing in this text that a caller could have written.
         // Without statistics, which would keep samples of embeddings that are erased.
         let index = format!(
-            "create index if not exists {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops) where model_id = {2};
+            "create index if not exists {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops)
+                 with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {2};
              alter index {0} alter column 1 set statistics 0",
             index_name(model.id),
             model.dimensions,
@@ -111,6 +112,12 @@ impl Store {
 
 /// Most components of an embedding: the row must fit one database page.
 const MOST_DIMENSIONS: i32 = 2000;
+
+/// Of the HNSW index: links of a face on each layer, and how many candidates are weighed for them when it is stored (pgvector's `m` and
+/// `ef_construction`, by default 16 and 64). With 64 candidates, in a million faces, the place of one face in thirty is missed when it is
+/// stored, and no later search finds what such a face has no link to: `docs/PERFORMANCE.md`.
+const NEIGHBOURS: i32 = 16;
+const CANDIDATES: i32 = 128;
 
 fn index_name(model: i32) -> String {
     format!("faces_embedding_hnsw_{model}")

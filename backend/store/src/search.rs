@@ -48,7 +48,7 @@ pub struct Hit {
 
 /// How many more candidates than results the index search keeps in view, and its bounds (pgvector allows 1 to 1000).
 const EF_PER_RESULT: i64 = 4;
-const EF_SEARCH: std::ops::RangeInclusive<i64> = 200..=1000;
+const EF_SEARCH: std::ops::RangeInclusive<i64> = 100..=1000;
 /// Index entries that a filtered search may visit before it gives up and the exact way is taken.
 const MAX_SCAN_TUPLES: i64 = 100_000;
 /// Faces looked at first for every subject that is wanted, and in all.
@@ -124,19 +124,19 @@ impl Store {
         }
     }
 
-    /// Whether more than `bound` faces are in scope; counts no further than that. Counting takes longer than the search itself, so for a
-    /// whole collection the answer "yes" is remembered for a minute: were it wrong by then, the index would come up short.
+    /// Whether more than `bound` faces are in scope; counts no further than that. Counting can take longer than the search itself, so the
+    /// answer "yes" is remembered for a minute: were it wrong by then, the index would come up short.
     async fn scope_exceeds(&self, query: &SearchQuery, bound: i64) -> Result<bool, StoreError> {
-        let whole = query.crawl_id.is_none() && query.min_quality.is_none() && !query.with_subject;
-        if whole && self.large_scopes.contains(query.model_id, query.collection_id, bound) {
+        let scope = Scope::of(query);
+        if self.large_scopes.contains(&scope, bound) {
             return Ok(true);
         }
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
         push_filters(&mut sql, query);
         sql.push(" limit ").push_bind(bound.saturating_add(1)).push(") scope");
         let count: i64 = sql.build_query_scalar().fetch_one(&self.pool).await?;
-        if whole && count > bound {
-            self.large_scopes.insert(query.model_id, query.collection_id, bound);
+        if count > bound {
+            self.large_scopes.insert(scope, bound);
         }
         Ok(count > bound)
     }
@@ -187,24 +187,45 @@ impl Store {
     }
 }
 
-/// Collections known to hold more faces of a model than a bound, and since when.
+/// What a search compares with, but for a single face that it leaves out.
+#[derive(PartialEq, Eq, Hash)]
+struct Scope {
+    model: i32,
+    collection: Uuid,
+    crawl: Option<Uuid>,
+    /// The bits of the least quality.
+    quality: Option<u32>,
+    with_subject: bool,
+}
+
+impl Scope {
+    fn of(query: &SearchQuery) -> Self {
+        Self {
+            model: query.model_id,
+            collection: query.collection_id,
+            crawl: query.crawl_id,
+            quality: query.min_quality.map(f32::to_bits),
+            with_subject: query.with_subject,
+        }
+    }
+}
+
+/// Scopes known to hold more faces than a bound, and since when.
 #[derive(Default)]
-pub(crate) struct LargeScopes(Mutex<HashMap<(i32, Uuid), (i64, Instant)>>);
+pub(crate) struct LargeScopes(Mutex<HashMap<Scope, (i64, Instant)>>);
 
 impl LargeScopes {
     const KEPT: Duration = Duration::from_secs(60);
 
-    fn contains(&self, model: i32, collection: Uuid, bound: i64) -> bool {
+    fn contains(&self, scope: &Scope, bound: i64) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .get(&(model, collection))
-            .is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::KEPT)
+        known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::KEPT)
     }
 
-    fn insert(&self, model: i32, collection: Uuid, bound: i64) {
+    fn insert(&self, scope: Scope, bound: i64) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, (_, since)| since.elapsed() < Self::KEPT);
-        known.insert((model, collection), (bound, Instant::now()));
+        known.insert(scope, (bound, Instant::now()));
     }
 }
 

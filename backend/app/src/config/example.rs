@@ -6,6 +6,11 @@ const WIDTH: usize = 110;
 /// What docker-compose.yml reads besides: name, default, meaning. The program does not know them.
 const CONTAINERS: &[(&str, &str, &str)] = &[
     ("POSTGRES_PASSWORD", "facecrawl", "Password of the database, which only the containers can reach."),
+    (
+        "POSTGRES_SHARED_BUFFERS",
+        "1GB",
+        "What the database keeps in memory of its own; an eighth to a quarter of the machine's.",
+    ),
     ("GPU_PORT", "8081", "Port of backend-gpu on this machine's loopback address."),
     ("ROCM_PORT", "8082", "Port of backend-rocm on this machine's loopback address."),
     ("VIDEO_GID", "44", "Number of the host's group video, for AMD GPUs."),

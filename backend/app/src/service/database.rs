@@ -1,4 +1,5 @@
 //! The database: the one of `DATABASE_URL`, or a private Postgres that lives and dies with this process.
+use super::memory;
 use crate::config::{DATABASE, Settings, mask::mask_url};
 use anyhow::{Context, bail};
 use embedded_postgres::Cluster;
@@ -92,5 +93,26 @@ fn private(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
     };
     let mut config = embedded_postgres::Config::new(bin_dir, settings.postgres_data_dir());
     config.database = DATABASE.into();
+    if let Some(memory) = memory::read() {
+        config = config.with_setting(format!("shared_buffers={}MB", shared_buffers(memory.total) >> 20));
+    }
     Ok(config)
+}
+
+/// What the private server keeps in memory of its own, in bytes, of a machine (or container) with so much: an eighth, since models, pictures and
+/// the kernel's cache want theirs, and the HNSW index of a million faces takes a gigabyte. Pages are taken as they are used.
+fn shared_buffers(total: u64) -> u64 {
+    (total / 8).clamp(128 << 20, 8 << 30)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shared_buffers;
+
+    #[test]
+    fn the_private_server_takes_an_eighth_within_bounds() {
+        assert_eq!(shared_buffers(512 << 20), 128 << 20);
+        assert_eq!(shared_buffers(24 << 30), 3 << 30);
+        assert_eq!(shared_buffers(1 << 40), 8 << 30);
+    }
 }
