@@ -31,6 +31,8 @@ const SPREAD: f64 = 0.82;
 const PER_IMAGE: usize = 100;
 /// Searches before the first that is timed: they open connections and warm caches.
 const WARMUP: usize = 50;
+/// Faces stored while nobody searches.
+const STORED_ALONE: usize = 2000;
 /// Connections that store while others search.
 const WRITERS: usize = 4;
 /// The filtered search keeps a hundredth.
@@ -149,6 +151,7 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
         "recall_at_10": recall, "recall_probes": size.probes,
         "alone": alone, "filtered_to_1_percent": filtered, "while_storing": busy,
         "stored_faces_per_s": writer.stop().await?,
+        "storing_alone_ms_per_face": gallery.storing(&mut random).await?,
         "erasure_planned_s": gallery.plan_erasure(&mut random).await?,
     }))
 }
@@ -243,6 +246,16 @@ impl Gallery {
             json!({"p50_ms": ms(0.5), "p99_ms": ms(0.99), "searches": searches, "exact": exact_ones});
         eprintln!("{report}");
         Ok(report)
+    }
+
+    /// Milliseconds for a face on one connection while nothing else is done; nearly all of them go into its place in the index.
+    async fn storing(&self, random: &mut Random) -> Result<f64> {
+        let started = Instant::now();
+        let mut stored = 0;
+        while stored < STORED_ALONE {
+            stored += self.store_image(random, PER_IMAGE).await?;
+        }
+        Ok((started.elapsed().as_secs_f64() * 1e5 / stored as f64).round() / 100.0)
     }
 
     /// Finds everybody who is like one of the people, for an erasure that is not carried out.
