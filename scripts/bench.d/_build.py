@@ -5,7 +5,10 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Modules that other scripts use too.
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+from environments import ROOT
+
 PACKAGES = ["facecrawl", "facecrawl-crawler", "facecrawl-pipeline", "facecrawl-queue", "facecrawl-store", "facecrawl-testing"]
 TARGETS = ["--bin", "facecrawl", "--example", "download", "--example", "frontier", "--example", "throughput", "--example", "gallery", "--example", "bench_site", "--example", "load"]
 
@@ -26,4 +29,4 @@ def release():
     say("building (the first build takes some minutes)")
     packages = [argument for package in PACKAGES for argument in ("--package", package)]
     subprocess.run(["cargo", "build", "--release", "--locked", "--quiet", *packages, *TARGETS], check=True, cwd=ROOT)
-    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+    return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"

@@ -1,9 +1,5 @@
 """What is measured against: the project's own scripts, in throw-away environments with the rivals' packages."""
-import sys
-
 from _build import ROOT
-
-sys.path.append(str(ROOT / "scripts/lib"))
 from environments import python  # noqa: F401 (this module's own function)
 
 PEERS = ROOT / "scripts/bench.d/peers"

@@ -1,41 +1,16 @@
-"""A service of ours on a data folder of its own, for as long as a `with` block lasts."""
-import contextlib
-import re
-import signal
-import subprocess
-import sys
-import time
-
+"""The service as it is measured, on a data folder of its own."""
 from _build import environment
+from service import running
 
-READY = re.compile(r"facecrawl is ready on (http://\S+)")
 
-
-@contextlib.contextmanager
 def service(release, data, **settings):
-    """Gives the base URL, the process and the seconds from its start until it was ready."""
-    own = environment(DATA_DIR=str(data), PORT="0", LOG_LEVEL="warn", **settings)
-    started = time.monotonic()
-    process = subprocess.Popen([release / "facecrawl", "up"], env=own, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    try:
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            ready = READY.search(line)
-            if ready:
-                yield ready.group(1), process, time.monotonic() - started
-                break
-        else:
-            sys.exit(f"bench: the service ended before it was ready:\n{''.join(said)}")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.stderr.read()
-        process.wait()
+    """A `Service` for a `with` block; its log lies beside the data folder."""
+    return running(release / "facecrawl", environment(DATA_DIR=str(data), PORT="0", LOG_LEVEL="warn", **settings), data.parent)
 
 
 def compact(models, scratch):
     """Settings of the compact pack, its files taken from the folder `models` into one of its own."""
-    return {"MODELS_DIR": str(scratch / "models"), "FACE_MODEL_MIRROR": str(models), "MODEL_PACK": "compact"}
+    return {"MODELS_DIR": str(scratch / "models"), "FACE_MODEL_MIRROR": str(models.resolve()), "MODEL_PACK": "compact"}
 
 
 def resident_mb(pid):

@@ -49,9 +49,9 @@ def main():
 
         def research():
             settings = {"MODEL_PACK": "research", "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single"}
-            with service(release, scratch / "data", **settings) as (base, _, _):
-                load_once(release, f"{base}", pictures)
-                return load(base, "?embeddings=true")
+            with service(release, scratch / "data", **settings) as running:
+                load_once(release, running.base, pictures)
+                return load(running.base, "?embeddings=true")
 
         contestants = {
             "insightface": insightface,

@@ -35,14 +35,14 @@ def main():
         make = [peer, PEERS / "web_like.py", arguments.images_from, pictures, "200", str(arguments.longest)]
         subprocess.run(make, check=True)
         series = []
-        with service(release, scratch / "data", **compact(arguments.models, scratch)) as (base, process, _):
-            idle = resident_mb(process.pid)
+        with service(release, scratch / "data", **compact(arguments.models, scratch)) as running:
+            idle = resident_mb(running.process.pid)
             while len(series) < 10:
                 step = arguments.images // 10
-                done = last_json([release / "examples/load", f"{base}/faces/detect", pictures, arguments.connections, 3600, step])
+                done = last_json([release / "examples/load", f"{running.base}/faces/detect", pictures, arguments.connections, 3600, step])
                 if done["failed"]:
                     raise SystemExit(f"bench: {done['errors']}")
-                series.append({"images": step * (len(series) + 1), "resident_mb": round(resident_mb(process.pid), 1)})
+                series.append({"images": step * (len(series) + 1), "resident_mb": round(resident_mb(running.process.pid), 1)})
                 say(f"{series[-1]}, {done['images_per_second']:.1f} images/s")
     halves = [statistics.mean(one["resident_mb"] for one in half) for half in (series[:5], series[5:])]
     report = {

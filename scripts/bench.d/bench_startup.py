@@ -26,9 +26,9 @@ def main():
         with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
             scratch = pathlib.Path(scratch)
             for start in seconds:
-                with service(release, scratch / "data", **compact(arguments.models, scratch)) as (_, process, took):
-                    seconds[start].append(round(took, 2))
-                    idle.append(resident_mb(process.pid))
+                with service(release, scratch / "data", **compact(arguments.models, scratch)) as running:
+                    seconds[start].append(round(running.seconds, 2))
+                    idle.append(resident_mb(running.process.pid))
     say(f"ready after {seconds} s")
     report = {
         "operation": "startup",

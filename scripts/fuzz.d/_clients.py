@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from _service import ROOT
+from environments import ROOT
 
 PAGE = ROOT / "docs/CLIENTS.md"
 TOOLS = ROOT / ".runtime/fuzz-node"
@@ -13,20 +13,20 @@ PACKAGES = ["typescript@5.9.3", "openapi-typescript@7.13.0", "@types/node@20.19.
 OPTIONS = ["--strict", "--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler", "--lib", "es2023,dom,dom.iterable,dom.asynciterable", "--types", "node"]
 
 
-def clients(base, key, folder, address, pictures):
+def clients(base, secret, folder, address, pictures):
     """Both languages, where both are; true when all went well. `pictures`: those that the page calls portrait.jpg and team.jpg."""
     folder.mkdir()
     for name, picture in zip(("portrait.jpg", "team.jpg"), pictures):
         shutil.copy(picture, folder / name)
     environment = os.environ | {"FACECRAWL_URL": base}
-    if key:
-        environment["FACECRAWL_KEY"] = key
+    if secret:
+        environment["FACECRAWL_KEY"] = secret
     programs = {"Python": python, "TypeScript": typescript}
     good = True
     for name, program in programs.items():
         command = program(base, folder, address)
         if command is None:
-            print(f"fuzz-api: no Node 20 with npm: the {name} of {PAGE.name} is not run", file=sys.stderr)
+            print(f"fuzz-api: no Node 20 with npm and what it fetches: the {name} of {PAGE.name} is not run", file=sys.stderr)
         elif not runs(command, cwd=folder, env=environment):
             print(f"fuzz-api: the {name} of {PAGE.name} fails", file=sys.stderr)
             good = False
@@ -55,9 +55,8 @@ def python(_, folder, address):
 def typescript(base, folder, address):
     """Checks the types against those of the document, and gives the command that runs the result."""
     version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout if shutil.which("node") else ""
-    if not shutil.which("npm") or not version.startswith("v") or int(version[1:].split(".")[0]) < 20:
+    if not shutil.which("npm") or not version.startswith("v") or int(version[1:].split(".")[0]) < 20 or not install():
         return None
-    install()
     (folder / "node_modules").symlink_to(TOOLS / "node_modules")
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "clients.ts").write_text(blocks("ts", address))
@@ -70,12 +69,17 @@ def typescript(base, folder, address):
 
 
 def install():
+    """Whether TypeScript is there; fetches it when it is missing or differs."""
     marker, wanted = TOOLS / ".complete", "\n".join(PACKAGES)
     if marker.exists() and marker.read_text() == wanted:
-        return
+        return True
     print("fuzz-api: fetching TypeScript (once)", file=sys.stderr)
     shutil.rmtree(TOOLS, ignore_errors=True)
     TOOLS.mkdir(parents=True)
     # No lock file: it would name a registry. The three are pinned, and only check and print.
-    subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", *PACKAGES], cwd=TOOLS, check=True)
+    quick = ["--fetch-retries=1", "--fetch-timeout=30000"]
+    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", *quick, *PACKAGES]
+    if subprocess.run(command, cwd=TOOLS).returncode:
+        return False
     marker.write_text(wanted)
+    return True

@@ -10,10 +10,10 @@ DOOMED = 30
 class Api:
     """Calls that must succeed."""
 
-    def __init__(self, base, key):
+    def __init__(self, base, secret):
         self.base, self.session = base, requests.Session()
-        if key:
-            self.session.headers["authorization"] = f"Bearer {key}"
+        if secret:
+            self.session.headers["authorization"] = f"Bearer {secret}"
 
     def ask(self, method, path, **options):
         answer = self.session.request(method, self.base + path, timeout=60, **options)
@@ -60,6 +60,11 @@ def seed(api, site):
     scratch = [api.ask("POST", "/collections", json={"name": f"scratch-{number}"})["id"] for number in range(DOOMED)]
     nothing = [{"url": f"{site}/nothing-{number}.jpg"} for number in range(DOOMED)]
     erasures = [api.ask("POST", "/erasures", json=one)["erasure"]["id"] for one in nothing]
+    # Where no key is asked for, none can be made or revoked over HTTP: the one of the command line stands for all.
+    keys = [key["id"] for key in api.ask("GET", "/keys")["keys"]]
+    if api.ask("GET", "/keys/current")["asks_for_keys"]:
+        holders = [{"name": f"Holder {number}", "collection": "gallery", "scopes": ["read"]} for number in range(DOOMED)]
+        keys = [api.ask("POST", "/keys", json=holder)["key"]["id"] for holder in holders]
     jobs = [job["id"] for job in api.ask("GET", "/jobs?state=any&limit=100")["jobs"]]
     ids = {
         "faces": halves(faces),
@@ -69,6 +74,7 @@ def seed(api, site):
         "collections": {"kept": [gallery, scratch.pop()], "doomed": scratch},
         "erasures": halves(erasures),
         "jobs": {"kept": jobs, "doomed": jobs},
+        "keys": {"kept": keys, "doomed": keys},
     }
     cursors = {"audit": api.ask("GET", "/audit?limit=1")["next_cursor"], "other": api.ask("GET", "/faces?collection=gallery&limit=1")["next_cursor"]}
     return {"ids": ids, "cursors": cursors}

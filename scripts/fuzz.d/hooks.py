@@ -13,6 +13,8 @@ PICTURES = [pathlib.Path(path).read_bytes() for path in FACTS["pictures"]]
 # The answers of every operation, for the report.
 ANSWERS = open(os.environ["FUZZ_ANSWERS"], "a", encoding="utf-8")  # noqa: SIM115, it lives as long as the process
 PROBLEM = "application/problem+json"
+# Headers that the document speaks of, under any answer.
+HEADERS = set()
 
 # A picture, or bytes that are none: which of the two they are, a schema cannot say.
 FILES = st.one_of(st.sampled_from(PICTURES), st.sampled_from(PICTURES), st.binary(max_size=200))
@@ -28,6 +30,7 @@ def before_load_schema(context, raw_schema):
     """Files that examples point to are served by the service itself. `@portrait.jpg` in a form stands for a file, and would be sent as it is."""
     for item in raw_schema["paths"].values():
         for operation in item.values():
+            HEADERS.update(name for response in operation["responses"].values() for name in response["headers"])
             request = operation.get("requestBody", {})
             for content in (one for body in (request, *operation["responses"].values()) for one in body.get("content", {}).values()):
                 for example in content.get("examples", {}).values():
@@ -44,6 +47,7 @@ def before_load_schema(context, raw_schema):
 def before_call(context, case, kwargs):
     """Three of four ids are ids of something, and cursors are some that were handed out: that no schema can say. What was made wrong stays wrong,
     and ids that follow from earlier answers stay."""
+    spare(case)
     if case.meta is None:
         return
     wrong = {location for location, info in case.meta.components.items() if info.mode.is_negative}
@@ -75,6 +79,18 @@ def name_what_exists(case):
         case.path_parameters |= {name: pool[index] for name, pool in pools.items()}
 
 
+def spare(case):
+    """The key that all of this is asked with stays, and so do the collections that it is asked of: others take their places where an earlier answer
+    named them."""
+    ids = FACTS["ids"]
+    needed, others = {
+        ("POST", "/keys/{id}/revoke"): ([FACTS["own_key"]], ids["keys"]["kept"]),
+        ("DELETE", "/collections/{id}"): (["default", "gallery", ids["collections"]["kept"][0]], ids["collections"]["doomed"]),
+    }.get((case.method, case.path), ([], []))
+    if case.path_parameters and case.path_parameters.get("id") in needed:
+        case.path_parameters["id"] = others[0]
+
+
 def keep_the_gallery(case, values):
     """An erasure may go as far as it likes, but not where the others read."""
     if case.path == "/erasures" and values.get("collection") == "gallery":
@@ -93,8 +109,8 @@ def filter_failure(context, failure, case, response):
     return set(sent) != {"image"} or not (isinstance(sent["image"], bytes) or case.path == "/faces/detect/batch")
 
 
-class UndeclaredProblem(Failure):
-    """A problem that the document does not announce."""
+class Undeclared(Failure):
+    """An answer that has something which the document does not announce."""
 
 
 @schemathesis.check
@@ -106,10 +122,18 @@ def problems_are_declared(ctx, response, case):
         problem = json.loads(response.content)
         code = problem["code"]
         if problem["status"] != response.status_code or problem["request_id"] != response.headers["x-request-id"][0]:
-            raise UndeclaredProblem(operation=case.operation.label, title="The problem and the head of its answer differ", message=response.text)
+            raise Undeclared(operation=case.operation.label, title="The problem and the head of its answer differ", message=response.text)
     print(json.dumps([case.operation.label, response.status_code, code]), file=ANSWERS, flush=True)
     if definition is None or code is None:
         return
     declared = definition.get("content", {}).get(PROBLEM, {}).get("examples", {})
     if code not in declared:
-        raise UndeclaredProblem(operation=case.operation.label, title="A problem that is not declared", message=f"{response.status_code} {code}; declared are {', '.join(declared)}: {response.text}")
+        raise Undeclared(operation=case.operation.label, title="A problem that is not declared", message=f"{response.status_code} {code}; declared are {', '.join(declared)}: {response.text}")
+
+
+@schemathesis.check
+def headers_are_declared(ctx, response, case):
+    """A header that the document describes anywhere is declared wherever it is sent."""
+    definition = case.operation.definition.raw["responses"].get(str(response.status_code), {})
+    if surplus := HEADERS & response.headers.keys() - definition.get("headers", HEADERS):
+        raise Undeclared(operation=case.operation.label, title="A header that is not declared", message=f"{response.status_code}: {', '.join(sorted(surplus))}")
