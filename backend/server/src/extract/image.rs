@@ -146,8 +146,17 @@ pub(crate) async fn read_json<T: serde::de::DeserializeOwned>(
 /// Two images, told apart by name (`image_a`, `image_b`) or by order (`image` twice).
 pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2], ApiError> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
+    let refuse = |name: &str, what: &str| {
+        Err(ApiError::new(Code::UnknownPart, format!("the part `{name}` {what}"))
+            .field(name)
+            .allowed(["image twice", "image_a and image_b"]))
+    };
     let (mut a, mut b) = (None, None);
-    for part in read_parts(request, state, NAMES, 2).await? {
+    let parts = read_parts(request, state, NAMES, 2).await?;
+    if parts.iter().any(|part| part.name == "image") && parts.iter().any(|part| part.name != "image") {
+        return refuse("image", "is there beside one that says which picture it is");
+    }
+    for part in parts {
         let slot = match part.name.as_str() {
             "image_a" => &mut a,
             "image_b" => &mut b,
@@ -155,9 +164,7 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
             _ => &mut b,
         };
         if slot.is_some() {
-            return Err(ApiError::new(Code::UnknownPart, format!("the part `{}` is there twice", part.name))
-                .field(part.name)
-                .allowed(["image twice", "image_a and image_b"]));
+            return refuse(&part.name, "is there twice");
         }
         *slot = Some(part.bytes?);
     }

@@ -1,10 +1,15 @@
 //! The headers of answers.
+use super::problems::announces;
 use super::{id, operations};
+use crate::Code;
 use crate::auth::{Access, access};
 use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::header::{Header, HeaderBuilder};
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{OpenApi, Ref, RefOr};
+
+/// `Retry-After` where not every problem of the status has it.
+const SOMETIMES_RETRY_AFTER: &str = "retry-after-where-known";
 
 /// Headers that several operations share: name, schema, whether it is always there, description, example.
 fn shared() -> Vec<(&'static str, Header)> {
@@ -23,7 +28,16 @@ fn shared() -> Vec<(&'static str, Header)> {
                 "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11",
             ),
         ),
-        ("retry-after", header(seconds, true, "Seconds to wait before the next try", 1)),
+        ("retry-after", header(seconds.clone(), true, "Seconds to wait before the next try", 1)),
+        (
+            SOMETIMES_RETRY_AFTER,
+            header(
+                seconds,
+                false,
+                "Seconds to wait before the next try; only with `database_unavailable`, and not where the change may have been made already (`outcome_unknown`)",
+                5,
+            ),
+        ),
         (
             "www-authenticate",
             header(
@@ -91,10 +105,15 @@ pub(super) fn declare(document: &mut OpenApi) {
         let guarded = matches!(access(&operation_id), Some(Access::Needs(_)));
         for (status, response) in &mut operation.responses.responses {
             let RefOr::T(response) = response else { continue };
-            let mut add = |name: &str| {
-                let reference = RefOr::Ref(Ref::new(format!("#/components/headers/{name}")));
+            let database_may_be_away = announces(response, Code::DatabaseUnavailable);
+            let mut refer = |name: &str, shared: &str| {
+                let reference = RefOr::Ref(Ref::new(format!("#/components/headers/{shared}")));
                 response.headers.insert(name.to_owned(), reference);
             };
+            if database_may_be_away {
+                refer("retry-after", SOMETIMES_RETRY_AFTER);
+            }
+            let mut add = |name: &str| refer(name, name);
             add("x-request-id");
             match (status.as_str(), operation_id.as_str()) {
                 ("201", "create_collection" | "create_crawl" | "create_subject") => add("location"),

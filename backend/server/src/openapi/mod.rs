@@ -4,6 +4,7 @@
 //! operation can answer, the headers of answers, examples, and what attributes of a struct cannot say of its schema.
 mod alternatives;
 mod examples;
+mod forms;
 mod headers;
 mod problems;
 mod security;
@@ -44,6 +45,7 @@ pub(crate) struct Frame;
 /// Adds to the operations what they have in common.
 pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi) {
     alternatives::declare(document);
+    forms::declare(document);
     security::declare(document);
     problems::declare(document);
     headers::declare(document);

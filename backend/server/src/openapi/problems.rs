@@ -7,7 +7,7 @@ use crate::{Code, Problem};
 use axum::http::StatusCode;
 use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::path::{Operation, ParameterIn};
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
 
 /// The content type of problem documents.
 const PROBLEM: &str = "application/problem+json";
@@ -109,6 +109,14 @@ fn sentence(status: StatusCode) -> &'static str {
         }
         StatusCode::SERVICE_UNAVAILABLE => "No answer in time, or the service is starting or stopping",
         _ => "A problem; `code` and `detail` say which",
+    }
+}
+
+/// Whether an answer can be a problem with this code.
+pub(super) fn announces(response: &Response, code: Code) -> bool {
+    match response.content.get(PROBLEM) {
+        Some(RefOr::T(content)) => content.examples.contains_key(code.as_str()),
+        _ => false,
     }
 }
 

@@ -10,6 +10,15 @@ use uuid::Uuid;
 #[allow(dead_code, reason = "only describes raw bodies in the OpenAPI document")]
 pub(crate) struct Binary(Vec<u8>);
 
+/// What somebody or something is called: no control characters, and something besides white space.
+#[derive(ToSchema)]
+#[schema(
+    max_length = 200,
+    pattern = r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$"
+)]
+#[allow(dead_code, reason = "only describes texts in the OpenAPI document")]
+pub(crate) struct ShortText(String);
+
 /// A rectangle in pixels of the image as a browser shows it; may reach outside the image.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(example = json!({"x": 136.6, "y": 108.5, "width": 185.7, "height": 244.3}))]

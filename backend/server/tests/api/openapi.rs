@@ -1,6 +1,6 @@
 //! `GET /openapi.json`
-use crate::support::App;
-use serde_json::Value;
+use crate::support::{App, Models, Options, field, problem};
+use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
@@ -128,6 +128,67 @@ fn every_reference_leads_somewhere() {
     }
     let document = document();
     walk(&document, &document);
+}
+
+/// What is told to come back is told when, wherever that is known.
+#[test]
+fn retry_after_is_declared_where_it_is_sent() {
+    let document = document();
+    for (method, path, operation) in operations(&document) {
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            let codes = response["content"]["application/problem+json"]["examples"].as_object();
+            let has = |code: &str| codes.is_some_and(|codes| codes.contains_key(code));
+            let reference = response["headers"]["retry-after"]["$ref"].as_str();
+            let header = reference.map(|reference| &document.pointer(&reference[1..]).unwrap()["required"]);
+            let always = has("rate_limited") || has("overloaded");
+            let wanted = (always || has("database_unavailable")).then_some(Value::Bool(always));
+            assert_eq!(header, wanted.as_ref(), "{method} {path} {status}");
+        }
+    }
+}
+
+/// A misspelt field is told, not passed over: the document says so of every body, and it is so.
+#[tokio::test]
+async fn no_body_takes_a_field_that_the_document_does_not_name() {
+    fn closed(schema: &Value, document: &Value, place: &str) {
+        if let Some(reference) = schema["$ref"].as_str() {
+            closed(document.pointer(&reference[1..]).unwrap(), document, reference);
+        } else if let Some(variants) = schema["oneOf"].as_array() {
+            variants.iter().for_each(|variant| closed(variant, document, place));
+        } else {
+            assert_eq!(schema["additionalProperties"], false, "{place}: {schema}");
+        }
+    }
+    let options = Options { models: Models::Fixture, ..Options::default() };
+    let app = App::spawn_with(options).await.unwrap();
+    let subject = app.post_json("/subjects", &json!({})).await.json::<Value>().await.unwrap();
+    let document = document();
+    let mut asked = 0;
+    for (method, path, operation) in operations(&document) {
+        let url = format!("{}{path}", app.url).replace("{id}", subject["id"].as_str().unwrap());
+        let request = || app.client.request(method.parse().unwrap(), &url);
+        let contents = &operation["requestBody"]["content"];
+        for (kind, code) in [("application/json", "invalid_field"), ("multipart/form-data", "unknown_part")] {
+            let content = &contents[kind];
+            if content.is_null() {
+                continue;
+            }
+            closed(&content["schema"], &document, &path);
+            let answer = if code == "invalid_field" {
+                let mut body = content["example"].clone();
+                body["unheard_of"] = json!(1);
+                request().json(&body).send().await.unwrap()
+            } else {
+                let form = reqwest::multipart::Form::new().text("unheard_of", "1");
+                request().multipart(form).send().await.unwrap()
+            };
+            let status = if code == "invalid_field" { 422 } else { 400 };
+            let refused = problem(answer, status, code).await;
+            assert_eq!(field(&refused), "unheard_of", "{method} {path}: {refused}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 15, "{asked}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@ use super::view::{KeyView, ScopeName, own};
 use crate::auth::{Caller, insufficient};
 use crate::extract::Json as JsonBody;
 use crate::extract::values::{Bounded, time};
+use crate::routes::dto::ShortText;
 use crate::{ApiError, Code, Problem};
 use axum::Json;
 use axum::http::StatusCode;
@@ -19,18 +20,19 @@ use utoipa::ToSchema;
 #[schema(example = json!({"name": "press desk", "collection": "press", "scopes": ["read", "search"], "expires_at": "2027-01-31T00:00:00Z"}))]
 pub(super) struct CreateKey {
     /// For people: who holds it, 1 to 200 characters.
+    #[schema(value_type = ShortText)]
     name: String,
     /// The collection that it is bound to, by name; null is every collection, and has to be said.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(required)]
     collection: Option<String>,
     /// What it may do; at least one, and none that the key of this call does not have.
-    #[schema(value_type = Vec<ScopeName>)]
+    #[schema(value_type = Vec<ScopeName>, min_items = 1)]
     scopes: Vec<Scope>,
     /// Most requests a minute; null is no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 2_147_483_647)]
     requests_per_minute: Option<Bounded<1, 2_147_483_647>>,
-    /// When it stops working; null is never. Not after the key of this call.
+    /// When it stops working, a time to come; null is never. Not after the key of this call.
     #[serde(default, deserialize_with = "time")]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<OffsetDateTime>,

@@ -1,7 +1,8 @@
 //! `POST /subjects`
-use super::view::{SubjectText, SubjectView, checked, checked_metadata};
+use super::view::{SubjectView, checked, checked_metadata};
 use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
+use crate::routes::dto::ShortText;
 use crate::{ApiError, Problem};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -17,10 +18,10 @@ use utoipa::ToSchema;
 #[schema(example = json!({"name": "Ada Lovelace", "external_id": "crm-1815", "metadata": {"team": "engines"}}))]
 pub(super) struct CreateSubject {
     /// For people, 1 to 200 characters.
-    #[schema(inline, value_type = Option<SubjectText>)]
+    #[schema(inline, value_type = Option<ShortText>)]
     name: Option<String>,
     /// Your own key for the person, 1 to 200 characters, unique in the collection.
-    #[schema(inline, value_type = Option<SubjectText>)]
+    #[schema(inline, value_type = Option<ShortText>)]
     external_id: Option<String>,
     /// An object of yours, at most 16 KiB.
     #[schema(value_type = Option<Object>)]

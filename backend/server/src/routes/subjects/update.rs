@@ -1,8 +1,9 @@
 //! `PATCH /subjects/{id}`
-use super::view::{SubjectText, SubjectView, checked, checked_metadata};
+use super::view::{SubjectView, checked, checked_metadata};
 use crate::auth::Caller;
 use crate::extract::values::given;
 use crate::extract::{Id, Json as JsonBody};
+use crate::routes::dto::ShortText;
 use crate::{ApiError, Problem};
 use axum::Json;
 use serde::Deserialize;
@@ -17,11 +18,11 @@ use utoipa::ToSchema;
 pub(super) struct UpdateSubject {
     /// 1 to 200 characters, or null for none.
     #[serde(default, deserialize_with = "given")]
-    #[schema(inline, value_type = Option<SubjectText>)]
+    #[schema(inline, value_type = Option<ShortText>)]
     name: Option<Option<String>>,
     /// 1 to 200 characters, unique in the collection, or null for none.
     #[serde(default, deserialize_with = "given")]
-    #[schema(inline, value_type = Option<SubjectText>)]
+    #[schema(inline, value_type = Option<ShortText>)]
     external_id: Option<Option<String>>,
     /// Takes the place of the whole object.
     #[schema(value_type = Option<Object>)]

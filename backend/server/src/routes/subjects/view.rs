@@ -12,15 +12,6 @@ const LONGEST_TEXT: usize = 200;
 /// Longest metadata, in bytes of its JSON.
 const LONGEST_METADATA: usize = 16 << 10;
 
-/// A name or an external id, as `checked` lets it pass: no control characters, and something besides white space.
-#[derive(ToSchema)]
-#[schema(
-    max_length = 200,
-    pattern = r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$"
-)]
-#[allow(dead_code, reason = "only describes texts in the OpenAPI document")]
-pub(super) struct SubjectText(String);
-
 /// A person.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct SubjectView {

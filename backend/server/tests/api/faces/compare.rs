@@ -57,6 +57,8 @@ async fn the_picture_that_is_wrong_is_named() {
     assert_eq!(field(&problem(one, 400, "missing_image").await), "image_b");
     let twice = app.post_parts(path, &[("image_a", face.clone()), ("image_a", face.clone())]).await;
     problem(twice, 400, "unknown_part").await;
+    let mixed = app.post_parts(path, &[("image_a", face.clone()), ("image", face.clone())]).await;
+    assert_eq!(field(&problem(mixed, 400, "unknown_part").await), "image");
     problem(app.post_raw(path, "image/jpeg", face).await, 415, "unsupported_media_type").await;
     let half =
         problem(app.post_json(path, &json!({"a": {"url": "http://127.0.0.1/"}})).await, 422, "invalid_field")
