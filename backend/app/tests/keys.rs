@@ -41,6 +41,18 @@ async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
     while client.get(&url).bearer_auth(key).send().await.unwrap().status() == 200 {
         tokio::task::yield_now().await;
     }
+
+    // What a key made over HTTP is counted when it is revoked, and goes with it on request.
+    let maker = keys(&["create", "--all", "--scope", "read,keys", "--json"]).json();
+    let body = serde_json::json!({"name": "a", "collection": null, "scopes": ["read"]});
+    let make = client.post(format!("{}/keys", service.base)).bearer_auth(maker["key"].as_str().unwrap());
+    assert_eq!(make.json(&body).send().await.unwrap().status(), 201);
+    let id = maker["id"].as_str().unwrap();
+    let alone = keys(&["revoke", id]);
+    assert!(alone.stderr.contains("work on: 1") && alone.stderr.contains("--descendants"), "{alone:?}");
+    let both = keys(&["revoke", id, "--descendants", "--json"]).json();
+    assert_eq!([&both["descendants_revoked"], &both["descendants_working"]], [1, 0]);
+    assert_eq!(keys(&["list", "--json"]).json()["keys"][0]["made_by"], id);
     service.signal(rustix::process::Signal::TERM);
     let (status, log) = service.ended();
     assert_eq!(status, Some(0), "{log}");

@@ -2,7 +2,12 @@
 //!
 //! A key is `fc_` and 256 random bits. It is shown once; stored are its SHA-256, by which it is found, and a prefix that lets a person
 //! tell keys apart. A fast hash does: nobody can guess 256 bits, so there is nothing for a slow one to slow down.
-use crate::{Store, StoreError};
+mod revocation;
+mod rows;
+
+pub use revocation::Revocation;
+
+use crate::StoreError;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand::TryRng as _;
@@ -10,16 +15,13 @@ use rand::rngs::SysRng;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use sqlx::{FromRow, PgConnection, Row, postgres::PgRow};
+use sqlx::{FromRow, Row, postgres::PgRow};
 use std::fmt;
-use subtle::ConstantTimeEq;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// What every key begins with, so that people and secret scanners know one when they see it.
 pub const MARK: &str = "fc_";
-/// Characters of a key that are stored and shown: the mark and 36 of its 256 bits.
-const SHOWN: usize = 9;
 /// Random bytes of a key.
 const BYTES: usize = 32;
 
@@ -98,6 +100,8 @@ pub struct NewKey {
     pub requests_per_minute: Option<i32>,
     /// When it stops working; `None` is never.
     pub expires_at: Option<OffsetDateTime>,
+    /// The key that makes it; `None` at the command line.
+    pub made_by: Option<Uuid>,
 }
 
 impl NewKey {
@@ -175,6 +179,8 @@ pub struct ApiKey {
     pub expires_at: Option<OffsetDateTime>,
     /// When it was revoked.
     pub revoked_at: Option<OffsetDateTime>,
+    /// The key that made it; `None` for one of the command line.
+    pub made_by: Option<Uuid>,
 }
 
 impl ApiKey {
@@ -205,6 +211,7 @@ impl FromRow<'_, PgRow> for ApiKey {
             last_used_at: row.try_get("last_used_at")?,
             expires_at: row.try_get("expires_at")?,
             revoked_at: row.try_get("revoked_at")?,
+            made_by: row.try_get("made_by")?,
         })
     }
 }
@@ -236,110 +243,6 @@ pub fn random<const N: usize>() -> Result<[u8; N], StoreError> {
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHash(***)")
-    }
-}
-
-macro_rules! select_keys {
-    ($tail:literal) => {
-        concat!(
-            "select k.id, k.collection_id, c.name as collection, k.name, k.prefix, k.scopes, k.requests_per_minute, ",
-            "k.created_at, k.last_used_at, k.expires_at, k.revoked_at, k.key_sha256 ",
-            "from api_keys k left join collections c on c.id = k.collection_id ",
-            $tail
-        )
-    };
-}
-
-impl Store {
-    /// Makes a key; answers its row, and the key itself, which cannot be had again.
-    ///
-    /// # Errors
-    /// `Invalid` for what [`NewKey::check`] refuses; `NotFound` for a collection that does not exist or is out of reach.
-    pub async fn create_key(
-        &self,
-        conn: &mut PgConnection,
-        new: &NewKey,
-    ) -> Result<(ApiKey, String), StoreError> {
-        new.check().map_err(|unfit| StoreError::Invalid(unfit.sentence))?;
-        let key = format!("{MARK}{}", URL_SAFE_NO_PAD.encode(random::<BYTES>()?));
-        let id = Uuid::now_v7();
-        let inserted = sqlx::query(
-            "insert into api_keys (id, collection_id, name, prefix, key_sha256, scopes, requests_per_minute, expires_at)
-             select $1, $2, $3, $4, $5, $6, $7, $8
-             where ($2::uuid is null or exists (select 1 from collections where id = $2)) and ($9::uuid is null or $2 = $9)",
-        )
-        .bind(id)
-        .bind(new.collection_id)
-        .bind(&new.name)
-        .bind(&key[..SHOWN])
-        .bind(Sha256::digest(&key).as_slice())
-        .bind(new.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>())
-        .bind(new.requests_per_minute)
-        .bind(new.expires_at)
-        .bind(self.reach)
-        .execute(&mut *conn)
-        .await?;
-        if inserted.rows_affected() == 0 {
-            return Err(StoreError::not_found("collection", new.collection_id.unwrap_or_default()));
-        }
-        let row = sqlx::query_as(select_keys!("where k.id = $1")).bind(id).fetch_one(conn).await?;
-        Ok((row, key))
-    }
-
-    /// Keys, newest first, those that work no more included; `before` is the last one of the page before.
-    pub async fn keys(&self, before: Option<Uuid>, limit: i64) -> Result<Vec<ApiKey>, StoreError> {
-        let keys = select_keys!(
-            "where ($1::uuid is null or k.collection_id = $1) and ($2::uuid is null or k.id < $2) order by k.id desc limit $3"
-        );
-        Ok(sqlx::query_as(keys)
-            .bind(self.reach)
-            .bind(before)
-            .bind(limit.max(0))
-            .fetch_all(&self.pool)
-            .await?)
-    }
-
-    /// Ends a key for good; revoking it again changes nothing. A service that has just seen it notices within seconds.
-    pub async fn revoke_key(&self, conn: &mut PgConnection, id: Uuid) -> Result<ApiKey, StoreError> {
-        let revoked = sqlx::query(
-            "update api_keys set revoked_at = coalesce(revoked_at, now())
-             where id = $1 and ($2::uuid is null or collection_id = $2)",
-        )
-        .bind(id)
-        .bind(self.reach)
-        .execute(&mut *conn)
-        .await?;
-        if revoked.rows_affected() == 0 {
-            return Err(StoreError::not_found("key", id));
-        }
-        Ok(sqlx::query_as(select_keys!("where k.id = $1")).bind(id).fetch_one(conn).await?)
-    }
-
-    /// The key with that hash, whether it still works or not.
-    pub async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>, StoreError> {
-        let row: Option<PgRow> = sqlx::query(select_keys!("where k.key_sha256 = $1"))
-            .bind(hash.0.as_slice())
-            .fetch_optional(&self.pool)
-            .await?;
-        let Some(row) = row else { return Ok(None) };
-        // The index compares as it likes, on a hash that a caller cannot steer; what lets a caller in is this comparison.
-        let stored: Vec<u8> = row.try_get("key_sha256")?;
-        if !bool::from(stored.as_slice().ct_eq(&hash.0)) {
-            return Ok(None);
-        }
-        Ok(Some(ApiKey::from_row(&row)?))
-    }
-
-    /// Notes that a key was used, at most once a minute.
-    pub async fn touch_key(&self, id: Uuid) -> Result<(), StoreError> {
-        sqlx::query(
-            "update api_keys set last_used_at = now()
-             where id = $1 and (last_used_at is null or last_used_at < now() - interval '1 minute')",
-        )
-        .bind(id)
-        .execute(&self.pool)
-        .await?;
-        Ok(())
     }
 }
 

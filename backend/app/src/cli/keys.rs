@@ -34,6 +34,9 @@ enum KeysCommand {
     Revoke {
         /// Its id, as `keys list` shows it
         id: Uuid,
+        /// Also the keys that it made over HTTP, and those that these made
+        #[arg(long)]
+        descendants: bool,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
@@ -110,7 +113,9 @@ pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<E
         match args.command {
             KeysCommand::Create(args) => create(&database.store, args).await,
             KeysCommand::List { json } => list(&database.store, json).await,
-            KeysCommand::Revoke { id, json } => revoke(&database.store, id, json).await,
+            KeysCommand::Revoke { id, descendants, json } => {
+                revoke(&database.store, id, descendants, json).await
+            }
         }
     }
     .await;
@@ -132,6 +137,7 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
         scopes,
         requests_per_minute: args.requests_per_minute,
         expires_at: args.expires.map(|span| OffsetDateTime::now_utc() + span),
+        made_by: None,
     };
     let mut tx = store.begin().await?;
     let (made, key) = match store.create_key(tx.conn(), &new).await {
@@ -196,20 +202,31 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-async fn revoke(store: &Store, id: Uuid, json: bool) -> anyhow::Result<Exit> {
+async fn revoke(store: &Store, id: Uuid, descendants: bool, json: bool) -> anyhow::Result<Exit> {
     let mut tx = store.begin().await?;
-    let key = match store.revoke_key(tx.conn(), id).await {
+    let ended = match store.revoke_key(tx.conn(), id, descendants).await {
         Err(StoreError::NotFound { .. }) => {
             return Err(UsageError(format!("there is no key {id}; `facecrawl keys list` shows them")).into());
         }
-        key => key?,
+        ended => ended?,
     };
-    store.audit(tx.conn(), &record(Action::RevokeKey, &key)).await?;
+    for key in ended.revoked() {
+        store.audit(tx.conn(), &record(Action::RevokeKey, key)).await?;
+    }
     tx.commit().await?;
     if json {
-        output::json(&view(&key))?;
-    } else {
-        output::line(format!("{} ({}…): {}", key.id, key.prefix, state(&key)))?;
+        let mut shown = view(&ended.key);
+        shown["descendants_revoked"] = json!(ended.descendants.len());
+        shown["descendants_working"] = json!(ended.working);
+        output::json(&shown)?;
+        return Ok(Exit::Success);
+    }
+    for key in ended.revoked() {
+        output::line(format!("{} ({}…): {}", key.id, key.prefix, state(key)))?;
+    }
+    if ended.working > 0 {
+        let working = ended.working;
+        eprintln!("Keys that come from it and work on: {working}. --descendants revokes them too.");
     }
     Ok(Exit::Success)
 }
@@ -249,6 +266,7 @@ fn view(key: &ApiKey) -> Value {
         "last_used_at": key.last_used_at.map(at),
         "expires_at": key.expires_at.map(at),
         "revoked_at": key.revoked_at.map(at),
+        "made_by": key.made_by,
     })
 }
 

@@ -13,6 +13,7 @@ async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String
         scopes: scopes.to_vec(),
         requests_per_minute: None,
         expires_at: None,
+        made_by: None,
     };
     let mut tx = store.begin().await.unwrap();
     let (_, secret) = store.create_key(tx.conn(), &new).await.unwrap();
@@ -96,6 +97,37 @@ async fn people_are_found_and_named_with_a_key() {
     browser.until_text(".empty", "a key with the scope admin").await;
     browser.until_text(".empty", "“picture desk”, has analyze, read").await;
     stage.judge("lacking").await;
+    stage.strike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_revoked_with_those_that_came_from_it() {
+    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
+    let browser = &stage.browser;
+    let operator = key(&stage, "operator", &[Scope::Read, Scope::Keys], false).await;
+    let desk = key(&stage, "press desk", &[Scope::Read, Scope::Keys], true).await;
+    enter(&stage, "/keys", &operator).await;
+    let make = format!(
+        "const headers = {{ authorization: 'Bearer {desk}', 'content-type': 'application/json' }};
+         const body = JSON.stringify({{ name: 'intern', collection: 'default', scopes: ['read'] }});
+         return (await (await fetch('/keys', {{ method: 'POST', headers, body }})).json()).secret"
+    );
+    let made = browser.run_async(&make).await.as_str().unwrap().to_owned();
+    let status =
+        format!("return (await fetch('/faces', {{ headers: {{ authorization: 'Bearer {made}' }} }})).status");
+    assert_eq!(browser.run_async(&status).await, 200);
+
+    browser.run("location.reload()").await;
+    browser.until_text("tbody tr", "intern").await;
+    browser.click("button[aria-label='Revoke press desk']").await;
+    browser.until_text("dialog", "Also the keys that it made").await;
+    stage.judge("revoke-key").await;
+    browser.click("#confirm-option").await;
+    browser.click("dialog .danger").await;
+    browser.until_text(".toast", "“press desk” is revoked, with 1 key that came from it.").await;
+    browser.until("[...document.querySelectorAll('tbody .chip.bad')].length === 2").await;
+    while browser.run_async(&status).await != 401 {}
+    stage.heard_only(401).await;
     stage.strike().await;
 }
 

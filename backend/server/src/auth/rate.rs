@@ -109,6 +109,7 @@ mod tests {
             last_used_at: None,
             expires_at: None,
             revoked_at: None,
+            made_by: None,
         }
     }
 

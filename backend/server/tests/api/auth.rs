@@ -90,7 +90,7 @@ async fn keys_that_do_not_work_are_told_apart() {
     ok(app.ask(&key, Method::GET, "/crawls", None).await).await;
     let store = &app.state.services.store;
     let mut tx = store.begin().await.unwrap();
-    store.revoke_key(tx.conn(), revoked.id).await.unwrap();
+    store.revoke_key(tx.conn(), revoked.id, false).await.unwrap();
     tx.commit().await.unwrap();
     // A service that has just seen it may believe it for some seconds more.
     while app.ask(&key, Method::GET, "/crawls", None).await.status() == StatusCode::OK {
@@ -178,7 +178,7 @@ async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
     assert!(events.chunk().await.unwrap().is_some());
     let store = &app.state.services.store;
     let mut tx = store.begin().await.unwrap();
-    store.revoke_key(tx.conn(), made.id).await.unwrap();
+    store.revoke_key(tx.conn(), made.id, false).await.unwrap();
     tx.commit().await.unwrap();
     // The crawl goes on for ever, the stream does not.
     while events.chunk().await.unwrap().is_some() {}

@@ -65,6 +65,7 @@ async fn no_key_gains_anything_by_making_another() {
         scopes: vec![Scope::Read, Scope::Keys],
         requests_per_minute: None,
         expires_at: Some(end),
+        made_by: None,
     };
     let mut tx = store.begin().await.unwrap();
     let (_, for_a_day) = store.create_key(tx.conn(), &new).await.unwrap();
@@ -106,14 +107,14 @@ async fn a_revoked_key_opens_nothing_and_stays_listed() {
     let (held, secret) = app.key(Some("press"), &[Scope::Read]).await;
     let path = format!("/keys/{}/revoke", held.id);
     let revoked = ok(app.ask(&by, Method::POST, &path, None).await).await;
-    assert!(revoked["revoked_at"].is_string(), "{revoked}");
+    assert!(revoked["key"]["revoked_at"].is_string(), "{revoked}");
     assert_eq!(ok(app.ask(&by, Method::POST, &path, None).await).await, revoked);
     assert_eq!(
         problem(app.ask(&secret, Method::GET, "/faces", None).await, 401, "unauthorized").await["reason"],
         "revoked"
     );
     let listed = ok(app.ask(&by, Method::GET, "/keys", None).await).await;
-    assert_eq!(listed["keys"][0]["revoked_at"], revoked["revoked_at"]);
+    assert_eq!(listed["keys"][0], revoked["key"]);
     let log = ok(app.ask(&by, Method::GET, "/audit?action=key.revoke", None).await).await;
     assert_eq!(
         (&log["records"][0]["key_id"], &log["records"][0]["detail"]["key_id"]),
@@ -121,6 +122,63 @@ async fn a_revoked_key_opens_nothing_and_stays_listed() {
     );
     let nobodys = app.ask(&by, Method::POST, "/keys/00000000-0000-7000-8000-000000000000/revoke", None).await;
     problem(nobodys, 404, "not_found").await;
+}
+
+/// Whoever got hold of a key has made others with it before anybody noticed.
+#[tokio::test]
+async fn a_key_is_revoked_with_all_that_came_from_it() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (_, operator) = app.key(None, Scope::ALL).await;
+    app.state.services.store.ensure_collection("press").await.unwrap();
+    let scopes = ["read", "keys"];
+    let made_by = async |by: &str, collection: Value, scopes: &[&str]| {
+        let made = make(&app, by, &json!({"name": "a", "collection": collection, "scopes": scopes})).await;
+        (made["key"].clone(), made["secret"].as_str().unwrap().to_owned())
+    };
+    let (leaked, secret) = made_by(&operator, Value::Null, &scopes).await;
+    let (child, child_secret) = made_by(&secret, json!("press"), &scopes).await;
+    let (grandchild, grandchild_secret) = made_by(&child_secret, json!("press"), &["read"]).await;
+    let (_, bystander) = made_by(&operator, json!("press"), &scopes).await;
+    assert_eq!((&child["made_by"], &grandchild["made_by"]), (&leaked["id"], &child["id"]));
+
+    let revoke = async |key: &Value, query: &str| {
+        let path = format!("/keys/{}/revoke{query}", key["id"].as_str().unwrap());
+        let answer = ok(app.ask(&operator, Method::POST, &path, None).await).await;
+        (answer["descendants_revoked"].as_i64().unwrap(), answer["descendants_working"].as_i64().unwrap())
+    };
+    // A key in the middle that works no more hides nothing of what came from it.
+    assert_eq!(revoke(&child, "").await, (0, 1));
+    assert_eq!(revoke(&leaked, "").await, (0, 1));
+    assert_eq!(revoke(&leaked, "?descendants=true").await, (1, 0));
+    assert_eq!(revoke(&leaked, "?descendants=true").await, (0, 0));
+    let refused = app.ask(&grandchild_secret, Method::GET, "/faces", None).await;
+    assert_eq!(problem(refused, 401, "unauthorized").await["reason"], "revoked");
+    ok(app.ask(&bystander, Method::GET, "/faces", None).await).await;
+    // Whose keys they were can see it in the log of their own collection.
+    let log =
+        ok(app.ask(&operator, Method::GET, "/audit?action=key.revoke&collection=press", None).await).await;
+    let revoked: Vec<&Value> =
+        log["records"].as_array().unwrap().iter().map(|record| &record["detail"]["key_id"]).collect();
+    assert_eq!(revoked, [&grandchild["id"], &child["id"]]);
+    let wrong = format!("/keys/{}/revoke?descendants=all", leaked["id"].as_str().unwrap());
+    problem(app.ask(&operator, Method::POST, &wrong, None).await, 400, "bad_query").await;
+}
+
+/// A service believes a key for some seconds: enough to let it make another, which would go on.
+#[tokio::test]
+async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
+    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let (held, secret) = app.key(None, &[Scope::Read, Scope::Keys]).await;
+    ok(app.ask(&secret, Method::GET, "/keys/current", None).await).await;
+    let store = &app.state.services.store;
+    let mut tx = store.begin().await.unwrap();
+    store.revoke_key(tx.conn(), held.id, true).await.unwrap();
+    tx.commit().await.unwrap();
+    let body = json!({"name": "a", "collection": null, "scopes": ["read"]});
+    let refused = app.ask(&secret, Method::POST, "/keys", Some(&body)).await;
+    // By the service as long as it believes the key, then at the door.
+    assert!(matches!(refused.status().as_u16(), 401 | 409), "{}", refused.status());
+    assert_eq!(store.keys(None, 10).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

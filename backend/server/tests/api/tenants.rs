@@ -82,7 +82,7 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
             };
             vec![new(json!(collection)), new(Value::Null)]
         }
-        "revoke_key" => vec![(at(key), None)],
+        "revoke_key" => vec![(at(key), None), (format!("{}?descendants=true", at(key)), None)],
         "detect_faces" | "report_quality" => picture_in(picture),
         "detect_faces_batch" => picture_in(json!({"images": [picture]})),
         "compare_faces" => picture_in(json!({"a": picture, "b": picture})),

@@ -115,6 +115,7 @@ async fn keys_go_with_their_collection_and_stay_with_default() {
             scopes: vec![Scope::Read],
             requests_per_minute: None,
             expires_at: None,
+            made_by: None,
         };
         let mut tx = store.begin().await.unwrap();
         store.create_key(tx.conn(), &new).await.unwrap();

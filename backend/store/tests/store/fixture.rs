@@ -8,6 +8,7 @@ use store::images::NewImage;
 use store::models::EmbeddingModel;
 use store::pages::{Admitted, NewImageUrl, NewPage};
 use store::{Store, StoreError};
+use testing::TestDatabase;
 use uuid::Uuid;
 
 pub(crate) fn rng(seed: u64) -> StdRng {
@@ -145,4 +146,22 @@ pub(crate) async fn crawled_face(
     let id = store_image(store, crawl.collection_id, image, &[face]).await.unwrap();
     settle(store, admitted[0].id, "processed", None, Some(id)).await;
     id
+}
+
+/// Returns when some session of this database waits for a lock.
+pub(crate) async fn wait_for_a_lock(db: &TestDatabase) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        let waiting: bool = sqlx::query_scalar(
+            "select exists(select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')",
+        )
+        .fetch_one(db.pool())
+        .await
+        .unwrap();
+        if waiting {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "nobody waits for a lock");
+        tokio::task::yield_now().await;
+    }
 }

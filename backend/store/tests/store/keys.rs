@@ -1,4 +1,5 @@
 //! API keys.
+use crate::fixture;
 use store::StoreError;
 use store::keys::{KeyHash, NewKey, Scope};
 use testing::TestDatabase;
@@ -12,6 +13,7 @@ fn new() -> NewKey {
         scopes: vec![Scope::Read, Scope::Search],
         requests_per_minute: Some(60),
         expires_at: Some(OffsetDateTime::now_utc() + Duration::days(90)),
+        made_by: None,
     }
 }
 
@@ -47,15 +49,46 @@ async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
     let store = database.store();
     let mut tx = store.begin().await.unwrap();
     let (made, _) = store.create_key(tx.conn(), &new()).await.unwrap();
-    let revoked = store.revoke_key(tx.conn(), made.id).await.unwrap();
+    let revoked = store.revoke_key(tx.conn(), made.id, false).await.unwrap();
     tx.commit().await.unwrap();
-    assert!(revoked.revoked_at.is_some());
+    assert!(revoked.key.revoked_at.is_some());
     let mut tx = store.begin().await.unwrap();
-    assert_eq!(store.revoke_key(tx.conn(), made.id).await.unwrap(), revoked);
-    let missing = store.revoke_key(tx.conn(), Uuid::now_v7()).await;
+    assert_eq!(store.revoke_key(tx.conn(), made.id, false).await.unwrap(), revoked);
+    let missing = store.revoke_key(tx.conn(), Uuid::now_v7(), false).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
     tx.commit().await.unwrap();
-    assert_eq!(store.keys(None, 10).await.unwrap(), [revoked]);
+    assert_eq!(store.keys(None, 10).await.unwrap(), [revoked.key]);
+}
+
+/// A key that is about to be revoked and makes one at that very moment: either the new one is found, or it is not made.
+#[tokio::test]
+async fn no_key_slips_out_while_its_maker_is_revoked() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let mut tx = store.begin().await.unwrap();
+    let (maker, _) = store.create_key(tx.conn(), &new()).await.unwrap();
+    tx.commit().await.unwrap();
+    let of_maker = NewKey { made_by: Some(maker.id), ..new() };
+
+    let mut making = store.begin().await.unwrap();
+    let (made, _) = store.create_key(making.conn(), &of_maker).await.unwrap();
+    let revoking = async {
+        let mut tx = store.begin().await.unwrap();
+        let ended = store.revoke_key(tx.conn(), maker.id, true).await.unwrap();
+        tx.commit().await.unwrap();
+        ended
+    };
+    let finishing = async {
+        fixture::wait_for_a_lock(&database).await;
+        making.commit().await.unwrap();
+    };
+    let (ended, ()) = tokio::join!(revoking, finishing);
+    assert_eq!(ended.descendants.iter().map(|key| key.id).collect::<Vec<_>>(), [made.id]);
+    assert_eq!(ended.working, 0);
+
+    let mut tx = store.begin().await.unwrap();
+    let refused = store.create_key(tx.conn(), &of_maker).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! Admission to the ledgers, and settling.
-use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle};
+use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle, wait_for_a_lock};
 use std::collections::HashSet;
 use store::StoreError;
 use store::ledger::{Ledger, Outcomes};
@@ -262,22 +262,4 @@ async fn named_locks_hold_until_the_transaction_ends_whatever_their_order() {
     assert!(!other.is_finished());
     tx.commit().await.unwrap();
     other.await.unwrap();
-}
-
-/// Returns when some session of this database waits for a lock.
-async fn wait_for_a_lock(db: &TestDatabase) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    loop {
-        let waiting: bool = sqlx::query_scalar(
-            "select exists(select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')",
-        )
-        .fetch_one(db.pool())
-        .await
-        .unwrap();
-        if waiting {
-            return;
-        }
-        assert!(std::time::Instant::now() < deadline, "nobody waits for a lock");
-        tokio::task::yield_now().await;
-    }
 }

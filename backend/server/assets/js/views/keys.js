@@ -2,8 +2,8 @@
 import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { endless } from "../endless.js";
-import { ago, count, time } from "../format.js";
-import { href } from "../router.js";
+import { ago, count, plural, time } from "../format.js";
+import { href, refresh } from "../router.js";
 import { asksForKeys, ownKey } from "../session.js";
 import { table } from "../table.js";
 import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
@@ -42,9 +42,11 @@ function cells(key, row) {
   const mine = key.id === ownKey()?.id;
   const state = key.revoked_at ? chip("Revoked", "bad") : expired ? chip("Expired", "warn") : chip("Works", "ok");
   const revoke = asksForKeys() && !dead && button("Revoke", { kind: "danger", "aria-label": `Revoke ${key.name}`, onclick: ({ currentTarget: control }) => busy(control, async () => {
-    const changed = await end(key, mine);
-    // The row is drawn anew with what the service says of the key now.
-    if (changed) control.closest("tr").replaceWith(row(cells(changed, row)));
+    const ended = await end(key, mine);
+    if (!ended) return;
+    // The row is drawn anew with what the service says of the key now; where others ended too, so is the list.
+    if (ended.descendants_revoked > 0) await refresh();
+    else control.closest("tr").replaceWith(row(cells(ended.key, row)));
   }) });
   return [
     h("span.keyname", {}, h("span.strong", {}, key.name), h("code.quiet", {}, `${key.prefix}…`), mine && chip("This tab's", "busy")),
@@ -58,12 +60,14 @@ function cells(key, row) {
 }
 
 async function end(key, mine) {
+  const makes = key.scopes.includes("keys");
   const sure = await confirm(`Revoke “${key.name}”?`,
-    [mine ? "This is the key that this tab uses: it will be asked for another. " : "", "The key stops working within seconds, for good. Keys that were made with it go on: the ",
-      h("a", { href: href("/audit", { action: "key.create", key_id: key.id }) }, "audit log"), " lists them."],
-    "Revoke");
+    [mine ? "This is the key that this tab uses: it will be asked for another. " : "", "The key stops working within seconds, for good.",
+      makes && [" The ", h("a", { href: href("/audit", { action: "key.create", key_id: key.id }) }, "audit log"), " lists the keys that it made."]],
+    "Revoke", { option: makes && "Also the keys that it made, and those that these made" });
   if (!sure) return undefined;
-  const changed = await call("POST", `/keys/${key.id}/revoke`);
-  toast(`“${key.name}” is revoked.`);
-  return changed;
+  const ended = await call("POST", `/keys/${key.id}/revoke`, { query: sure.ticked ? { descendants: true } : {} });
+  const [gone, working] = [ended.descendants_revoked, ended.descendants_working];
+  toast([`“${key.name}” is revoked`, gone > 0 && `, with ${plural(gone, "key")} that came from it`, ".", working > 0 && ` Keys that came from it and work on: ${count(working)}.`]);
+  return ended;
 }

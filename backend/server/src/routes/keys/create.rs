@@ -57,7 +57,7 @@ pub(super) struct CreatedKey {
     responses(
         (status = 201, description = "It works from now on", body = CreatedKey),
         (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "This service asks for no keys", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service asks for no keys, or the key of this call has just been revoked", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
     ),
@@ -80,6 +80,7 @@ pub(super) async fn create_key(
         scopes,
         requests_per_minute: body.requests_per_minute.and_then(|rate| i32::try_from(rate.get()).ok()),
         expires_at: body.expires_at,
+        made_by: Some(by.id),
     };
     new.check().map_err(|unfit| ApiError::new(Code::InvalidField, unfit.sentence).field(unfit.field))?;
     check_power(by, &new)?;

@@ -1,30 +1,68 @@
 //! `POST /keys/{id}/revoke`
 use super::view::{KeyView, own};
 use crate::auth::Caller;
-use crate::extract::Id;
+use crate::extract::{Id, Query};
 use crate::{ApiError, Problem};
 use axum::Json;
+use serde::{Deserialize, Serialize};
 use store::audit::Action;
+use store::keys::Revocation;
+use utoipa::{IntoParams, ToSchema};
+
+/// What else is revoked.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RevokeParams {
+    /// Also the key's descendants: the keys that it made, and those that these made.
+    #[param(default = false)]
+    descendants: Option<bool>,
+}
+
+/// A key that was revoked.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RevokedKey {
+    /// As it is now.
+    key: KeyView,
+    /// Descendants that were revoked by this call.
+    #[schema(example = 0)]
+    descendants_revoked: usize,
+    /// Descendants that work on.
+    #[schema(example = 2)]
+    descendants_working: usize,
+}
+
+impl From<Revocation> for RevokedKey {
+    fn from(Revocation { key, descendants, working }: Revocation) -> Self {
+        Self { key: key.into(), descendants_revoked: descendants.len(), descendants_working: working }
+    }
+}
 
 /// End a key for good.
 ///
-/// Every service notices within 5 seconds. Keys that were made with it go on working; `GET /audit?action=key.create&key_id=…` lists them.
-/// Revoking a key again changes nothing.
+/// Every service notices within 5 seconds; from now on the key makes no others. Those that it made work on, unless `descendants` is true; the answer says how many do.
+/// Revoking a key again changes nothing of it.
 #[utoipa::path(
     post, path = "/keys/{id}/revoke", operation_id = "revoke_key", tag = "keys",
-    params(("id" = Uuid, Path, description = "The key")),
+    params(("id" = Uuid, Path, description = "The key"), RevokeParams),
     responses(
-        (status = 200, description = "The key as it is now", body = KeyView),
+        (status = 200, description = "The key as it is now, and what became of its descendants", body = RevokedKey),
         (status = 404, description = "No such key", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "This service asks for no keys", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn revoke_key(caller: Caller, Id(id): Id) -> Result<Json<KeyView>, ApiError> {
+pub(super) async fn revoke_key(
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<RevokeParams>,
+) -> Result<Json<RevokedKey>, ApiError> {
     own(&caller)?;
     let store = caller.store();
     let mut tx = store.begin().await?;
-    let key = store.revoke_key(tx.conn(), id).await?;
-    caller.audit(&mut tx, Action::RevokeKey, key.collection_id, key.audited()).await?;
+    let ended = store.revoke_key(tx.conn(), id, params.descendants.unwrap_or(false)).await?;
+    for key in ended.revoked() {
+        caller.audit(&mut tx, Action::RevokeKey, key.collection_id, key.audited()).await?;
+    }
     tx.commit().await?;
-    Ok(Json(key.into()))
+    Ok(Json(ended.into()))
 }

@@ -60,6 +60,9 @@ pub(super) struct KeyView {
     /// When it was revoked; null is not.
     #[serde(with = "time::serde::rfc3339::option")]
     revoked_at: Option<OffsetDateTime>,
+    /// The key that made it; null for one of the command line.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b07")]
+    made_by: Option<Uuid>,
 }
 
 impl From<ApiKey> for KeyView {
@@ -75,6 +78,7 @@ impl From<ApiKey> for KeyView {
             last_used_at: key.last_used_at,
             expires_at: key.expires_at,
             revoked_at: key.revoked_at,
+            made_by: key.made_by,
         }
     }
 }

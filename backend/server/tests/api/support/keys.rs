@@ -25,6 +25,7 @@ impl App {
             scopes: scopes.to_vec(),
             requests_per_minute: None,
             expires_at: None,
+            made_by: None,
         };
         let mut tx = store.begin().await.unwrap();
         let made = store.create_key(tx.conn(), &new).await.unwrap();

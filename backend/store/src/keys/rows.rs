@@ -1,0 +1,116 @@
+//! Keys in the database.
+use super::revocation::lock_descent;
+use super::{ApiKey, BYTES, KeyHash, MARK, NewKey, random};
+use crate::{Store, StoreError};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+use sqlx::{FromRow, PgConnection, Row, postgres::PgRow};
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+/// Characters of a key that are stored and shown: the mark and 36 of its 256 bits.
+const SHOWN: usize = 9;
+
+macro_rules! select_keys {
+    ($tail:literal) => {
+        concat!(
+            "select k.id, k.collection_id, c.name as collection, k.name, k.prefix, k.scopes, k.requests_per_minute, ",
+            "k.created_at, k.last_used_at, k.expires_at, k.revoked_at, k.made_by, k.key_sha256 ",
+            "from api_keys k left join collections c on c.id = k.collection_id ",
+            $tail
+        )
+    };
+}
+pub(super) use select_keys;
+
+impl Store {
+    /// Makes a key; answers its row, and the key itself, which cannot be had again.
+    ///
+    /// # Errors
+    /// `Invalid` for what [`NewKey::check`] refuses; `Conflict` when the key that makes it has been revoked; `NotFound` for a collection that does not
+    /// exist or is out of reach.
+    pub async fn create_key(
+        &self,
+        conn: &mut PgConnection,
+        new: &NewKey,
+    ) -> Result<(ApiKey, String), StoreError> {
+        new.check().map_err(|unfit| StoreError::Invalid(unfit.sentence))?;
+        let key = format!("{MARK}{}", URL_SAFE_NO_PAD.encode(random::<BYTES>()?));
+        let id = Uuid::now_v7();
+        if let Some(maker) = new.made_by {
+            lock_descent(conn, false).await?;
+            // A service believes a key for some seconds after it was revoked: long enough to make one that goes on.
+            let works: Option<bool> =
+                sqlx::query_scalar("select revoked_at is null from api_keys where id = $1")
+                    .bind(maker)
+                    .fetch_optional(&mut *conn)
+                    .await?;
+            if works != Some(true) {
+                return Err(StoreError::Conflict("the key that makes another has been revoked".into()));
+            }
+        }
+        let inserted = sqlx::query(
+            "insert into api_keys (id, collection_id, name, prefix, key_sha256, scopes, requests_per_minute, expires_at, made_by)
+             select $1, $2, $3, $4, $5, $6, $7, $8, $10
+             where ($2::uuid is null or exists (select 1 from collections where id = $2)) and ($9::uuid is null or $2 = $9)",
+        )
+        .bind(id)
+        .bind(new.collection_id)
+        .bind(&new.name)
+        .bind(&key[..SHOWN])
+        .bind(Sha256::digest(&key).as_slice())
+        .bind(new.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>())
+        .bind(new.requests_per_minute)
+        .bind(new.expires_at)
+        .bind(self.reach)
+        .bind(new.made_by)
+        .execute(&mut *conn)
+        .await?;
+        if inserted.rows_affected() == 0 {
+            return Err(StoreError::not_found("collection", new.collection_id.unwrap_or_default()));
+        }
+        let row = sqlx::query_as(select_keys!("where k.id = $1")).bind(id).fetch_one(conn).await?;
+        Ok((row, key))
+    }
+
+    /// Keys, newest first, those that work no more included; `before` is the last one of the page before.
+    pub async fn keys(&self, before: Option<Uuid>, limit: i64) -> Result<Vec<ApiKey>, StoreError> {
+        let keys = select_keys!(
+            "where ($1::uuid is null or k.collection_id = $1) and ($2::uuid is null or k.id < $2) order by k.id desc limit $3"
+        );
+        Ok(sqlx::query_as(keys)
+            .bind(self.reach)
+            .bind(before)
+            .bind(limit.max(0))
+            .fetch_all(&self.pool)
+            .await?)
+    }
+
+    /// The key with that hash, whether it still works or not.
+    pub async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>, StoreError> {
+        let row: Option<PgRow> = sqlx::query(select_keys!("where k.key_sha256 = $1"))
+            .bind(hash.0.as_slice())
+            .fetch_optional(&self.pool)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        // The index compares as it likes, on a hash that a caller cannot steer; what lets a caller in is this comparison.
+        let stored: Vec<u8> = row.try_get("key_sha256")?;
+        if !bool::from(stored.as_slice().ct_eq(&hash.0)) {
+            return Ok(None);
+        }
+        Ok(Some(ApiKey::from_row(&row)?))
+    }
+
+    /// Notes that a key was used, at most once a minute.
+    pub async fn touch_key(&self, id: Uuid) -> Result<(), StoreError> {
+        sqlx::query(
+            "update api_keys set last_used_at = now()
+             where id = $1 and (last_used_at is null or last_used_at < now() - interval '1 minute')",
+        )
+        .bind(id)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}
