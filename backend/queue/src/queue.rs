@@ -3,7 +3,7 @@
 //! What is said about jobs once they are in is in the sibling modules: `claim` (taking and keeping), `settle` (ending a
 //! run), `groups` (hold, release, cancel), `inspect` (list, retry, stats) and `purge`.
 use crate::NewJob;
-use crate::lanes::{FEW_PLACES, LanePosition};
+use crate::lanes::{FEW_PLACES, LanePositions};
 use sha2::{Digest, Sha256};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
@@ -100,7 +100,7 @@ pub struct Queue {
     pub(crate) pool: PgPool,
     pub(crate) config: Config,
     /// Where the next look at the lanes begins.
-    pub(crate) lanes_from: Arc<Mutex<LanePosition>>,
+    pub(crate) lanes_from: Arc<Mutex<LanePositions>>,
 }
 
 impl Queue {
@@ -273,10 +273,13 @@ fn check(job: &NewJob) -> Result<(), String> {
         return Err(format!("max_attempts is {}, it must be at least 1", job.max_attempts));
     }
     if let Some(lane) = &job.lane
-        && (job.group_id.is_none() || lane.contains('\0') || lane.len() > LONGEST_PLAIN_KEY)
+        && (job.group_id.is_none()
+            || lane.is_empty()
+            || lane.contains('\0')
+            || lane.len() > LONGEST_PLAIN_KEY)
     {
         return Err(format!(
-            "a lane needs a group, and is a text of at most {LONGEST_PLAIN_KEY} bytes without NUL"
+            "a lane needs a group, and is a text of 1 to {LONGEST_PLAIN_KEY} bytes without NUL"
         ));
     }
     if has_nul(&job.payload) {

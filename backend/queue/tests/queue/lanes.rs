@@ -133,6 +133,28 @@ async fn a_group_with_very_many_lanes_keeps_a_bounded_line_and_ends_all_the_same
 }
 
 #[tokio::test]
+async fn groups_with_very_many_lanes_do_not_wait_for_each_other_and_their_lanes_have_turns() {
+    const LANES: i64 = 1_300;
+    let bench = Bench::with(Config { group_window: 4, ..narrow() }).await;
+    let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
+    for group in [one, two] {
+        bench.add(&(0..LANES).map(|lane| job(group, &format!("{lane:04}"), lane)).collect::<Vec<_>>()).await;
+    }
+    // The first group's line stays full; none of its parked jobs can join.
+    let full = bench.claim(4).await;
+    assert!(full.iter().all(|job| job.group_id == Some(one)));
+    let mut joined = Vec::new();
+    for _ in 0..LANES / 4 {
+        let claimed = bench.claim(100).await;
+        assert!(claimed.iter().all(|job| job.group_id == Some(two)));
+        joined.extend(claimed.iter().map(|job| job.payload.as_i64().unwrap()));
+        bench.queue.complete_many(&claimed.iter().map(|job| job.claim).collect::<Vec<_>>()).await.unwrap();
+        bench.queue.unpark().await.unwrap();
+    }
+    assert!(joined.is_sorted() && joined.len() as i64 == LANES, "lanes are passed by: {:?} …", &joined[..20]);
+}
+
+#[tokio::test]
 async fn many_processes_take_in_each_job_once_and_miss_none() {
     const JOBS: i64 = 300;
     let bench = Bench::with(narrow()).await;
