@@ -165,6 +165,21 @@ fn models_are_listed_fetched_and_verified() {
 }
 
 #[test]
+fn detect_takes_more_files_than_there_is_memory_for() {
+    let Some(obama) = testing::image("obama.jpg") else { return };
+    let place = Workplace::new();
+    let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
+    files.iter().for_each(|file| drop(place.put(file, &obama)));
+    // One of them has room at a time.
+    let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
+    let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
+    let found = place.run(&args.collect::<Vec<_>>()).expect(0).json();
+    for (result, file) in found["results"].as_array().unwrap().iter().zip(&files) {
+        assert_eq!((&result["file"], result["faces"].as_array().unwrap().len()), (&file.as_str().into(), 1));
+    }
+}
+
+#[test]
 fn detect_answers_like_the_api_and_says_what_failed() {
     let Some(obama) = testing::image("obama.jpg") else { return };
     let place = Workplace::new();

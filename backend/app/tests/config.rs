@@ -1,5 +1,9 @@
 //! Where values come from, and what is refused.
 #![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "config/memory.rs"]
+mod memory;
+
 use app::config::{ConfigError, ConfigErrors, Flag, Loaded, Sources, env_example, load, variables};
 use inference::{GpuBackend, Operation};
 use std::path::Path;

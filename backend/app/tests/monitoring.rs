@@ -233,6 +233,7 @@ fn every_metric_of_the_program_is_on_the_dashboard_or_in_an_alert() {
                 "_running",
                 "_flight",
                 "_connections",
+                "_waiting",
             ]
             .iter()
             .any(|end| text.ends_with(end))

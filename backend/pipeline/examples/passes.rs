@@ -26,7 +26,7 @@ async fn main() {
     let mut ratios = Vec::new();
     for file in common::files(photographs) {
         let bytes = Bytes::from(std::fs::read(&file).unwrap());
-        let Ok(picture) = analyzer.decode(bytes.clone()).await else { continue };
+        let Ok(head) = vision::probe(&bytes, &analyzer.config().limits) else { continue };
         let (mut times, mut faces, mut views) = ([const { Vec::new() }; 3], [0; 3], [0; 3]);
         for _ in 0..rounds {
             for (i, passes) in PASSES.into_iter().enumerate() {
@@ -44,8 +44,8 @@ async fn main() {
         println!(
             "| {} | {}x{} | {} | {} | {} | {} / {} / {} | {:.2} | {:.1} |",
             file.file_name().unwrap().display(),
-            picture.frame.width(),
-            picture.frame.height(),
+            head.width,
+            head.height,
             faces[0],
             faces[1],
             faces[2],

@@ -21,6 +21,7 @@ pub use picture::Picture;
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};
 
+use crate::budget::Budget;
 use bytes::Bytes;
 use cpu::Cpu;
 use inference::{Engine, Lane, trace};
@@ -38,13 +39,17 @@ pub struct Analyzer {
 struct Inner {
     config: Config,
     cpu: Cpu,
+    /// Memory for pixels.
+    memory: Budget,
 }
 
 impl Analyzer {
     /// On a started engine.
     pub fn new(engine: Engine, config: Config) -> Self {
         let cpu = Cpu::new(config.decode_threads);
-        Self { engine, inner: Arc::new(Inner { config, cpu }) }
+        let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
+        let memory = Budget::new("decoded_pictures", config.decoded_bytes).with_background_room(largest);
+        Self { engine, inner: Arc::new(Inner { config, cpu, memory }) }
     }
 
     /// The same path for a caller who has no use for an answer after `deadline`; see [`Engine::before`].
@@ -64,7 +69,7 @@ impl Analyzer {
     ) -> Result<Analysis, AnalyzeError> {
         self.settings(options)?;
         let analysis = async {
-            let picture = self.decode(bytes).await?;
+            let picture = self.decode_hashed(bytes, None, options.enhance, lane).await?;
             self.find_faces(picture, options, lane).await
         };
         analysis.instrument(tracing::trace_span!(target: trace::STAGE, "analyze")).await

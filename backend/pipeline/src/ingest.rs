@@ -177,7 +177,9 @@ impl Ingest {
                     None => continue,
                 }
             }
-            let picture = self.inner.analyzer.decode_hashed(incoming.bytes.clone(), Some(sha256)).await?;
+            let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
+            let picture =
+                self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Lane::Background).await?;
             if let Some(reason) = self.refusal(&incoming, &sha256, Some(&picture.hashes)).await? {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }

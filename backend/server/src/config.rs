@@ -22,6 +22,8 @@ pub struct Config {
     pub batch_limit: usize,
     /// Longest accepted JSON body that carries no image, in bytes.
     pub json_limit: usize,
+    /// Bytes of bodies that are held at once, and as many again of images that are fetched for callers.
+    pub body_budget: u64,
     /// Most images in one batch.
     pub batch_images: usize,
     /// Images of one batch that are analysed at a time.
@@ -51,6 +53,7 @@ impl Default for Config {
             image_limit: 25 << 20,
             batch_limit: 100 << 20,
             json_limit: 4 << 20,
+            body_budget: 512 << 20,
             batch_images: 64,
             batch_concurrency: 8,
             max_analyses: 256,
@@ -66,6 +69,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Longest accepted body of `count` multipart images: one image may fill its limit, two may too; a larger number shares the batch's limit.
+    pub fn parts_limit(&self, count: usize) -> usize {
+        const FRAMING: usize = 64 << 10;
+        let batch = self.batch_limit.max(2 * self.image_limit) + FRAMING;
+        (self.image_limit + FRAMING).saturating_mul(count).min(batch)
+    }
+
     /// Longest accepted body that carries one image: the file as base64 in JSON, or with the seams of a multipart body.
     pub fn single_body_limit(&self) -> usize {
         self.image_limit / 3 * 4 + (64 << 10)

@@ -1,5 +1,5 @@
 //! Routes and what lies around them.
-use crate::middleware::{again, headers, observe, panic, request_id, timeout};
+use crate::middleware::{again, bodies, headers, observe, panic, request_id, timeout};
 use crate::openapi::{Frame, complete};
 use crate::{ApiError, AppState, Code, auth, routes};
 use axum::Router;
@@ -44,7 +44,10 @@ pub fn router(state: AppState) -> Router {
 /// Operations that ask for the key that they need. Pages are merged later: they, and paths that do not exist, ask for none.
 fn guarded(operations: OpenApiRouter<AppState>, state: &AppState) -> Router<AppState> {
     let (router, _) = operations.split_for_parts();
-    router.route_layer(from_fn(again::layer)).route_layer(from_fn_with_state(state.clone(), auth::layer))
+    router
+        .route_layer(from_fn_with_state(state.clone(), bodies::layer))
+        .route_layer(from_fn(again::layer))
+        .route_layer(from_fn_with_state(state.clone(), auth::layer))
 }
 
 /// What happens around every handler.

@@ -3,7 +3,7 @@ use crate::auth::{Keyring, Rates};
 use crate::{ApiError, Config};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
-use pipeline::{Analyzer, Crawls, Ingest};
+use pipeline::{Analyzer, Budget, Crawls, Ingest};
 use queue::Queue;
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -47,6 +47,10 @@ pub struct Shared {
     /// Fires when the process is asked to stop: not ready any more, event streams end.
     pub shutdown: CancellationToken,
     analyses: Arc<Semaphore>,
+    /// Memory for the bodies of requests.
+    pub(crate) bodies: Budget,
+    /// Memory for images that are fetched for callers. Apart from that for bodies: a body is still held while its images are fetched.
+    pub(crate) fetched: Budget,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     /// Queue gauges that were shown once, so that one that vanishes from the counts is shown as 0.
@@ -62,7 +66,10 @@ impl AppState {
         shutdown: CancellationToken,
     ) -> Self {
         let analyses = Arc::new(Semaphore::new(config.max_analyses.clamp(1, Semaphore::MAX_PERMITS)));
+        let budget = |what| Budget::new(what, config.body_budget);
         Self(Arc::new(Shared {
+            bodies: budget("request_bodies"),
+            fetched: budget("fetched_images"),
             services,
             config,
             metrics,

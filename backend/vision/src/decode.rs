@@ -61,6 +61,42 @@ pub struct Decoded {
     pub format: Format,
 }
 
+/// What the head of a file says of the picture in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What the content is.
+    pub format: Format,
+    /// Width in pixels as it is stored: an orientation may still turn it.
+    pub width: u32,
+    /// Height in pixels as it is stored.
+    pub height: u32,
+    /// Most bytes for each pixel that decoding holds at once: the result, and what its decoder and the steps after it need beside it.
+    decoding_bytes: u32,
+}
+
+impl Head {
+    /// Bytes of the decoded picture.
+    pub fn decoded_bytes(&self) -> u64 {
+        self.pixels() * BYTES_PER_PIXEL
+    }
+
+    /// Most bytes that [`decode`] holds at once, the result included: three for each pixel of a plain JPEG, eleven of a PNG with alpha and 16 bits. Reckoned
+    /// from the decoders' buffers; those that do not grow with the picture (64 MiB at most) come on top.
+    pub fn decoding_bytes(&self) -> u64 {
+        self.pixels() * u64::from(self.decoding_bytes)
+    }
+
+    fn pixels(&self) -> u64 {
+        u64::from(self.width) * u64::from(self.height)
+    }
+}
+
+/// Bytes of a pixel of a [`Frame`].
+pub const BYTES_PER_PIXEL: u64 = 3;
+
+/// Bytes for each pixel while a decoded picture is turned: it and the turned one.
+const TURNING: u32 = 6;
+
 /// Why bytes are not an image we can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -128,6 +164,32 @@ impl DecodeError {
 /// the rest is mid grey in a baseline file, while a progressive one is coarser as a whole. Every other damage is [`DecodeError::Corrupt`].
 /// Never panics: a panic inside a decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
+    let format = known(bytes, limits)?;
+    let (frame, orientation) = guarded(format, || match format {
+        Format::Jpeg => jpeg::decode(bytes, limits),
+        #[cfg(any(feature = "avif", feature = "heic"))]
+        Format::Avif | Format::Heic => heif::decode(format, bytes, limits),
+        _ => raster::decode(format, bytes, limits),
+    })?;
+    Ok(Decoded { frame: upright(frame, orientation), format })
+}
+
+/// Reads the head of a file alone: what [`decode`] will need memory for.
+///
+/// # Errors
+/// Those of [`decode`] for the same bytes and limits, as far as the head tells them: a file whose head is whole may still be corrupt. Never panics.
+pub fn probe(bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
+    let format = known(bytes, limits)?;
+    guarded(format, || match format {
+        Format::Jpeg => jpeg::probe(bytes, limits),
+        #[cfg(any(feature = "avif", feature = "heic"))]
+        Format::Avif | Format::Heic => heif::probe(format, bytes, limits),
+        _ => raster::probe(format, bytes, limits),
+    })
+}
+
+/// The format, where this build reads it and the file is not too long.
+fn known(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
     if bytes.len() > limits.max_bytes {
         return Err(DecodeError::TooManyBytes { bytes: bytes.len(), limit: limits.max_bytes });
     }
@@ -141,14 +203,12 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
             format_args!("this program was built without the Cargo feature `{}`", format.name()),
         ));
     }
-    let decoded = catch_unwind(AssertUnwindSafe(|| match format {
-        Format::Jpeg => jpeg::decode(bytes, limits),
-        #[cfg(any(feature = "avif", feature = "heic"))]
-        Format::Avif | Format::Heic => heif::decode(format, bytes, limits),
-        _ => raster::decode(format, bytes, limits),
-    }));
-    let (frame, orientation) = decoded.unwrap_or_else(|_| Err(corrupt(format, "the decoder gave up")))?;
-    Ok(Decoded { frame: upright(frame, orientation), format })
+    Ok(format)
+}
+
+/// A decoder's answer; a panic inside it makes the file corrupt.
+fn guarded<T>(format: Format, decoder: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
+    catch_unwind(AssertUnwindSafe(decoder)).unwrap_or_else(|_| Err(corrupt(format, "the decoder gave up")))
 }
 
 impl Limits {
@@ -178,17 +238,24 @@ fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {
     DecodeError::Corrupt { format: format.name(), reason: reason.to_string() }
 }
 
-/// Undoes the turn that the camera noted.
-fn upright(frame: Frame, orientation: Orientation) -> Frame {
+/// Undoes the turn that the camera noted. Each step lets go of the picture before it, so that two are there at once and not three.
+fn upright(mut frame: Frame, orientation: Orientation) -> Frame {
     use crate::crop::{mirror, rotate};
-    match orientation {
-        Orientation::NoTransforms => frame,
-        Orientation::Rotate90 => rotate(&frame, 90),
-        Orientation::Rotate180 => rotate(&frame, 180),
-        Orientation::Rotate270 => rotate(&frame, 270),
-        Orientation::FlipHorizontal => mirror(&frame),
-        Orientation::FlipVertical => mirror(&rotate(&frame, 180)),
-        Orientation::Rotate90FlipH => mirror(&rotate(&frame, 90)),
-        Orientation::Rotate270FlipH => mirror(&rotate(&frame, 270)),
+    let (degrees, mirrored) = match orientation {
+        Orientation::NoTransforms => (0, false),
+        Orientation::Rotate90 => (90, false),
+        Orientation::Rotate180 => (180, false),
+        Orientation::Rotate270 => (270, false),
+        Orientation::FlipHorizontal => (0, true),
+        Orientation::FlipVertical => (180, true),
+        Orientation::Rotate90FlipH => (90, true),
+        Orientation::Rotate270FlipH => (270, true),
+    };
+    if degrees != 0 {
+        frame = rotate(&frame, degrees);
     }
+    if mirrored {
+        frame = mirror(&frame);
+    }
+    frame
 }

@@ -14,6 +14,7 @@
 //!
 //! Levels are rounded half up and clipped to bytes after each step, and between columns and rows.
 
+use crate::decode::BYTES_PER_PIXEL;
 use crate::grey::grey;
 use crate::resize::{enlarging_taps, lanczos};
 use crate::{AxisTaps, Frame, Limits, Taps};
@@ -61,11 +62,9 @@ pub struct Plan {
 impl Plan {
     /// Looks at `frame`; `limits` bound the result as they bound a decoded picture.
     pub fn of(frame: &Frame, limits: &Limits) -> Self {
-        let (width, height) = (frame.width(), frame.height());
-        let scale = scale((width, height), limits);
-        let side = |length: u32| (f64::from(length) * scale).round() as u32;
+        let (size, scale) = enlarged((frame.width(), frame.height()), limits);
         let (gain, offset) = stretch(frame);
-        Self { size: (side(width), side(height)), scale: scale as f32, gain, offset }
+        Self { size, scale: scale as f32, gain, offset }
     }
 
     /// Whether the picture is enlarged, and so sharpened.
@@ -111,11 +110,25 @@ pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
     Enhanced { frame: enlarged, scale: plan.scale }
 }
 
+/// Most bytes that [`enhance`] holds beside an `image` (width, height): its stretched copy and, where it is enlarged, the result and the copy that is sharpened.
+pub fn working_bytes(image: (u32, u32), limits: &Limits) -> u64 {
+    let bytes = |(width, height): (u32, u32)| u64::from(width) * u64::from(height) * BYTES_PER_PIXEL;
+    let (size, scale) = enlarged(image, limits);
+    bytes(image) + if scale > 1.0 { 2 * bytes(size) } else { 0 }
+}
+
 /// Weights of the blur, `RADIUS` on each side of the middle; their sum is 1.
 pub fn blur_weights() -> [f32; 2 * RADIUS + 1] {
     let weight = |i: usize| (-(i as f64 - RADIUS as f64).powi(2) / (2.0 * f64::from(SIGMA).powi(2))).exp();
     let sum: f64 = (0..=2 * RADIUS).map(weight).sum();
     std::array::from_fn(|i| (weight(i) / sum) as f32)
+}
+
+/// The size of the result, and the upscale.
+fn enlarged(image: (u32, u32), limits: &Limits) -> ((u32, u32), f64) {
+    let scale = scale(image, limits);
+    let side = |length: u32| (f64::from(length) * scale).round() as u32;
+    ((side(image.0), side(image.1)), scale)
 }
 
 fn scale((width, height): (u32, u32), limits: &Limits) -> f64 {

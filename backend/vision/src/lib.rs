@@ -21,7 +21,7 @@ mod taps;
 pub mod view;
 
 pub use align::{ARCFACE_TEMPLATE, Similarity, norm_crop};
-pub use decode::{DecodeError, Decoded, Format, Limits, decode};
+pub use decode::{BYTES_PER_PIXEL, DecodeError, Decoded, Format, Head, Limits, decode, probe};
 pub use enhance::Enhanced;
 pub use frame::Frame;
 pub use geometry::{Detection, Landmarks, Point, Rect};

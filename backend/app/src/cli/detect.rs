@@ -4,9 +4,9 @@ use crate::config::{Settings, cores};
 use crate::service::start_engine;
 use anyhow::Context;
 use clap::Args;
-use futures::{StreamExt, stream};
-use inference::{Engine, Lane};
-use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
+use futures::{StreamExt, TryStreamExt, stream};
+use inference::Lane;
+use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, Passes, Rotate};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use vision::Detection;
@@ -77,33 +77,27 @@ struct Refusal {
     detail: String,
 }
 
+/// What is kept of a file until all are done: not its pixels, whose memory the others wait for.
+struct Found {
+    faces: Vec<AnalyzedFace>,
+    document: Value,
+}
+
 pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result<Exit> {
     if args.draw.is_some() && args.files.len() > 1 {
         return Err(UsageError("--draw takes a single file".into()).into());
     }
     let options = args.options();
-    let engine = start_engine(settings).await?;
-    let analyzer = Analyzer::new(engine.clone(), settings.pipeline());
-    let answers: Vec<(PathBuf, Result<Analysis, Refusal>)> = stream::iter(args.files.clone())
-        .map(|file| {
-            let (analyzer, options) = (analyzer.clone(), options.clone());
-            async move {
-                let answer = one(&analyzer, &file, &options).await;
-                (file, answer)
-            }
-        })
+    let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());
+    let answers: Vec<(PathBuf, Result<Found, Refusal>)> = stream::iter(&args.files)
+        .map(|file| one(&analyzer, file, &options, args.draw.as_deref()))
         // In the order of the command line.
         .buffered(cores() + 1)
-        .collect()
-        .await;
-
-    if let (Some(out), [(_, Ok(analysis))]) = (&args.draw, answers.as_slice()) {
-        draw_to(out, analysis).await?;
-    }
+        .try_collect()
+        .await?;
     let failed = answers.iter().filter(|(_, answer)| answer.is_err()).count();
     if args.json {
-        let results: Vec<Value> =
-            answers.iter().map(|(file, answer)| document(file, answer, &engine)).collect();
+        let results: Vec<Value> = answers.iter().map(|(file, answer)| document(file, answer)).collect();
         output::json(&json!({ "results": results }))?;
     } else {
         print(&answers)?;
@@ -111,7 +105,25 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     Ok(Exit::of(answers.len() - failed, failed))
 }
 
-async fn one(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Result<Analysis, Refusal> {
+/// The file with its answer, drawn into `draw` if that is given. The outer error is that of the drawing.
+async fn one(
+    analyzer: &Analyzer,
+    file: &Path,
+    options: &AnalyzeOptions,
+    draw: Option<&Path>,
+) -> anyhow::Result<(PathBuf, Result<Found, Refusal>)> {
+    let analysis = match analyze(analyzer, file, options).await {
+        Ok(analysis) => analysis,
+        Err(refusal) => return Ok((file.to_owned(), Err(refusal))),
+    };
+    if let Some(out) = draw {
+        draw_to(out, &analysis).await?;
+    }
+    let document = server::detect_answer(&analysis, analyzer.engine());
+    Ok((file.to_owned(), Ok(Found { faces: analysis.faces, document })))
+}
+
+async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Result<Analysis, Refusal> {
     let bytes = tokio::fs::read(file)
         .await
         .map_err(|error| Refusal { code: "unreadable", detail: error.to_string() })?;
@@ -122,26 +134,26 @@ async fn one(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Resu
 }
 
 /// The API's answer with the file's name in front, or its error.
-fn document(file: &Path, answer: &Result<Analysis, Refusal>, engine: &Engine) -> Value {
+fn document(file: &Path, answer: &Result<Found, Refusal>) -> Value {
     let mut document = match answer {
-        Ok(analysis) => server::detect_answer(analysis, engine),
+        Ok(found) => found.document.clone(),
         Err(refusal) => json!({ "error": { "code": refusal.code, "detail": refusal.detail } }),
     };
     document["file"] = json!(file);
     document
 }
 
-fn print(answers: &[(PathBuf, Result<Analysis, Refusal>)]) -> anyhow::Result<()> {
+fn print(answers: &[(PathBuf, Result<Found, Refusal>)]) -> anyhow::Result<()> {
     let mut table =
         output::table(["file", "face", "x", "y", "width", "height", "score", "quality", "reasons"]);
     for (file, answer) in answers {
         let name = file.display().to_string();
         match answer {
-            Ok(analysis) if analysis.faces.is_empty() => {
+            Ok(found) if found.faces.is_empty() => {
                 table.add_row([name.as_str(), "none"]);
             }
-            Ok(analysis) => {
-                for (index, face) in analysis.faces.iter().enumerate() {
+            Ok(found) => {
+                for (index, face) in found.faces.iter().enumerate() {
                     let bbox = face.detection.bbox;
                     let quality = face.quality.as_ref();
                     table.add_row([

@@ -35,6 +35,7 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             loaded.source("GPU_DEVICE_IDS"),
         ));
     }
+    found.extend(memory(loaded));
     found.extend(devices(loaded));
     found.extend(tensorrt(loaded));
     match Manifest::of(&settings.models.dir) {
@@ -48,6 +49,19 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
         Ok(_) => {}
     }
     found
+}
+
+fn memory(loaded: &Loaded) -> Option<ConfigError> {
+    let service = &loaded.settings.service;
+    let (all, largest) = (service.max_decoded_megapixels?, service.max_image_megapixels);
+    (all < largest).then(|| {
+        ConfigError::Contradiction(format!(
+            "MAX_DECODED_MEGAPIXELS={all} ({}) has no room for an image of MAX_IMAGE_MEGAPIXELS={largest} ({}); allowed: {largest} or more, or a \
+             smaller MAX_IMAGE_MEGAPIXELS",
+            loaded.source("MAX_DECODED_MEGAPIXELS"),
+            loaded.source("MAX_IMAGE_MEGAPIXELS"),
+        ))
+    })
 }
 
 fn devices(loaded: &Loaded) -> Vec<ConfigError> {

@@ -65,6 +65,14 @@ impl Settings {
         }
     }
 
+    /// Millions of pixels that may be decoded at once.
+    fn decoded_megapixels(&self) -> u64 {
+        let largest = u64::from(self.service.max_image_megapixels);
+        // Five of the largest, so that even one whose decoding takes most fits into the part of crawls; with many cores enough photographs to keep them busy.
+        let enough = || (5 * largest).max(40 * cores() as u64);
+        self.service.max_decoded_megapixels.map_or_else(enough, u64::from)
+    }
+
     /// For the analysis of pictures.
     pub fn pipeline(&self) -> pipeline::Config {
         pipeline::Config {
@@ -73,6 +81,7 @@ impl Settings {
             passes: self.detection.passes,
             quality_profile: self.detection.quality_profile,
             stored_faces: self.detection.stored_faces,
+            decoded_bytes: self.decoded_megapixels() * 1_000_000 * vision::BYTES_PER_PIXEL,
             ..pipeline::Config::default()
         }
     }
@@ -109,6 +118,7 @@ impl Settings {
         server::Config {
             auth: self.service.auth.unwrap_or_default(),
             image_limit: (self.service.max_image_mb as usize) << 20,
+            body_budget: self.service.max_pending_body_mb << 20,
             max_analyses: self.service.max_pending_images,
             request_timeout: Duration::from_secs(self.service.request_timeout_seconds),
             match_threshold: self.service.match_threshold,

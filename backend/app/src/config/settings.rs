@@ -75,6 +75,10 @@ settings! {
             max_image_mb: u32 = MAX_IMAGE_MB, "25", number(1..=1024);
             /// `MAX_IMAGE_MEGAPIXELS`: Largest image that is decoded, in millions of pixels.
             max_image_megapixels: u32 = MAX_IMAGE_MEGAPIXELS, "50", number(1..=1000);
+            /// `MAX_DECODED_MEGAPIXELS`: Millions of pixels of decoded images, those of callers and of crawls together, that are in memory at once, at 3 MB each; other images wait, and of crawls those that would make theirs more than three quarters. Unset: five times `MAX_IMAGE_MEGAPIXELS`, or 40 for each core where that is more.
+            max_decoded_megapixels: Option<u32> = MAX_DECODED_MEGAPIXELS, "", optional(number(1..=1_000_000));
+            /// `MAX_PENDING_BODY_MB`: Bodies of requests that are in memory at once, in MiB, and as much again of images that are fetched for callers; other requests wait. A body that is larger comes in alone.
+            max_pending_body_mb: u64 = MAX_PENDING_BODY_MB, "512", number(16..=1_048_576);
             /// `MAX_PENDING_IMAGES`: Images of callers that are analysed or wait for it at a time; one more is answered 429.
             max_pending_images: usize = MAX_PENDING_IMAGES, "256", number(1..=100_000);
             /// `REQUEST_TIMEOUT_SECONDS`: Longest time from a request to its answer.

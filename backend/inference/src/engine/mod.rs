@@ -128,6 +128,11 @@ impl Engine {
         Self { deadline: Some(deadline), ..self.clone() }
     }
 
+    /// The deadline of [`Self::before`].
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
     /// Whether the detector would take a picture at once. Everything else waits for room where a queue is full: a picture that was begun is not given up for
     /// the work on it that is still to be done, and a crowd has more faces than a queue has room.
     ///

@@ -21,7 +21,7 @@ impl Analyzer {
     ) -> Result<Analysis, AnalyzeError> {
         let settings = self.settings(options)?;
         let Picture { frame, format, sha256, hashes, bytes, mut timings, started } =
-            self.decode(bytes).await?;
+            self.decode(bytes, lane).await?;
         let size = (frame.width(), frame.height());
         if size != (CHIP, CHIP) {
             return Err(AnalyzeError::Option(format!(

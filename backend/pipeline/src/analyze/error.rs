@@ -1,3 +1,4 @@
+use crate::budget::Exhausted;
 use inference::RunError;
 use vision::DecodeError;
 
@@ -10,6 +11,9 @@ pub enum AnalyzeError {
     /// The models failed or are overloaded.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// Other pictures hold all the memory that there is for pixels.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
     /// An option is out of range (a sentence).
     #[error("{0}")]
     Option(String),
@@ -25,7 +29,7 @@ impl AnalyzeError {
             Self::Decode(error) => error.code(),
             Self::Panicked => "decoder_panicked",
             Self::Option(_) => "invalid_option",
-            Self::Run(RunError::Overloaded { .. }) => "overloaded",
+            Self::Run(RunError::Overloaded { .. }) | Self::Exhausted(_) => "overloaded",
             Self::Run(RunError::DeadlineExceeded { .. }) => "deadline_exceeded",
             Self::Run(RunError::Stopped) => "stopping",
             Self::Run(_) => "inference_failed",

@@ -66,6 +66,9 @@ pub struct Config {
     pub stored_faces: StoredFaces,
     /// Pictures whose pixels are worked on at once; 0 means one per core.
     pub decode_threads: usize,
+    /// `MAX_DECODED_MEGAPIXELS`: bytes of decoded pictures, and of what their decoding and enhancement need, that may be held at once. Background work may hold
+    /// three quarters; others wait.
+    pub decoded_bytes: u64,
 }
 
 impl Default for Config {
@@ -77,6 +80,7 @@ impl Default for Config {
             quality_profile: Profile::Standard,
             stored_faces: StoredFaces::All,
             decode_threads: 0,
+            decoded_bytes: 750_000_000,
         }
     }
 }

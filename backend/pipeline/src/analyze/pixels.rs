@@ -37,15 +37,19 @@ impl Pixels<'_> {
         self.run(Operation::QualityChecks, device, code).await
     }
 
-    /// The picture enhanced (`image_enhancement`), within the decoder's limits.
+    /// The picture enhanced (`image_enhancement`), within the decoder's limits. It shares the picture's place in the memory for pixels.
     ///
     /// # Errors
     /// [`AnalyzeError::Run`] and [`AnalyzeError::Panicked`].
     pub async fn enhance(&self, frame: Arc<Frame>, lane: Lane) -> Result<Timed<Enhanced>, AnalyzeError> {
         let limits = self.analyzer.config().limits;
         let device = self.analyzer.engine().enhance(frame.clone(), limits, lane);
+        let picture = frame.clone();
         let code = move || vision::enhance::enhance(&frame, &limits);
-        self.run(Operation::ImageEnhancement, device, code).await
+        let mut enhanced = self.run(Operation::ImageEnhancement, device, code).await?;
+        let Enhanced { frame: pixels, scale } = enhanced.output;
+        enhanced.output = Enhanced { frame: pixels.holding_as(&picture), scale };
+        Ok(enhanced)
     }
 
     /// The detector's canvas (`image_processing`), as bytes.

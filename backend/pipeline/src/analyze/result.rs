@@ -20,7 +20,7 @@ pub struct Timings {
     pub quality: Duration,
     /// Embeddings of all faces.
     pub embed: Duration,
-    /// Waiting for a thread or a session.
+    /// Waiting for memory, a thread or a session.
     pub queue: Duration,
     /// From call to answer.
     pub total: Duration,

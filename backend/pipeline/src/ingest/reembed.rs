@@ -92,7 +92,7 @@ impl Ingest {
             Err(StoreError::Invalid(_)) => return Ok(Err("no_chip")),
             Err(error) => return Err(error.into()),
         };
-        let chip = match analyzer.decode(bytes).await {
+        let chip = match analyzer.decode(bytes, Lane::Background).await {
             Ok(picture) => picture.frame,
             Err(AnalyzeError::Decode(_) | AnalyzeError::Panicked) => return Ok(Err("chip_unreadable")),
             Err(error) => return Err(error.into()),

@@ -135,7 +135,8 @@ impl Ingest {
             at += 1;
             !faces.contains(&(at - 1))
         });
-        let mut frame = (*analysis.frame).clone();
+        // Nobody else has it any more, so that it is painted on as it is.
+        let mut frame = Arc::unwrap_or_clone(analysis.frame);
         let painted = self.inner.analyzer.cpu().run(move || {
             boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
             frame

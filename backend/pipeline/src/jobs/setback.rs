@@ -111,6 +111,7 @@ impl From<IngestError> for Setback {
         let now = OffsetDateTime::now_utc();
         match error {
             AnalyzeError::Run(RunError::Overloaded { retry_after, .. }) => Self::Later(now + retry_after),
+            AnalyzeError::Exhausted(error) => Self::Later(now + error.retry_after),
             AnalyzeError::Run(RunError::Stopped) => Self::Later(now),
             AnalyzeError::Run(_) => {
                 Self::Again { code: error.code().into(), detail: error.to_string(), at: None }

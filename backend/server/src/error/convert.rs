@@ -5,7 +5,7 @@ use inference::RunError;
 use pipeline::cluster::ClusterError;
 use pipeline::crawl::CrawlError;
 use pipeline::ingest::EnrolError;
-use pipeline::{AnalyzeError, IngestError};
+use pipeline::{AnalyzeError, Exhausted, IngestError};
 use queue::QueueError;
 use store::StoreError;
 use store::transient::{Cause, Transient};
@@ -35,11 +35,18 @@ impl From<RunError> for ApiError {
     }
 }
 
+impl From<Exhausted> for ApiError {
+    fn from(error: Exhausted) -> Self {
+        Self::overloaded(error.to_string(), error.retry_after)
+    }
+}
+
 impl From<AnalyzeError> for ApiError {
     fn from(error: AnalyzeError) -> Self {
         match error {
             AnalyzeError::Decode(error) => error.into(),
             AnalyzeError::Run(error) => error.into(),
+            AnalyzeError::Exhausted(error) => error.into(),
             AnalyzeError::Option(sentence) => Self::new(Code::BadQuery, sentence),
             AnalyzeError::Panicked => Self::new(Code::CorruptImage, error.to_string()),
         }

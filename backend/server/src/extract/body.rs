@@ -3,7 +3,8 @@
 //! A server that closes a connection while the caller still sends makes many clients lose the answer (the unread bytes
 //! turn into a reset). So what exceeds a limit is read on and thrown away for a while before the answer is given.
 use crate::{ApiError, Code};
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
+use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -49,19 +50,31 @@ pub(super) fn limited(body: Body, limit: usize) -> Body {
         if seen <= limit {
             return Ok(Some((chunk, (stream, seen))));
         }
-        let linger = async {
-            let mut dropped = 0;
-            while let Some(Ok(chunk)) = stream.next().await {
-                dropped += chunk.len();
-                if dropped > LINGER_BYTES {
-                    break;
-                }
-            }
-        };
-        // Whether it ends in time changes nothing for the answer.
-        let _ = tokio::time::timeout(LINGER_TIME, linger).await;
+        linger(&mut stream).await;
         Err(axum::Error::new(TooLong { limit }))
     }))
+}
+
+/// Reads on for a while and throws away what comes.
+async fn linger(stream: &mut BodyDataStream) {
+    let reading = async {
+        let mut dropped = 0;
+        while let Some(Ok(chunk)) = stream.next().await {
+            dropped += chunk.len();
+            if dropped > LINGER_BYTES {
+                break;
+            }
+        }
+    };
+    // Whether it ends in time changes nothing for the answer.
+    let _ = tokio::time::timeout(LINGER_TIME, reading).await;
+}
+
+/// Throws away a body that nobody will read, so that its sender sees the answer; one that waits for leave to send is not asked for.
+pub(crate) async fn drop_unread(request: Request) {
+    if !request.headers().contains_key(header::EXPECT) {
+        linger(&mut request.into_body().into_data_stream()).await;
+    }
 }
 
 /// Finds `TooLong` behind whatever wrapped it.

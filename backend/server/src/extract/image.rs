@@ -1,5 +1,5 @@
 //! The three ways to pass an image: a multipart part, a raw body, or JSON with a URL or base64. Every operation takes them through here.
-use super::{body, json, multipart};
+use super::{body, fetched, json, multipart};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
@@ -7,7 +7,6 @@ use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
-use crawler::fetch::{AnyHop, Kind, Request as FetchRequest};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -181,7 +180,14 @@ pub(crate) async fn pair_of_sources(
     a: &ImageSource,
     b: &ImageSource,
 ) -> Result<[Bytes; 2], ApiError> {
-    let (a, b) = tokio::join!(resolve(state, a), resolve(state, b));
+    let (a, b) = match (a, b) {
+        (ImageSource::Url(a), ImageSource::Url(b)) => {
+            let mut room = fetched::room(state, 2).await?;
+            let half = room.split(state.config.image_limit as u64);
+            tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, room))
+        }
+        _ => tokio::join!(resolve(state, a), resolve(state, b)),
+    };
     let named = |name: &str, error: ApiError| error.within(name);
     Ok([a.map_err(|error| named("a", error))?, b.map_err(|error| named("b", error))?])
 }
@@ -259,11 +265,7 @@ async fn read_parts(
     names: &'static [&'static str],
     count: usize,
 ) -> Result<Vec<multipart::Part>, ApiError> {
-    // One image may fill its limit, two may too; a larger number shares the batch's limit.
-    let framing = 64 << 10;
-    let body_bytes = (state.config.image_limit + framing)
-        .saturating_mul(count)
-        .min(state.config.batch_limit.max(2 * state.config.image_limit) + framing);
+    let body_bytes = state.config.parts_limit(count);
     let limits = multipart::Limits { parts: names, count, part_bytes: state.config.image_limit, body_bytes };
     multipart::read(request, limits).await
 }
@@ -277,34 +279,14 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
 /// The bytes that a source stands for.
 pub(crate) async fn resolve(state: &AppState, source: &ImageSource) -> Result<Bytes, ApiError> {
     match source {
-        ImageSource::Url(ImageByUrl { url }) => fetch(state, url).await,
+        ImageSource::Url(ImageByUrl { url }) => {
+            let room = fetched::room(state, 1).await?;
+            fetched::fetch(state, url, room).await
+        }
         ImageSource::Base64(ImageAsBase64 { image_base64 }) => {
             decode_base64(image_base64, state.config.image_limit)
         }
     }
-}
-
-async fn fetch(state: &AppState, text: &str) -> Result<Bytes, ApiError> {
-    let bad = |reason: String| {
-        ApiError::new(Code::BadUrl, format!("url: {reason}"))
-            .field("url")
-            .value(text)
-            .allowed(["an absolute http or https URL"])
-    };
-    let url = url::Url::parse(text.trim()).map_err(|error| bad(error.to_string()))?;
-    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(bad(format!("`{}` is not a scheme that can be fetched", url.scheme())));
-    }
-    let fetched = state
-        .services
-        .fetcher
-        .fetch(FetchRequest::new(url, Kind::Image), &AnyHop)
-        .await
-        .map_err(|error| ApiError::from(error).field("url").value(text))?;
-    if fetched.body.len() > state.config.image_limit {
-        return Err(body::too_many_bytes("the image", state.config.image_limit).field("url"));
-    }
-    Ok(fetched.body)
 }
 
 const LENIENT: GeneralPurposeConfig =

@@ -31,7 +31,7 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-pub(super) fn is_json(headers: &HeaderMap) -> bool {
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let media = media_type(headers);
     media == "application/json" || (media.starts_with("application/") && media.ends_with("+json"))
 }

@@ -1,6 +1,7 @@
 //! What comes in: parameters, ids, JSON and images. Every refusal names what was wrong and what is allowed.
 mod body;
 pub(crate) mod cursor;
+mod fetched;
 pub(crate) mod image;
 mod json;
 mod multipart;
@@ -8,7 +9,8 @@ mod path;
 mod query;
 pub(crate) mod values;
 
-pub(crate) use json::Json;
+pub(crate) use body::drop_unread;
+pub(crate) use json::{Json, is_json};
 pub(crate) use path::{Id, NameOrId, SubjectFace};
 pub(crate) use query::Query;
 

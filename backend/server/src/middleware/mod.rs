@@ -1,6 +1,7 @@
 //! What happens around every handler, outermost first: request id, log and metrics, headers, panic, timeout; after the caller
-//! is known, reads that are done again.
+//! is known, reads that are done again, and room for bodies.
 pub(crate) mod again;
+pub(crate) mod bodies;
 pub(crate) mod headers;
 pub(crate) mod observe;
 pub(crate) mod panic;

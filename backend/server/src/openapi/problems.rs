@@ -19,7 +19,6 @@ const PICTURE: &[Code] = &[
     Code::CorruptImage,
     Code::ImageTooLarge,
     Code::BadBase64,
-    Code::Overloaded,
     Code::NotReady,
 ];
 /// The picture is fetched by the service.
@@ -32,7 +31,7 @@ fn own(operation_id: &str) -> &'static [&'static [Code]] {
     match operation_id {
         "detect_faces" | "report_quality" | "enhance_image" => &[PICTURE, FETCHED],
         // What is wrong with a single picture stands in its place in the answer.
-        "detect_faces_batch" => &[&[Code::Overloaded]],
+        "detect_faces_batch" => &[],
         "compare_faces" => &[PICTURE, FETCHED, FACE],
         "search_faces" => &[PICTURE, FETCHED, FACE, &[Code::ModelMismatch]],
         "create_erasure" => &[PICTURE, FACE, &[Code::Conflict]],
@@ -79,7 +78,7 @@ fn codes(operation: &Operation) -> Vec<Code> {
         }
     }
     if let Some(RefOr::T(body)) = &operation.request_body {
-        codes.extend([Code::BadBody, Code::TooManyBytes, Code::UnsupportedMediaType]);
+        codes.extend([Code::BadBody, Code::TooManyBytes, Code::UnsupportedMediaType, Code::Overloaded]);
         let takes = |content_type: &str| body.content.contains_key(content_type);
         if takes("application/json") {
             codes.extend([Code::BadJson, Code::InvalidField]);

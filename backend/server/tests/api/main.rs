@@ -14,6 +14,7 @@ mod faces;
 mod images;
 mod jobs;
 mod keys;
+mod memory;
 mod openapi;
 mod problems;
 mod subjects;

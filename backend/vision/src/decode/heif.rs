@@ -4,7 +4,7 @@
 //! orientation beside them only repeats what they say, so it is not looked at, as in browsers.
 
 use super::raster::on_white;
-use super::{DecodeError, Format, Limits, corrupt, unsupported};
+use super::{DecodeError, Format, Head, Limits, corrupt, unsupported};
 use crate::Frame;
 use image::metadata::Orientation;
 use libheif_rs::{
@@ -19,18 +19,18 @@ static LIBRARY: LazyLock<LibHeif> = LazyLock::new(LibHeif::new);
 /// Side of the largest block of HEVC in pixels; AV1's may be twice that, but its frames have the size of the picture.
 const BLOCK: u32 = 64;
 
-pub(super) fn decode(
+/// Bytes for each pixel at most: three planes of 16 bits in the codec and as many in the library, the steps to 8-bit RGB, and the result.
+const DECODING_BYTES: u32 = 20;
+
+/// Reads the container and shows its picture to `then`, once its size is known to be within the limits.
+fn opened<T>(
     format: Format,
     bytes: &[u8],
     limits: &Limits,
-) -> Result<(Frame, Orientation), DecodeError> {
-    let library = &*LIBRARY;
-    let failed = |error: HeifError| match error.code {
-        HeifErrorCode::UnsupportedFeature | HeifErrorCode::UnsupportedFileType => {
-            unsupported(format.name(), error.message)
-        }
-        _ => corrupt(format, error.message),
-    };
+    then: impl FnOnce(&ImageHandle) -> Result<T, DecodeError>,
+) -> Result<T, DecodeError> {
+    let failed = |error| refused(format, error);
+    LazyLock::force(&LIBRARY);
     let mut context: HeifContext<'_> = HeifContext::new().map_err(failed)?;
     // Reading the container makes no room for pixels; a size over the limits is refused below, by its name.
     context.set_security_limits(&security(0)).map_err(failed)?;
@@ -43,12 +43,42 @@ pub(super) fn decode(
     let room = room(&picture, limits);
     check_coded(&picture, limits, &room)?;
     context.set_security_limits(&security(room.max_pixels)).map_err(failed)?;
+    then(&picture)
+}
 
+fn refused(format: Format, error: HeifError) -> DecodeError {
+    match error.code {
+        HeifErrorCode::UnsupportedFeature | HeifErrorCode::UnsupportedFileType => {
+            unsupported(format.name(), error.message)
+        }
+        _ => corrupt(format, error.message),
+    }
+}
+
+pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
+    opened(format, bytes, limits, |picture| {
+        let (width, height) = (picture.width(), picture.height());
+        Ok(Head { format, width, height, decoding_bytes: DECODING_BYTES })
+    })
+}
+
+pub(super) fn decode(
+    format: Format,
+    bytes: &[u8],
+    limits: &Limits,
+) -> Result<(Frame, Orientation), DecodeError> {
+    let frame = opened(format, bytes, limits, |picture| pixels(format, picture, limits))?;
+    Ok((frame, Orientation::NoTransforms))
+}
+
+/// The picture as it is shown: the library turns, mirrors and crops it.
+fn pixels(format: Format, picture: &ImageHandle, limits: &Limits) -> Result<Frame, DecodeError> {
+    let failed = |error| refused(format, error);
     let alpha = picture.has_alpha_channel();
     let chroma = if alpha { RgbChroma::Rgba } else { RgbChroma::Rgb };
     let mut options = DecodingOptions::new().ok_or_else(|| corrupt(format, "there is no memory for it"))?;
     options.set_convert_hdr_to_8bit(true);
-    let decoded = library.decode(&picture, ColorSpace::Rgb(chroma), Some(options)).map_err(failed)?;
+    let decoded = LIBRARY.decode(picture, ColorSpace::Rgb(chroma), Some(options)).map_err(failed)?;
     let planes = decoded.planes();
     let plane = planes.interleaved.ok_or_else(|| corrupt(format, "it has no pixels"))?;
     limits.check(plane.width, plane.height)?;
@@ -64,7 +94,7 @@ pub(super) fn decode(
         }
     }
     let frame = Frame::new(plane.width, plane.height, pixels);
-    Ok((frame.ok_or_else(|| corrupt(format, "it has no pixels"))?, Orientation::NoTransforms))
+    frame.ok_or_else(|| corrupt(format, "it has no pixels"))
 }
 
 /// The library's own limits, with this one on the pixels of a picture; 0 is none.

@@ -2,7 +2,7 @@
 //!
 //! Four-channel files are taken as inverted, as Photoshop writes them and as browsers and OpenCV read them.
 
-use super::{DecodeError, Format, Limits, corrupt};
+use super::{DecodeError, Format, Head, Limits, TURNING, corrupt};
 use crate::Frame;
 use image::metadata::Orientation;
 use zune_core::bytestream::ZCursor;
@@ -13,7 +13,13 @@ use zune_jpeg::JpegDecoder;
 /// A file without an end must have given at least this share of its rows.
 const LEAST_USABLE: f64 = 0.1;
 
-pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientation), DecodeError> {
+/// Most components of a frame.
+const MOST_COMPONENTS: u8 = 4;
+
+type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
+
+/// A decoder that has read the head, with the size and the orientation.
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32), Orientation), DecodeError> {
     // The size is judged by `Limits::check`, which says which size it was; hence no limit here.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
@@ -29,7 +35,18 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientatio
         .exif()
         .and_then(|exif| Orientation::from_exif_chunk(exif))
         .unwrap_or(Orientation::NoTransforms);
+    Ok((decoder, (width, height), orientation))
+}
 
+pub(super) fn probe(bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
+    let (_, (width, height), orientation) = open(bytes, limits)?;
+    let turning = if orientation == Orientation::NoTransforms { 0 } else { TURNING };
+    let decoding_bytes = (3 + coefficient_bytes(bytes)).max(turning);
+    Ok(Head { format: Format::Jpeg, width, height, decoding_bytes })
+}
+
+pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientation), DecodeError> {
+    let (mut decoder, (width, height), orientation) = open(bytes, limits)?;
     let mut data = vec![0; width as usize * height as usize * 3];
     decoder.decode_into(&mut data).map_err(|error| corrupt(Format::Jpeg, error))?;
     if !has_end(bytes)
@@ -41,6 +58,23 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientatio
     Ok((frame, orientation))
 }
 
+/// Bytes for each pixel of the coefficients that the decoder keeps until the last scan: two for each component, at most, and none where the first scan has
+/// everything.
+fn coefficient_bytes(bytes: &[u8]) -> u32 {
+    let (mut components, mut sequential) = (MOST_COMPONENTS, false);
+    for (code, at) in segments(bytes) {
+        match code {
+            0xC0..=0xC2 => {
+                sequential = code != 0xC2;
+                components = bytes.get(at + 9).map_or(MOST_COMPONENTS, |count| *count.min(&MOST_COMPONENTS));
+            }
+            0xDA if sequential && bytes.get(at + 4) == Some(&components) => return 0,
+            _ => {}
+        }
+    }
+    2 * u32::from(components)
+}
+
 /// Whether an end-of-image marker follows the first scan. One in an embedded thumbnail does not count, and padding or
 /// trailers after it do no harm; entropy-coded data never holds the two bytes.
 fn has_end(bytes: &[u8]) -> bool {
@@ -48,18 +82,25 @@ fn has_end(bytes: &[u8]) -> bool {
     bytes[scan..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9])
 }
 
-/// Where the first start-of-scan marker stands, found by stepping over the segments before it.
+/// Where the first start-of-scan marker stands.
 fn first_scan(bytes: &[u8]) -> Option<usize> {
-    let mut at = 2;
-    loop {
-        match *bytes.get(at..at + 4)? {
-            [0xFF, 0xDA, ..] => return Some(at),
-            // Fill bytes may stand before any marker.
-            [0xFF, 0xFF, ..] => at += 1,
-            [0xFF, _, high, low] => at += 2 + usize::from(u16::from_be_bytes([high, low])),
-            _ => return None,
+    segments(bytes).find_map(|(code, at)| (code == 0xDA).then_some(at))
+}
+
+/// The segments up to the first scan, which is the last of them: the marker's code, and where it stands.
+fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
+    let mut next = Some(2);
+    std::iter::from_fn(move || {
+        let mut at = next?;
+        // Fill bytes may stand before any marker.
+        while bytes.get(at..at + 2)? == [0xFF, 0xFF] {
+            at += 1;
         }
-    }
+        let [0xFF, code, high, low] = *bytes.get(at..at + 4)? else { return None };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        next = (code != 0xDA).then_some(at + 2 + length);
+        Some((code, at))
+    })
 }
 
 /// Rows above the single-coloured area at the bottom, which is what a decoder leaves where there was no data.

@@ -1,41 +1,84 @@
 //! PNG, WebP, GIF and BMP through the `image` crate, brought to 8-bit RGB.
 
-use super::{DecodeError, Format, Limits, corrupt, webp};
+use super::{BYTES_PER_PIXEL, DecodeError, Format, Head, Limits, TURNING, corrupt, webp};
 use crate::Frame;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageError};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageError};
 use std::io::Cursor;
 
 /// Working memory a decoder may take besides its output, in bytes.
 const WORKING_MEMORY: u64 = 64 << 20;
+
+/// Bytes for each pixel that a decoder holds beside its output, at most: of a GIF the frame before it is laid on the picture; of a WebP the planes of colour
+/// and, where its alpha is compressed, that as a picture of its own; of an animated one also the canvas and the frame.
+const BESIDE_GIF: u32 = 4;
+const BESIDE_WEBP: u32 = 7;
+const BESIDE_ANIMATED_WEBP: u32 = 15;
+
+/// A decoder that has read the head.
+struct Opened<'a> {
+    decoder: Box<dyn ImageDecoder + 'a>,
+    width: u32,
+    height: u32,
+    orientation: Orientation,
+    /// Bytes for each pixel that it holds beside its output.
+    beside: u32,
+}
+
+fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'a>, DecodeError> {
+    let failed = |error: ImageError| corrupt(format, error);
+    let input = Cursor::new(bytes);
+    let mut orientation = Orientation::NoTransforms;
+    let (mut decoder, beside): (Box<dyn ImageDecoder + 'a>, u32) = match format {
+        Format::Png => {
+            check_png_header(bytes, limits)?;
+            let allowed = allocation_limits(limits, limits.max_pixels);
+            (Box::new(PngDecoder::with_limits(input, allowed).map_err(failed)?), 0)
+        }
+        Format::Webp => {
+            webp::check_frames(bytes, limits)?;
+            orientation = webp::orientation(bytes);
+            let decoder = WebPDecoder::new(input).map_err(failed)?;
+            let beside = if decoder.has_animation() { BESIDE_ANIMATED_WEBP } else { BESIDE_WEBP };
+            (Box::new(decoder), beside)
+        }
+        Format::Gif => (Box::new(GifDecoder::new(input).map_err(failed)?), BESIDE_GIF),
+        Format::Bmp => (Box::new(BmpDecoder::new(input).map_err(failed)?), 0),
+        Format::Jpeg | Format::Avif | Format::Heic => {
+            return Err(super::unsupported(format.name(), "another decoder reads them"));
+        }
+    };
+    let (width, height) = decoder.dimensions();
+    limits.check(width, height)?;
+    let pixels = u64::from(width) * u64::from(height);
+    decoder.set_limits(allocation_limits(limits, pixels)).map_err(failed)?;
+    if format == Format::Png {
+        orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    }
+    Ok(Opened { decoder, width, height, orientation, beside })
+}
+
+pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
+    let Opened { decoder, width, height, orientation, beside } = open(format, bytes, limits)?;
+    let colours = decoder.color_type();
+    let output = u32::from(colours.bytes_per_pixel());
+    // What is 8-bit RGB already is taken as it is.
+    let converting = if colours == ColorType::Rgb8 { output } else { output + BYTES_PER_PIXEL as u32 };
+    let turning = if orientation == Orientation::NoTransforms { 0 } else { TURNING };
+    let decoding_bytes = (output + beside).max(converting).max(turning);
+    Ok(Head { format, width, height, decoding_bytes })
+}
 
 pub(super) fn decode(
     format: Format,
     bytes: &[u8],
     limits: &Limits,
 ) -> Result<(Frame, Orientation), DecodeError> {
-    let allowed = allocation_limits(limits);
-    let failed = |error: ImageError| corrupt(format, error);
-    let input = Cursor::new(bytes);
-    match format {
-        Format::Png => {
-            check_png_header(bytes, limits)?;
-            let decoder = PngDecoder::with_limits(input, allowed.clone()).map_err(failed)?;
-            read(decoder, format, limits, allowed)
-        }
-        Format::Webp => {
-            webp::check_frames(bytes, limits)?;
-            let decoder = WebPDecoder::new(input).map_err(failed)?;
-            let (frame, _) = read(decoder, format, limits, allowed)?;
-            Ok((frame, webp::orientation(bytes)))
-        }
-        Format::Gif => read(GifDecoder::new(input).map_err(failed)?, format, limits, allowed),
-        Format::Bmp => read(BmpDecoder::new(input).map_err(failed)?, format, limits, allowed),
-        Format::Jpeg | Format::Avif | Format::Heic => {
-            Err(super::unsupported(format.name(), "another decoder reads them"))
-        }
-    }
+    let Opened { decoder, width, height, orientation, .. } = open(format, bytes, limits)?;
+    let image = DynamicImage::from_decoder(decoder).map_err(|error| corrupt(format, error))?;
+    let frame = Frame::new(width, height, rgb_on_white(image));
+    Ok((frame.ok_or_else(|| corrupt(format, "it has no pixels"))?, orientation))
 }
 
 /// The decoder takes its limits with the first byte and would call a picture over them corrupt. The header chunk comes
@@ -49,32 +92,14 @@ fn check_png_header(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     }
 }
 
-fn allocation_limits(limits: &Limits) -> image::Limits {
+/// What the decoder of a picture of so many pixels may allocate.
+fn allocation_limits(limits: &Limits, pixels: u64) -> image::Limits {
     let mut allowed = image::Limits::no_limits();
     allowed.max_image_width = Some(limits.max_side);
     allowed.max_image_height = Some(limits.max_side);
     // The widest output is 16-bit RGBA; a GIF or an animation holds a second canvas.
-    allowed.max_alloc = Some(limits.max_pixels.saturating_mul(16).saturating_add(WORKING_MEMORY));
+    allowed.max_alloc = Some(pixels.saturating_mul(16).saturating_add(WORKING_MEMORY));
     allowed
-}
-
-fn read<D: ImageDecoder>(
-    mut decoder: D,
-    format: Format,
-    limits: &Limits,
-    allowed: image::Limits,
-) -> Result<(Frame, Orientation), DecodeError> {
-    let failed = |error: ImageError| corrupt(format, error);
-    let (width, height) = decoder.dimensions();
-    limits.check(width, height)?;
-    decoder.set_limits(allowed).map_err(failed)?;
-    let orientation = match format {
-        Format::Png => decoder.orientation().unwrap_or(Orientation::NoTransforms),
-        _ => Orientation::NoTransforms,
-    };
-    let pixels = rgb_on_white(DynamicImage::from_decoder(decoder).map_err(failed)?);
-    let frame = Frame::new(width, height, pixels).ok_or_else(|| corrupt(format, "it has no pixels"))?;
-    Ok((frame, orientation))
 }
 
 /// 8-bit RGB with alpha composed on white.

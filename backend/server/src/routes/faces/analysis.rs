@@ -196,7 +196,7 @@ pub(crate) struct ModelNames {
     pub(crate) quality: Option<String>,
 }
 
-/// Where the time went, in milliseconds; `queue` is waiting for a thread or a session.
+/// Where the time went, in milliseconds; `queue` is waiting for memory, a thread or a session.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(example = json!({"decode": 6.1, "detect": 8.0, "align": 0.2, "quality": 0.3, "embed": 5.0, "queue": 0.1, "total": 19.9}))]
 pub(crate) struct Timings {

@@ -36,9 +36,7 @@ pub(super) async fn enhance_image(
 ) -> Result<Response, ApiError> {
     let jpeg = prefers_jpeg(&headers);
     let permit = state.admit(1)?;
-    let analyzer = state.analyzer();
-    let picture = analyzer.decode(bytes).await?;
-    let enhanced = analyzer.pixels().enhance(picture.frame, Lane::Interactive).await?.output;
+    let enhanced = state.analyzer().enhance(bytes, Lane::Interactive).await?;
     let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
     let encode = move || {
         if jpeg {

@@ -5,7 +5,7 @@ pub(crate) mod site;
 
 use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
-use metrics_exporter_prometheus::PrometheusHandle;
+use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use pipeline::{Analyzer, Crawls, Ingest, crawl};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
@@ -68,9 +68,21 @@ fn recorder() -> PrometheusHandle {
     HANDLE.get_or_init(|| server::telemetry::prometheus().unwrap().install_recorder().unwrap()).clone()
 }
 
+/// Makes something whose gauges are in `recorder`, or in that of the process.
+fn measured<T>(recorder: Option<&PrometheusRecorder>, make: impl FnOnce() -> T) -> T {
+    match recorder {
+        Some(recorder) => metrics::with_local_recorder(recorder, make),
+        None => make(),
+    }
+}
+
 /// What a test changes about the service.
 pub(crate) struct Options {
     pub(crate) config: Config,
+    /// How pictures are analysed.
+    pub(crate) pipeline: pipeline::Config,
+    /// Whether its gauges of memory are its own, and not those of all services of the process together.
+    pub(crate) own_gauges: bool,
     /// Whether jobs run.
     pub(crate) worker: bool,
     /// What it runs on.
@@ -83,6 +95,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             config: Config { events_interval: Duration::from_millis(50), ..Config::default() },
+            pipeline: pipeline::Config::default(),
+            own_gauges: false,
             worker: true,
             models: Models::Compact,
             webhook_secret: None,
@@ -121,7 +135,9 @@ impl App {
         let store = database.store();
         let blobs = Blobs::open(blob_folder.path().to_str().unwrap()).unwrap();
         let queue = Queue::new(database.pool().clone(), queue::Config::default());
-        let analyzer = Analyzer::new(engine, pipeline::Config::default());
+        let process = recorder();
+        let own = options.own_gauges.then(|| server::telemetry::prometheus().unwrap().build_recorder());
+        let analyzer = measured(own.as_ref(), || Analyzer::new(engine, options.pipeline));
         let ingest =
             Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let secret = crawl::Secret::new("a secret that only the tests know");
@@ -155,7 +171,9 @@ impl App {
         });
         let services = Services { analyzer, store, blobs, queue, crawls, ingest, fetcher };
         let config = options.config.clone();
-        let state = AppState::new(services, options.config, recorder(), shutdown.clone());
+        let shown = own.as_ref().map_or(process, PrometheusRecorder::handle);
+        let state =
+            measured(own.as_ref(), || AppState::new(services, options.config, shown, shutdown.clone()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (router, stop) = (server::router(state.clone()), shutdown.clone());

@@ -1,0 +1,109 @@
+//! Who gets how much of a budget, and when.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use futures::{FutureExt, poll};
+use inference::Lane;
+use pipeline::{Budget, Share};
+use std::pin::pin;
+use std::time::Instant;
+
+const MIB: u64 = 1 << 20;
+
+/// Eight MiB, of which background work may hold six.
+fn budget() -> Budget {
+    Budget::new("things", 8 * MIB)
+}
+
+/// What is given at once.
+fn now(budget: &Budget, mib: u64, lane: Lane) -> Option<Share> {
+    budget.take(mib * MIB, lane, None).now_or_never().map(Result::unwrap)
+}
+
+#[tokio::test]
+async fn a_large_share_is_not_starved_by_small_ones() {
+    let budget = budget();
+    let first = now(&budget, 5, Lane::Interactive).unwrap();
+    let mut large = pin!(budget.take(6 * MIB, Lane::Interactive, None));
+    assert!(poll!(&mut large).is_pending());
+    let mut small = pin!(budget.take(MIB, Lane::Interactive, None));
+    assert!(poll!(&mut small).is_pending(), "there is room, and somebody else's turn");
+    drop(first);
+    let _large = large.await.unwrap();
+    let _small = small.await.unwrap();
+}
+
+#[tokio::test]
+async fn background_work_leaves_a_quarter_to_callers() {
+    let budget = budget();
+    let work: Vec<Share> = (0..3).map(|_| now(&budget, 2, Lane::Background).unwrap()).collect();
+    let mut backlog: Vec<_> =
+        (0..100).map(|_| Box::pin(budget.take(2 * MIB, Lane::Background, None))).collect();
+    for waiting in &mut backlog {
+        assert!(poll!(waiting).is_pending());
+    }
+    let caller = now(&budget, 2, Lane::Interactive).expect("the backlog stands elsewhere");
+    assert!(now(&budget, 1, Lane::Interactive).is_none(), "all is held");
+    drop((work, caller));
+    for waiting in backlog {
+        drop(waiting.await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn what_is_larger_than_the_budget_is_held_alone() {
+    let budget = budget();
+    let small = now(&budget, 1, Lane::Interactive).unwrap();
+    let mut large = pin!(budget.take(100 * MIB, Lane::Interactive, None));
+    assert!(poll!(&mut large).is_pending());
+    drop(small);
+    let large = large.await.unwrap();
+    assert!(now(&budget, 1, Lane::Interactive).is_none());
+    drop(large);
+    // Of background work the same holds for its part, which is at least as large as what it was said to work on.
+    let _work = now(&budget, 7, Lane::Background).unwrap();
+    assert!(now(&budget, 2, Lane::Interactive).is_some());
+    let roomy = Budget::new("things", 8 * MIB).with_background_room(7 * MIB);
+    let _work = now(&roomy, 7, Lane::Background).unwrap();
+    assert!(now(&roomy, 2, Lane::Interactive).is_none());
+}
+
+#[tokio::test]
+async fn who_leaves_while_waiting_or_holding_leaves_nothing_behind() {
+    let budget = budget();
+    let held = now(&budget, 8, Lane::Interactive).unwrap();
+    for lane in [Lane::Interactive, Lane::Background] {
+        let mut waiting = Box::pin(budget.take(6 * MIB, lane, None));
+        assert!(poll!(&mut waiting).is_pending());
+    }
+    drop(held);
+    drop(now(&budget, 6, Lane::Background).unwrap());
+    drop(now(&budget, 8, Lane::Interactive).unwrap());
+}
+
+#[tokio::test]
+async fn the_wait_ends_with_the_callers_time() {
+    let budget = budget();
+    let held = now(&budget, 8, Lane::Interactive).unwrap();
+    let soon = Instant::now();
+    assert_eq!(budget.take(MIB, Lane::Interactive, Some(soon)).await.unwrap_err().what, "things");
+    drop(held);
+    // What can be had at once is given however late it is.
+    let past = Instant::now();
+    assert!(budget.take(8 * MIB, Lane::Interactive, Some(past)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_share_can_be_given_back_and_passed_on_in_parts() {
+    let budget = budget();
+    let mut share = now(&budget, 6, Lane::Background).unwrap();
+    share.shrink(4 * MIB);
+    let part = share.split(3 * MIB);
+    share.shrink(100 * MIB);
+    drop(now(&budget, 2, Lane::Background).unwrap());
+    assert!(now(&budget, 3, Lane::Background).is_none());
+    drop(part);
+    drop(now(&budget, 5, Lane::Background).unwrap());
+    assert!(now(&budget, 8, Lane::Interactive).is_none());
+    drop(share);
+    drop(now(&budget, 8, Lane::Interactive).unwrap());
+}

@@ -1,0 +1,52 @@
+//! Images that the service fetches for a caller.
+use super::body;
+use crate::middleware::timeout;
+use crate::{ApiError, AppState, Code};
+use bytes::Bytes;
+use crawler::fetch::{AnyHop, Kind, Request};
+use inference::Lane;
+use pipeline::Share;
+
+/// A fetched image, and its room in memory.
+struct Fetched {
+    body: Bytes,
+    _room: Share,
+}
+
+impl AsRef<[u8]> for Fetched {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// Room for so many images of a request before the first of them is fetched. How long they are is known afterwards, so each has room for the longest; all at
+/// once, because whoever holds room must not wait for more.
+pub(super) async fn room(state: &AppState, images: u64) -> Result<Share, ApiError> {
+    let bytes = images * state.config.image_limit as u64;
+    Ok(state.fetched.take(bytes, Lane::Interactive, timeout::deadline()).await?)
+}
+
+/// Fetches an image under the same guard as the crawler. Its room shrinks to its length, and goes with the last of its bytes.
+pub(super) async fn fetch(state: &AppState, text: &str, mut room: Share) -> Result<Bytes, ApiError> {
+    let bad = |reason: String| {
+        ApiError::new(Code::BadUrl, format!("url: {reason}"))
+            .field("url")
+            .value(text)
+            .allowed(["an absolute http or https URL"])
+    };
+    let url = url::Url::parse(text.trim()).map_err(|error| bad(error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(bad(format!("`{}` is not a scheme that can be fetched", url.scheme())));
+    }
+    let fetched = state
+        .services
+        .fetcher
+        .fetch(Request::new(url, Kind::Image), &AnyHop)
+        .await
+        .map_err(|error| ApiError::from(error).field("url").value(text))?;
+    if fetched.body.len() > state.config.image_limit {
+        return Err(body::too_many_bytes("the image", state.config.image_limit).field("url"));
+    }
+    room.shrink(fetched.body.len() as u64);
+    Ok(Bytes::from_owner(Fetched { body: fetched.body, _room: room }))
+}

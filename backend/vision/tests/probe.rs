@@ -1,0 +1,89 @@
+//! What the head of a file tells before the file is decoded.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use image::{ColorType, ImageEncoder};
+use std::path::Path;
+use vision::{DecodeError, Format, Frame, Limits, decode, encode, probe};
+
+fn fixtures() -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let named = entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path()));
+    let pictures = named.filter(|(name, _)| !name.ends_with(".py"));
+    pictures.map(|(name, path)| (name, std::fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn the_head_says_what_decoding_gives() {
+    let all = fixtures();
+    assert!(all.len() > 25, "{}", all.len());
+    for (name, bytes) in all {
+        let head = probe(&bytes, &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let decoded = decode(&bytes, &Limits::default()).unwrap();
+        assert_eq!(head.format, decoded.format, "{name}");
+        assert_eq!((head.width, head.height), (decoded.frame.width(), decoded.frame.height()), "{name}");
+        assert_eq!(head.decoded_bytes(), decoded.frame.data().len() as u64, "{name}");
+        assert!(head.decoding_bytes() >= head.decoded_bytes(), "{name}");
+    }
+}
+
+/// Cut anywhere, and with any limit: what decoding refuses for its head, the head alone is refused for, in the same words.
+#[test]
+fn what_the_head_refuses_decoding_refuses_likewise() {
+    let tight = [
+        Limits { max_pixels: 48 * 32 - 1, ..Limits::default() },
+        Limits { max_side: 47, ..Limits::default() },
+        Limits { max_bytes: 10, ..Limits::default() },
+    ];
+    for (name, bytes) in fixtures() {
+        for limits in &tight {
+            let error = probe(&bytes, limits).unwrap_err();
+            assert_eq!(error, decode(&bytes, limits).unwrap_err(), "{name}");
+            let code = if limits.max_bytes == 10 { "too_many_bytes" } else { "image_too_large" };
+            assert_eq!(error.code(), code, "{name}");
+        }
+        for length in (0..bytes.len()).step_by(7) {
+            let cut = &bytes[..length];
+            if let Err(error) = probe(cut, &Limits::default()) {
+                assert_eq!(error, decode(cut, &Limits::default()).unwrap_err(), "{name} cut at {length}");
+            }
+        }
+    }
+    assert_eq!(probe(b"<html>", &Limits::default()), Err(DecodeError::NotAnImage));
+}
+
+/// Bytes for each pixel that decoding holds.
+fn each(bytes: &[u8]) -> u64 {
+    let head = probe(bytes, &Limits::default()).unwrap();
+    head.decoding_bytes() / (head.decoded_bytes() / 3)
+}
+
+fn png(color: ColorType) -> Vec<u8> {
+    let mut file = Vec::new();
+    let pixels = vec![90; 64 * 32 * usize::from(color.bytes_per_pixel())];
+    let encoder = image::codecs::png::PngEncoder::new(&mut file);
+    encoder.write_image(&pixels, 64, 32, color.into()).unwrap();
+    file
+}
+
+#[test]
+fn what_a_decoder_needs_beside_the_result_is_counted() {
+    let fixture = |name: &str| fixtures().into_iter().find(|(found, _)| found == name).unwrap().1;
+    // Taken as they are.
+    assert_eq!(each(&encode::jpeg(&Frame::filled(64, 32, [9; 3]), 90)), 3);
+    assert_eq!(each(&png(ColorType::Rgb8)), 3);
+    // The decoder's output and the result made of it.
+    assert_eq!(each(&png(ColorType::Rgba8)), 7);
+    assert_eq!(each(&png(ColorType::Rgba16)), 11);
+    assert_eq!(each(&png(ColorType::L8)), 4);
+    // The result and the coefficients of three components, of one.
+    assert_eq!(each(&fixture("progressive.jpg")), 9);
+    assert_eq!(each(&fixture("grey.jpg")), 3);
+    let mut turned = fixture("baseline_444.jpg");
+    let exif = b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
+    turned.splice(2..2, exif.iter().copied());
+    assert_eq!(decode(&turned, &Limits::default()).unwrap().frame.width(), 32, "it is turned");
+    assert_eq!(each(&turned), 6);
+    assert!(each(&fixture("animated.webp")) > each(&fixture("lossless.webp")));
+    assert_eq!(probe(&fixture("animated.gif"), &Limits::default()).unwrap().format, Format::Gif);
+}
