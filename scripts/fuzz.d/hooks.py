@@ -47,12 +47,12 @@ def before_load_schema(context, raw_schema):
 def before_call(context, case, kwargs):
     """Three of four ids are ids of something, and cursors are some that were handed out: that no schema can say. What was made wrong stays wrong,
     and ids that follow from earlier answers stay."""
-    spare(case)
     if case.meta is None:
-        return
+        return spare(case)
     wrong = {location for location, info in case.meta.components.items() if info.mode.is_negative}
     if ParameterLocation.PATH not in wrong and case.path_parameters and case.meta.phase.name.value != "stateful":
         name_what_exists(case)
+    spare(case)
     if ParameterLocation.QUERY not in wrong and case.query:
         keep_the_gallery(case, case.query)
         if "cursor" in case.query:
@@ -86,9 +86,12 @@ def spare(case):
     """The key that all of this is asked with stays, and so do the collections that it is asked of: others take their places where an earlier answer
     named them."""
     ids = FACTS["ids"]
+    # Under another name the gallery would not be known here.
+    collections = (["default", "gallery", ids["collections"]["kept"][0]], ids["collections"]["doomed"])
     needed, others = {
         ("POST", "/keys/{id}/revoke"): ([FACTS["own_key"]], ids["keys"]["kept"]),
-        ("DELETE", "/collections/{id}"): (["default", "gallery", ids["collections"]["kept"][0]], ids["collections"]["doomed"]),
+        ("DELETE", "/collections/{id}"): collections,
+        ("PATCH", "/collections/{id}"): collections,
     }.get((case.method, case.path), ([], []))
     if case.path_parameters and case.path_parameters.get("id") in needed:
         case.path_parameters["id"] = others[0]
