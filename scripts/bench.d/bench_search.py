@@ -1,7 +1,7 @@
 """Search in --faces synthetic faces of 128 dimensions in clusters, in the real schema: recall@10 against the exact answer, p50 and p99 alone, with a filter that
 keeps one in a hundred and while --writes faces a second are stored; time and size of the index.
 
-Works in a database of its own on the private Postgres that `facecrawl up` runs with its usual settings. A million faces take some ten minutes to store and
+Works in a database of its own on the private Postgres that `facecrawl up` runs with its usual settings. A million faces take some twenty minutes to store and
 index and 3 GB of disk.
 """
 import argparse

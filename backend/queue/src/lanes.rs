@@ -19,6 +19,7 @@ use uuid::Uuid;
 struct Room {
     kind: String,
     group_id: Uuid,
+    /// `None`: the group has no lane behind the one it is looked at from.
     lane: Option<String>,
     room: i64,
     /// Room of the group before this look.

@@ -100,7 +100,7 @@ fn private(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
 }
 
 /// What the private server keeps in memory of its own, in bytes, of a machine (or container) with so much: an eighth, since models, pictures and
-/// the kernel's cache want theirs, and the HNSW index of a million faces takes a gigabyte. Pages are taken as they are used.
+/// the kernel's cache want theirs, and the HNSW index of a million faces takes half a gigabyte. Pages are taken as they are used.
 fn shared_buffers(total: u64) -> u64 {
     (total / 8).clamp(128 << 20, 8 << 30)
 }
