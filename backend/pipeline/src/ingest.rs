@@ -192,8 +192,8 @@ impl Ingest {
                     None => continue,
                 }
             }
-            let analysis =
-                self.inner.analyzer.find_faces(picture, &incoming.options, Lane::Background).await?;
+            let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
+            let analysis = self.inner.analyzer.find_faces(picture, &options, Lane::Background).await?;
             let mut tx = self.inner.store.begin().await?;
             let verdict =
                 self.judge(&mut tx, incoming.collection, Some(incoming.image_url), &analysis).await?;

@@ -102,11 +102,12 @@ impl Work {
 
 /// The chips of all faces that are found, or a drawn one where there are none.
 async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Result<Arc<Frame>, String>>> {
-    let options = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
+    let options =
+        AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };
     let mut chips = Vec::new();
     for file in files {
         match analyzer.analyze(file.clone(), &options, Lane::Background).await {
-            Ok(analysis) => chips.extend(analysis.faces.into_iter().map(|face| Ok(face.chip))),
+            Ok(analysis) => chips.extend(analysis.faces.into_iter().filter_map(|face| face.chip).map(Ok)),
             Err(error) => chips.push(Err(error.to_string())),
         }
     }

@@ -35,7 +35,8 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
     };
     let pack = prepare_models(settings).await?.pack;
     let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());
-    let options = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
+    let options =
+        AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };
     let (mut chips, mut faces, mut canvases, mut failed) = (Vec::new(), 0, Vec::new(), 0);
     for path in &files {
         let bytes = pictures::read(std::slice::from_ref(path))?.remove(0);
@@ -47,8 +48,8 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
                 continue;
             }
         };
-        for face in &analysis.faces {
-            chips.extend_from_slice(face.chip.data());
+        for chip in analysis.faces.iter().filter_map(|face| face.chip.as_ref()) {
+            chips.extend_from_slice(chip.data());
         }
         faces += analysis.faces.len();
         let canvas = letterbox(&analyzer, &analysis.frame).draw(&analysis.frame);

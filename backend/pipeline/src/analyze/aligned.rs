@@ -1,6 +1,6 @@
 //! A face that was cut out and aligned elsewhere: nothing is looked for in it.
 
-use super::faces::CHIP;
+use super::faces::{CHIP, Cut};
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Timings};
 use bytes::Bytes;
 use inference::Lane;
@@ -41,12 +41,8 @@ impl Analyzer {
             .run(move || vision::quality::assess(&chip, &detection, size, settings.profile))
             .await?;
         timings = Timings { quality: judged.ran, queue: timings.queue + judged.queued, ..timings };
-        let mut faces = vec![AnalyzedFace {
-            detection,
-            quality: Some(judged.output),
-            embedding: None,
-            chip: frame.clone(),
-        }];
+        let face = AnalyzedFace { detection, quality: Some(judged.output), embedding: None, chip: None };
+        let mut faces = vec![Cut { chip: frame.clone(), face }];
         if self.engine().scorer().is_some() {
             self.score(&mut faces, lane, &mut timings).await?;
         }
@@ -61,7 +57,7 @@ impl Analyzer {
             rotation: 0,
             enhancement_scale: None,
             views: 0,
-            faces,
+            faces: faces.into_iter().map(|cut| cut.done(options)).collect(),
             timings,
         })
     }

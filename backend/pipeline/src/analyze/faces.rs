@@ -15,6 +15,22 @@ use vision::{Detection, Frame, Point, QualityReport};
 pub(super) const CHIP: u32 = 112;
 /// Chips of one picture that wait for a model at once: enough to fill a batch, few enough that a crowd does not fill the queue alone.
 const CHIPS_IN_FLIGHT: usize = 32;
+/// Faces that are cut out at once. A chip has 38 kB and a crowd has hundreds of faces: those of a picture in work are not held all together.
+const GROUP: usize = 2 * CHIPS_IN_FLIGHT;
+
+/// A face on its way through the models.
+pub(super) struct Cut {
+    pub(super) chip: Arc<Frame>,
+    /// Without its chip.
+    pub(super) face: AnalyzedFace,
+}
+
+impl Cut {
+    /// The face as it is answered.
+    pub(super) fn done(self, options: &AnalyzeOptions) -> AnalyzedFace {
+        AnalyzedFace { chip: options.chips.then_some(self.chip), ..self.face }
+    }
+}
 
 impl Analyzer {
     /// Finds, aligns, judges and embeds the faces of a decoded picture.
@@ -37,24 +53,32 @@ impl Analyzer {
             .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
             .await?;
         detections.truncate(settings.max_faces);
-        let quality = options.quality.then_some(settings.profile);
-        let source = (pixels, enhancement_scale.unwrap_or(1.0));
-        let size = (frame.width(), frame.height());
-        let mut faces = self
-            .align(source, size, detections, rotation, quality, &mut timings)
-            .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
-            .await?;
-        if options.quality && self.engine().scorer().is_some() {
-            self.score(&mut faces, lane, &mut timings)
-                .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
+        let source = Source {
+            pixels,
+            scale: enhancement_scale.unwrap_or(1.0),
+            size: (frame.width(), frame.height()),
+            rotation,
+        };
+        let mut faces = Vec::with_capacity(detections.len());
+        for group in detections.chunks(GROUP) {
+            let profile = options.quality.then_some(settings.profile);
+            let mut cut = self
+                .align(source.clone(), group.to_vec(), profile, &mut timings)
+                .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
                 .await?;
-        }
-        if options.embeddings {
-            let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
-            let wanted = faces.iter_mut().filter(|face| !options.passed_only || passes(face));
-            self.embed(wanted, lane, &mut timings)
-                .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
-                .await?;
+            if options.quality && self.engine().scorer().is_some() {
+                self.score(&mut cut, lane, &mut timings)
+                    .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
+                    .await?;
+            }
+            if options.embeddings {
+                let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
+                let wanted = cut.iter_mut().filter(|cut| !options.passed_only || passes(&cut.face));
+                self.embed(wanted, lane, &mut timings)
+                    .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
+                    .await?;
+            }
+            faces.extend(cut.into_iter().map(|cut| cut.done(options)));
         }
         timings.total = started.elapsed();
         timings.record();
@@ -72,20 +96,14 @@ impl Analyzer {
         })
     }
 
-    /// Cuts the chips and judges them. `pixels` are at `scale` to the picture of `size`, whose coordinates the detections have: the
-    /// picture itself at 1, or the enhanced one. A face whose landmarks coincide has no alignment and is dropped.
+    /// Cuts the chips and judges them, by `profile` if there is one. A face whose landmarks coincide has no alignment and is dropped.
     async fn align(
         &self,
-        (pixels, scale): (Arc<Frame>, f32),
-        size: (u32, u32),
+        source: Source,
         detections: Vec<Detection>,
-        rotation: u32,
-        quality: Option<vision::Profile>,
+        profile: Option<vision::Profile>,
         timings: &mut Timings,
-    ) -> Result<Vec<AnalyzedFace>, AnalyzeError> {
-        if detections.is_empty() {
-            return Ok(Vec::new());
-        }
+    ) -> Result<Vec<Cut>, AnalyzeError> {
         let ran = self
             .cpu()
             .run(move || {
@@ -93,20 +111,18 @@ impl Analyzer {
                     tracing::trace_span!(target: trace::RUN, "align and judge", faces = detections.len());
                 let _span = span.entered();
                 let (mut aligning, mut judging) = (Duration::ZERO, Duration::ZERO);
-                let faces: Vec<AnalyzedFace> = detections
+                let faces: Vec<Cut> = detections
                     .into_iter()
                     .filter_map(|detection| {
                         let started = Instant::now();
-                        // The landmarks name the subject's right eye first, so the fit itself turns the chip upright.
-                        let landmarks = detection.landmarks.map(|p| Point { x: p.x * scale, y: p.y * scale });
-                        let chip = vision::norm_crop(&pixels, &landmarks, CHIP);
+                        let chip = source.chip(&detection);
                         aligning += started.elapsed();
                         let chip = chip?;
                         let started = Instant::now();
-                        let quality =
-                            quality.map(|profile| judge(&chip, &detection, size, rotation, profile));
+                        let quality = profile.map(|profile| source.judge(&chip, &detection, profile));
                         judging += started.elapsed();
-                        Some(AnalyzedFace { detection, quality, embedding: None, chip: Arc::new(chip) })
+                        let face = AnalyzedFace { detection, quality, embedding: None, chip: None };
+                        Some(Cut { chip: Arc::new(chip), face })
                     })
                     .collect();
                 (faces, aligning, judging)
@@ -122,14 +138,14 @@ impl Analyzer {
     /// Adds the learned score to the faces that are judged, where a model for it is installed.
     pub(super) async fn score(
         &self,
-        faces: &mut [AnalyzedFace],
+        faces: &mut [Cut],
         lane: Lane,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
-        let chips = faces.iter().map(|face| face.chip.clone()).collect();
+        let chips = faces.iter().map(|cut| cut.chip.clone()).collect();
         let asked = ask(chips, |chip| self.engine().score(chip, lane)).await?;
-        for (face, score) in faces.iter_mut().zip(asked.output) {
-            if let Some(quality) = &mut face.quality {
+        for (cut, score) in faces.iter_mut().zip(asked.output) {
+            if let Some(quality) = &mut cut.face.quality {
                 quality.learned = score.map(Measure::learned);
             }
         }
@@ -140,15 +156,15 @@ impl Analyzer {
 
     pub(super) async fn embed<'a>(
         &self,
-        faces: impl Iterator<Item = &'a mut AnalyzedFace>,
+        faces: impl Iterator<Item = &'a mut Cut>,
         lane: Lane,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
-        let faces: Vec<&mut AnalyzedFace> = faces.collect();
-        let chips = faces.iter().map(|face| face.chip.clone()).collect();
+        let faces: Vec<&mut Cut> = faces.collect();
+        let chips = faces.iter().map(|cut| cut.chip.clone()).collect();
         let asked = ask(chips, |chip| self.engine().embed(chip, lane)).await?;
-        for (face, embedding) in faces.into_iter().zip(asked.output) {
-            face.embedding = embedding;
+        for (cut, embedding) in faces.into_iter().zip(asked.output) {
+            cut.face.embedding = embedding;
         }
         timings.queue += asked.queued;
         timings.embed += asked.ran;
@@ -192,16 +208,31 @@ fn answer_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duratio
     }
 }
 
-/// Judges the face as it looks once the picture is turned upright; otherwise every face of a turned picture would be a bad pose.
-fn judge(
-    chip: &Frame,
-    detection: &Detection,
+/// What chips are cut from.
+#[derive(Clone)]
+struct Source {
+    /// The picture itself, or the enhanced one.
+    pixels: Arc<Frame>,
+    /// Its pixels per pixel of the picture, whose coordinates the detections have.
+    scale: f32,
+    /// The picture's own size.
     size: (u32, u32),
+    /// Clockwise turn that makes the faces upright.
     rotation: u32,
-    profile: vision::Profile,
-) -> QualityReport {
-    let upright = turn::forward(detection, size, rotation);
-    vision::quality::assess(chip, &upright, turn::turned_size(size, rotation), profile)
+}
+
+impl Source {
+    /// The landmarks name the subject's right eye first, so the fit itself turns the chip upright.
+    fn chip(&self, detection: &Detection) -> Option<Frame> {
+        let landmarks = detection.landmarks.map(|p| Point { x: p.x * self.scale, y: p.y * self.scale });
+        vision::norm_crop(&self.pixels, &landmarks, CHIP)
+    }
+
+    /// Judges the face as it looks once the picture is turned upright; otherwise every face of a turned picture would be a bad pose.
+    fn judge(&self, chip: &Frame, detection: &Detection, profile: vision::Profile) -> QualityReport {
+        let upright = turn::forward(detection, self.size, self.rotation);
+        vision::quality::assess(chip, &upright, turn::turned_size(self.size, self.rotation), profile)
+    }
 }
 
 #[cfg(test)]

@@ -105,6 +105,8 @@ pub struct AnalyzeOptions {
     pub passed_only: bool,
     /// Judge quality.
     pub quality: bool,
+    /// Answer the aligned chips too: 38 kB for each face.
+    pub chips: bool,
     /// Look for turned faces.
     pub rotate: Rotate,
     /// Look at an enhanced picture where that may help.
@@ -125,6 +127,7 @@ impl Default for AnalyzeOptions {
             embeddings: true,
             passed_only: false,
             quality: true,
+            chips: false,
             rotate: Rotate::Off,
             enhance: Enhance::Off,
             det_size: None,

@@ -53,8 +53,8 @@ pub struct AnalyzedFace {
     pub quality: Option<QualityReport>,
     /// If asked for, and if the model gave one (a chip without content has none).
     pub embedding: Option<Embedding>,
-    /// Aligned 112x112, upright.
-    pub chip: Arc<Frame>,
+    /// Aligned 112x112, upright; if asked for.
+    pub chip: Option<Arc<Frame>>,
 }
 
 /// One picture.

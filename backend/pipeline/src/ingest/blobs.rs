@@ -1,7 +1,7 @@
 //! The pictures that people look at: a thumbnail of the image, a crop and the aligned chip of every face.
 
 use super::{Ingest, IngestError};
-use crate::Analysis;
+use crate::{Analysis, AnalyzedFace};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use store::Tx;
@@ -33,11 +33,12 @@ struct Encoded {
 }
 
 impl Ingest {
-    /// Encodes and writes them; the thumbnail as a browser shows the image, crops and chips upright.
+    /// Encodes and writes them, of an analysis with [`chips`](crate::AnalyzeOptions::chips); the thumbnail as a browser shows the image, crops and chips upright.
     pub(super) async fn write_blobs(&self, analysis: &Analysis) -> Result<StoredBlobs, IngestError> {
         let frame = analysis.frame.clone();
         let rotation = analysis.rotation;
-        let faces: Vec<_> = analysis.faces.iter().map(|f| (f.detection.bbox, f.chip.clone())).collect();
+        let chip = |face: &AnalyzedFace| face.chip.clone().expect("what is stored is analysed with chips");
+        let faces: Vec<_> = analysis.faces.iter().map(|face| (face.detection.bbox, chip(face))).collect();
         let encoded = self
             .inner
             .analyzer

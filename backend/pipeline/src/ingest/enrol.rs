@@ -94,10 +94,11 @@ impl Ingest {
     /// [`EnrolError`]; of the store's, `NotFound` where the subject is gone and `Conflict` where the face shows another.
     pub async fn enrol(&self, analyzer: &Analyzer, enrolment: Enrolment) -> Result<Enrolled, EnrolError> {
         let Enrolment { bytes, options, aligned, .. } = &enrolment;
+        let options = AnalyzeOptions { chips: true, ..options.clone() };
         let analysis = if *aligned {
-            analyzer.analyze_aligned(bytes.clone(), options, Lane::Interactive).await
+            analyzer.analyze_aligned(bytes.clone(), &options, Lane::Interactive).await
         } else {
-            analyzer.analyze(bytes.clone(), options, Lane::Interactive).await
+            analyzer.analyze(bytes.clone(), &options, Lane::Interactive).await
         }
         .map_err(IngestError::from)?;
         let found = analysis.faces.len();

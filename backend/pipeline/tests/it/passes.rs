@@ -11,6 +11,7 @@ const LEAN: AnalyzeOptions = AnalyzeOptions {
     embeddings: false,
     passed_only: false,
     quality: false,
+    chips: false,
     rotate: Rotate::Off,
     enhance: Enhance::Off,
     det_size: None,

@@ -28,7 +28,7 @@ async fn analyze(analyzer: &Analyzer, quality: bool) -> Analysis {
         draw_face(&mut picture, column, row, identity);
     }
     let frame = Frame::new(640, 480, picture.into_raw()).unwrap();
-    let options = AnalyzeOptions { quality, ..AnalyzeOptions::default() };
+    let options = AnalyzeOptions { quality, chips: true, ..AnalyzeOptions::default() };
     analyzer.analyze(encode::png(&frame).into(), &options, Lane::Interactive).await.unwrap()
 }
 
@@ -47,7 +47,7 @@ async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
     assert_eq!(scored.faces.len(), 3);
     let mut values = Vec::new();
     for face in &scored.faces {
-        let wanted = fixture_score(means(&face.chip));
+        let wanted = fixture_score(means(face.chip.as_ref().unwrap()));
         let Measure { value, raw } = face.quality.as_ref().unwrap().learned.unwrap();
         assert!((raw - wanted).abs() < 1e-4, "{raw}, not {wanted}");
         assert_eq!(value, raw.clamp(0.0, 1.0));
@@ -65,6 +65,29 @@ async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
     let json = serde_json::to_value(plain.faces[0].quality.as_ref().unwrap()).unwrap();
     assert!(json.get("learned").is_none(), "{json}");
     assert!(analyze(&with, false).await.faces.iter().all(|face| face.quality.is_none()));
+}
+
+/// A crowd goes through the models in groups: each of its faces keeps what was said of it, and its chip where that was asked for.
+#[tokio::test]
+async fn each_face_of_a_crowd_has_its_own_answers() {
+    let analyzer = tokio::task::spawn_blocking(|| start(true)).await.unwrap();
+    let mut picture = Picture::from_raw(640, 640, [70, 80, 60].repeat(640 * 640)).unwrap();
+    for number in 0..81 {
+        draw_face(&mut picture, 1 + 2 * (number % 9), 1 + 2 * (number / 9), number);
+    }
+    let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 640, picture.into_raw()).unwrap()));
+    let options = AnalyzeOptions { chips: true, ..AnalyzeOptions::default() };
+    let found = analyzer.analyze(crowd.clone(), &options, Lane::Interactive).await.unwrap();
+    assert_eq!(found.faces.len(), 81);
+    for face in &found.faces {
+        let chip = face.chip.as_ref().unwrap();
+        let raw = face.quality.as_ref().unwrap().learned.unwrap().raw;
+        assert!((raw - fixture_score(means(chip))).abs() < 1e-4);
+        let alone = analyzer.engine().embed(chip.clone(), Lane::Interactive).await.unwrap().output;
+        assert!(face.embedding.as_ref().unwrap().similarity(&alone) > Some(0.9999));
+    }
+    let lean = analyzer.analyze(crowd, &AnalyzeOptions::default(), Lane::Interactive).await.unwrap();
+    assert!(lean.faces.iter().all(|face| face.chip.is_none() && face.embedding.is_some()));
 }
 
 /// Pictures that were begun are finished, whatever the number of their faces: each of these has more of them than the models' queues have room.

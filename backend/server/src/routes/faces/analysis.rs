@@ -96,6 +96,7 @@ impl DetectParams {
             embeddings: self.embeddings.unwrap_or(defaults.embeddings),
             passed_only: false,
             quality: self.quality.unwrap_or(defaults.quality),
+            chips: false,
             rotate: self.rotate.unwrap_or_default(),
             enhance: self.enhance.unwrap_or_default(),
             det_size: self.det_size.map(|side| side.0),
