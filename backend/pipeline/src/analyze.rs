@@ -39,6 +39,8 @@ pub struct Analyzer {
 struct Inner {
     config: Config,
     cpu: Cpu,
+    /// The same for heads of files: microseconds, which are not to wait behind decodings.
+    heads: Cpu,
     /// Memory for pixels.
     memory: Budget,
 }
@@ -46,10 +48,10 @@ struct Inner {
 impl Analyzer {
     /// On a started engine.
     pub fn new(engine: Engine, config: Config) -> Self {
-        let cpu = Cpu::new(config.decode_threads);
+        let (cpu, heads) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
         let memory = Budget::new("decoded_pictures", config.decoded_bytes).with_background_room(largest);
-        Self { engine, inner: Arc::new(Inner { config, cpu, memory }) }
+        Self { engine, inner: Arc::new(Inner { config, cpu, heads, memory }) }
     }
 
     /// The same path for a caller who has no use for an answer after `deadline`; see [`Engine::before`].

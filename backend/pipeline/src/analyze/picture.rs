@@ -85,7 +85,7 @@ impl Analyzer {
         let limits = self.config().limits;
         let length = bytes.len();
         let read = bytes.clone();
-        let probed = self.cpu().run(move || vision::probe(&read, &limits)).await?;
+        let probed = self.inner.heads.run(move || vision::probe(&read, &limits)).await?;
         let head = probed.output?;
         let kept = head.decoded_bytes() + besides((head.width, head.height));
         let asked = Instant::now();
