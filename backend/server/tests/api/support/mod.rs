@@ -269,7 +269,8 @@ fn client() -> Client {
         // Someone else in the process may have been first; any provider will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
-    Client::builder().timeout(DEADLINE).redirect(reqwest::redirect::Policy::none()).build().unwrap()
+    // Between two reads: a stream of events may last longer than that on a busy machine.
+    Client::builder().read_timeout(DEADLINE).redirect(reqwest::redirect::Policy::none()).build().unwrap()
 }
 
 /// The JSON of an answer that must have `status`.
