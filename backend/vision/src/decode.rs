@@ -81,7 +81,7 @@ impl Head {
     }
 
     /// Most bytes that [`decode`] holds at once, the result included: three for each pixel of a plain JPEG, eleven of a PNG with alpha and 16 bits. Reckoned
-    /// from the decoders' buffers; those that do not grow with the picture (64 MiB at most) come on top.
+    /// from the decoders' buffers, and measured by a test; those that do not grow with the picture (64 MiB at most) come on top.
     pub fn decoding_bytes(&self) -> u64 {
         self.pixels() * u64::from(self.decoding_bytes)
     }

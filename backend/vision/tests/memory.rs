@@ -1,0 +1,74 @@
+//! What decoding holds at once is no more than the head of the file foretold: the bound on memory stands on it. Heap bytes are counted by `dhat`, which
+//! there can be one of in a process, so this is one test.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use image::codecs::{bmp::BmpEncoder, png::PngEncoder};
+use image::{ColorType, ImageEncoder};
+use std::path::Path;
+use vision::{Frame, Limits, decode, encode, probe};
+
+#[global_allocator]
+static HEAP: dhat::Alloc = dhat::Alloc;
+
+/// Longer and shorter side of all pictures.
+const SIZE: (u32, u32) = (1600, 1200);
+/// What a decoder holds whatever the size of the picture, and its buffers of a few rows.
+const BESIDE: u64 = 2 << 20;
+
+fn pictures() -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/large");
+    let mut all: Vec<(String, Vec<u8>)> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
+        .collect();
+    let (width, height) = SIZE;
+    let colours = [
+        ColorType::L8,
+        ColorType::La8,
+        ColorType::Rgb8,
+        ColorType::Rgba8,
+        ColorType::L16,
+        ColorType::La16,
+        ColorType::Rgb16,
+        ColorType::Rgba16,
+    ];
+    for colour in colours {
+        let pixels: Vec<u8> =
+            (0..u32::from(colour.bytes_per_pixel()) * width * height).map(|n| (n / 7) as u8).collect();
+        let mut file = Vec::new();
+        PngEncoder::new(&mut file).write_image(&pixels, width, height, colour.into()).unwrap();
+        all.push((format!("{colour:?}.png"), file));
+        if matches!(colour, ColorType::L8 | ColorType::Rgb8 | ColorType::Rgba8) {
+            let mut file = Vec::new();
+            BmpEncoder::new(&mut file).write_image(&pixels, width, height, colour.into()).unwrap();
+            all.push((format!("{colour:?}.bmp"), file));
+        }
+    }
+    all.push(("baseline.jpg".into(), encode::jpeg(&Frame::filled(width, height, [90, 120, 60]), 90)));
+    all
+}
+
+#[test]
+fn decoding_holds_no_more_than_the_head_foretells() {
+    let all = pictures();
+    assert!(all.len() >= 20, "{}", all.len());
+    for (name, bytes) in all {
+        let head = probe(&bytes, &Limits::default()).unwrap();
+        assert_eq!((head.width, head.height), SIZE, "{name}");
+        let counting = dhat::Profiler::builder().testing().build();
+        let decoded = decode(&bytes, &Limits::default()).unwrap();
+        let held = dhat::HeapStats::get();
+        drop(counting);
+        let pixels = u64::from(SIZE.0) * u64::from(SIZE.1);
+        let most = held.max_bytes as u64;
+        println!(
+            "{name}: {:.2} bytes a pixel, {} foretold",
+            most as f64 / pixels as f64,
+            head.decoding_bytes() / pixels
+        );
+        assert!(most <= head.decoding_bytes() + BESIDE, "{name}: {most} and not {}", head.decoding_bytes());
+        assert_eq!(decoded.frame.data().len() as u64, head.decoded_bytes(), "{name}");
+        assert!(held.curr_bytes as u64 <= head.decoded_bytes() + 1024, "{name}: {} stay", held.curr_bytes);
+    }
+}
