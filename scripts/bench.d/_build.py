@@ -26,6 +26,9 @@ def environment(**settings):
 
 def release():
     """The folder with the binary; the examples lie in `examples` there."""
+    for name in (".env", "facecrawl.toml"):
+        if (ROOT / name).exists():
+            say(f"the {name} of this checkout applies to what is measured")
     say("building (the first build takes some minutes)")
     packages = [argument for package in PACKAGES for argument in ("--package", package)]
     subprocess.run(["cargo", "build", "--release", "--locked", "--quiet", *packages, *TARGETS], check=True, cwd=ROOT)

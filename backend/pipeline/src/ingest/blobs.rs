@@ -19,8 +19,8 @@ const WRITES: usize = 8;
 /// Keys of what was written.
 pub(super) struct StoredBlobs {
     pub(super) thumbnail: String,
-    /// Crop and chip of each face, in the order of the analysis.
-    pub(super) faces: Vec<(String, String)>,
+    /// Crop and chip of each face, in the order of the analysis; none of a face that is not stored, because it has no embedding.
+    pub(super) faces: Vec<Option<(String, String)>>,
     /// All of them, until the rows are there.
     written: Vec<(String, Encoded)>,
 }
@@ -38,7 +38,9 @@ impl Ingest {
         let frame = analysis.frame.clone();
         let rotation = analysis.rotation;
         let chip = |face: &AnalyzedFace| face.chip.clone().expect("what is stored is analysed with chips");
-        let faces: Vec<_> = analysis.faces.iter().map(|face| (face.detection.bbox, chip(face))).collect();
+        let stored = |face: &&AnalyzedFace| face.embedding.is_some();
+        let faces = analysis.faces.iter().filter(stored).map(|face| (face.detection.bbox, chip(face)));
+        let faces: Vec<_> = faces.collect();
         let encoded = self
             .inner
             .analyzer
@@ -67,10 +69,8 @@ impl Ingest {
         let written = keys.iter().cloned().zip(encoded).collect();
         let mut keys = keys.into_iter();
         let thumbnail = keys.next().expect("the thumbnail is always written");
-        let mut faces = Vec::with_capacity(analysis.faces.len());
-        while let (Some(crop), Some(chip)) = (keys.next(), keys.next()) {
-            faces.push((crop, chip));
-        }
+        let next = |face| Some(face).filter(stored).and_then(|_| keys.next().zip(keys.next()));
+        let faces = analysis.faces.iter().map(next).collect();
         Ok(StoredBlobs { thumbnail, faces, written })
     }
 

@@ -151,10 +151,11 @@ impl Ingest {
                 let mut id = Uuid::nil();
                 // A stored image lacks this one face only: the others are there, or were deleted.
                 let wanted = |face| is_new || std::ptr::eq(face, chosen);
-                for (face, (crop, chip)) in
-                    analysis.faces.iter().zip(blobs.faces.clone()).filter(|(face, _)| wanted(*face))
+                for (face, blobs) in analysis.faces.iter().zip(&blobs.faces).filter(|(face, _)| wanted(*face))
                 {
-                    let Some(new) = new_face(face, *model_id, crop, chip) else { continue };
+                    let Some(new) = blobs.clone().and_then(|blobs| new_face(face, *model_id, blobs)) else {
+                        continue;
+                    };
                     if std::ptr::eq(face, chosen) {
                         id = new.id;
                     }

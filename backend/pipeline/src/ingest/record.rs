@@ -97,7 +97,7 @@ impl Ingest {
             return self.lost_race(ending, incoming.dedupe, image).await.map(Some);
         }
         let faces: Vec<NewFace> = (analysis.faces.iter().zip(&blobs.faces))
-            .filter_map(|(face, (crop, chip))| new_face(face, *model_id, crop.clone(), chip.clone()))
+            .filter_map(|(face, blobs)| new_face(face, *model_id, blobs.clone()?))
             .collect();
         store.insert_faces(ending.tx.conn(), incoming.collection, image.id, &faces).await?;
         self.keep_blobs(&mut ending.tx, blobs).await?;
@@ -145,7 +145,11 @@ pub(super) fn new_image(analysis: &Analysis, thumbnail: String) -> NewImage {
 }
 
 /// `None` for a face without embedding: it could never be found again.
-pub(super) fn new_face(face: &AnalyzedFace, model_id: i32, crop: String, chip: String) -> Option<NewFace> {
+pub(super) fn new_face(
+    face: &AnalyzedFace,
+    model_id: i32,
+    (crop, chip): (String, String),
+) -> Option<NewFace> {
     let embedding = face.embedding.as_ref()?.as_slice().to_vec();
     let bbox = face.detection.bbox;
     let points = &face.detection.landmarks;

@@ -74,15 +74,6 @@ async fn a_later_crawl_knows_what_an_earlier_one_stored() {
     assert_eq!(world.faces().await.len(), faces);
 }
 
-/// Files in the blob folder.
-fn blobs(world: &World) -> usize {
-    fn files(folder: &std::path::Path) -> usize {
-        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
-    }
-    files(world.folder())
-}
-
 fn version(name: &str, side: u32) -> Answer {
     Answer::jpeg(encode::jpeg(&crop::thumbnail(&decode(name), side), 90))
 }
@@ -129,7 +120,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
     assert_eq!((images(&progress), progress.faces), (vec![("processed", 1)], 1));
     assert_alone(&world, 600, 3).await;
-    assert_eq!(blobs(&world), 3, "a thumbnail, and crop and chip of its face");
+    assert_eq!(world.files(), 3, "a thumbnail, and crop and chip of its face");
     let progress = world.progress(first.id).await;
     assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
     assert_eq!(progress.reasons.get("superseded"), Some(&1));

@@ -76,6 +76,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
     assert!(
         stored.iter().all(|face| face.image_id == image && face.quality.as_ref().unwrap()["passed"] == true)
     );
+    assert_eq!(world.files(), 1 + 2 * passed, "a thumbnail, and nothing that shows the others alone");
 }
 
 #[tokio::test]

@@ -168,6 +168,15 @@ impl World {
         self.folder.path()
     }
 
+    /// Files in that folder and below it.
+    pub(crate) fn files(&self) -> usize {
+        fn count(folder: &std::path::Path) -> usize {
+            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            entries.map(|path| if path.is_dir() { count(&path) } else { 1 }).sum()
+        }
+        count(self.folder())
+    }
+
     /// Reaches behind the product's back.
     pub(crate) async fn execute(&self, statement: &'static str) {
         self.database.execute(statement).await;
