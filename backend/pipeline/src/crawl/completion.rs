@@ -91,5 +91,44 @@ fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
         .iter()
         .map(|o| format!("{} ({})", o.reason.as_deref().unwrap_or(&o.state), o.count))
         .collect();
-    Some(format!("nothing could be fetched: {}", reasons.join(", ")))
+    let remedies: String = outcomes
+        .iter()
+        .filter_map(|o| remedy(o.reason.as_deref()?))
+        .map(|said| format!("; {said}"))
+        .collect();
+    Some(format!("nothing could be fetched: {}{remedies}", reasons.join(", ")))
+}
+
+/// What whoever runs the service can do where it refused by itself to fetch something.
+fn remedy(reason: &str) -> Option<&'static str> {
+    match reason {
+        "forbidden_address" => {
+            Some("a private address is reached only where CRAWL_ALLOW_PRIVATE has its range")
+        }
+        "forbidden_url" => Some("a port is reached only where CRAWL_PORTS has it"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::ledger::Outcomes;
+
+    #[test]
+    fn a_crawl_that_got_nothing_says_why_and_what_can_be_done() {
+        let outcomes = |state: &str, reason: &str| Outcomes {
+            state: state.into(),
+            reason: Some(reason.into()),
+            count: 2,
+        };
+        let missing = outcomes("failed", "http_404");
+        assert_eq!(verdict(&[missing]).as_deref(), Some("nothing could be fetched: http_404 (2)"));
+        let guarded = verdict(&[outcomes("skipped", "forbidden_address")]).unwrap_or_default();
+        assert!(
+            guarded.contains("forbidden_address (2); ") && guarded.contains("CRAWL_ALLOW_PRIVATE"),
+            "{guarded}"
+        );
+        assert_eq!(verdict(&[outcomes("skipped", "out_of_scope"), outcomes("fetched", "")]), None);
+    }
 }
