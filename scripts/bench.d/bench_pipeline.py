@@ -7,7 +7,7 @@ Every round runs each of these over the same pictures, models loaded and warmed 
   research         `facecrawl bench` with the same models as insightface, DETECTION_PASSES=single
   compact          `facecrawl bench` with the same models as opencv, DETECTION_PASSES=single
   research-int8, compact-int8   the same with the packs that scripts/quantize made, where MODELS has them
-(ours rounds --passes up to a multiple of eight, so that every picture counts alike)
+(ours makes some more --passes where it takes that for every picture to count alike)
 and once `facecrawl bench` of detection and embedding by themselves: the model-only limit, from ready pixels.
 Ratios are medians of each round's own ratio. The models are those in MODELS (their licences hold: the `research` pack is for
 non-commercial research only).
