@@ -91,24 +91,20 @@ fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
         .iter()
         .map(|o| format!("{} ({})", o.reason.as_deref().unwrap_or(&o.state), o.count))
         .collect();
-    let remedies: String = outcomes
+    let refused = |reason: &str| outcomes.iter().any(|o| o.reason.as_deref() == Some(reason));
+    let remedies: String = REMEDIES
         .iter()
-        .filter_map(|o| remedy(o.reason.as_deref()?))
-        .map(|said| format!("; {said}"))
+        .filter(|(reason, _)| refused(reason))
+        .map(|(_, remedy)| format!("; {remedy}"))
         .collect();
     Some(format!("nothing could be fetched: {}{remedies}", reasons.join(", ")))
 }
 
 /// What whoever runs the service can do where it refused by itself to fetch something.
-fn remedy(reason: &str) -> Option<&'static str> {
-    match reason {
-        "forbidden_address" => {
-            Some("a private address is reached only where CRAWL_ALLOW_PRIVATE has its range")
-        }
-        "forbidden_url" => Some("a port is reached only where CRAWL_PORTS has it"),
-        _ => None,
-    }
-}
+const REMEDIES: [(&str, &str); 2] = [
+    ("forbidden_address", "a private address is reached only where CRAWL_ALLOW_PRIVATE has its range"),
+    ("forbidden_url", "a port is reached only where CRAWL_PORTS has it"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -129,6 +125,8 @@ mod tests {
             guarded.contains("forbidden_address (2); ") && guarded.contains("CRAWL_ALLOW_PRIVATE"),
             "{guarded}"
         );
+        let twice = verdict(&[outcomes("skipped", "forbidden_url"), outcomes("failed", "forbidden_url")]);
+        assert_eq!(twice.unwrap_or_default().matches("CRAWL_PORTS").count(), 1, "of pages and of images");
         assert_eq!(verdict(&[outcomes("skipped", "out_of_scope"), outcomes("fetched", "")]), None);
     }
 }
