@@ -25,13 +25,13 @@ def link_pictures(images, scratch):
     return pictures
 
 
-def bench(release, pack, models, images, passes, operation="pipeline"):
-    """`facecrawl bench` over the folder, `passes` times or some more."""
+def bench(release, pack, models, images, passes, operation="pipeline", **settings):
+    """`facecrawl bench` over the folder, `passes` times or some more, with further `settings` (variables)."""
     count = len(list(images.iterdir()))
     # A whole number of iterations of eight in flight: otherwise the last pass would leave out the folder's last pictures.
     while count * passes % 8:
         passes += 1
-    own = {"MODEL_PACK": pack, "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single", "LOG_LEVEL": "warn"}
+    own = {"MODEL_PACK": pack, "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single", "LOG_LEVEL": "warn", **settings}
     size = ["--batch-size", 8, "--iterations", count * passes // 8, "--warmup", min(-(-count // 8), 6)]
     command = [release / "facecrawl", "bench", "--no-gpu", "--operation", operation, "--images", images, *size, "--json", "-"]
     side = last_json(command, env=environment(**own))["benchmark_results"][operation]["original"]["gpu_false"]

@@ -7,9 +7,10 @@ Every round runs each of these over the same pictures, models loaded and warmed 
   research         `facecrawl bench` with the same models as insightface, DETECTION_PASSES=single
   compact          `facecrawl bench` with the same models as opencv, DETECTION_PASSES=single
   research-int8, compact-int8   the same with the packs that scripts/quantize made, where MODELS has them
+  research-bf16, compact-bf16   the FP32 packs with CPU_BACKEND=openvino-bf16, where ./scripts/openvino brought the library
+  research, compact by model    `facecrawl bench` of detection and embedding by themselves, from ready pixels: the model-only limit
 (ours makes some more --passes where it takes that for every picture to count alike)
-and once `facecrawl bench` of detection and embedding by themselves: the model-only limit, from ready pixels.
-Ratios are medians of each round's own ratio. The models are those in MODELS (their licences hold: the `research` pack is for
+Ratios, and shares of the limit, are medians of each round's own. The models are those in MODELS (their licences hold: the `research` pack is for
 non-commercial research only).
 """
 import argparse
@@ -27,6 +28,15 @@ from _run import last_json, medians, ratios, rounds
 
 FIGURES = ["images_per_second", "faces_per_second"]
 OURS = ["research", "compact"]
+MODELS = ["face_detection", "face_embedding"]
+OPENVINO = ROOT / ".runtime/openvino/libonnxruntime.so"
+
+
+def limit(pipeline, detection, embedding):
+    """What a pipeline would do that took no time but its models': one detection a picture and an embedding for each of its faces."""
+    faces = pipeline["faces_per_second"] / pipeline["images_per_second"]
+    rate = 1 / (1 / detection["images_per_second"] + faces / embedding["images_per_second"])
+    return {"images_per_second": rate, "faces_per_second": rate * faces}
 
 
 def main():
@@ -60,23 +70,26 @@ def main():
         }
         described = models / "packs.toml"
         made = {pack["name"] for pack in tomllib.loads(described.read_text())["pack"]} if described.exists() else set()
-        own = [*OURS, *sorted(made & {f"{pack}-int8" for pack in OURS})]
-        contestants |= {pack: lambda pack=pack: bench(release, pack, models, pictures, passes) for pack in own}
-        results = rounds(contestants, arguments.rounds)
-        limits = {}
+        own = {pack: (pack, {}) for pack in [*OURS, *sorted(made & {f"{pack}-int8" for pack in OURS})]}
+        if OPENVINO.exists():
+            bf16 = {"CPU_BACKEND": "openvino-bf16", "ORT_DYLIB_PATH": str(OPENVINO)}
+            own |= {f"{pack}-bf16": (pack, bf16) for pack in OURS}
+        for name, (pack, settings) in own.items():
+            contestants[name] = lambda pack=pack, settings=settings: bench(release, pack, models, pictures, passes, **settings)
         for pack in OURS:
-            detection = bench(release, pack, models, pictures, passes, "face_detection")["images_per_second"]
-            embedding = bench(release, pack, models, pictures, passes, "face_embedding")["images_per_second"]
-            faces = results[pack][0]["faces_per_second"] / results[pack][0]["images_per_second"]
-            limits[pack] = {"images_per_second": round(1 / (1 / detection + faces / embedding), 2), "faces_per_image": round(faces, 2)}
+            for operation in MODELS:
+                contestants[f"{pack} {operation}"] = lambda pack=pack, operation=operation: bench(release, pack, models, pictures, passes, operation)
+        results = rounds(contestants, arguments.rounds)
+        for pack in OURS:
+            results[f"{pack} limit"] = [limit(*one) for one in zip(results[pack], *(results[f"{pack} {operation}"] for operation in MODELS))]
     rivals = {"research": ["insightface", "insightface x2"], "compact": ["opencv"]}
-    pairs = [(pack, rival) for pack in own for rival in rivals[pack.removesuffix("-int8")]]
+    pairs = [(name, rival) for name in own for rival in rivals[name.split("-")[0]]]
     report = {
         "operation": "pipeline",
         "medians": medians(results, FIGURES),
         "ratios": {f"{mine} / {other}": ratios(results, "images_per_second", mine, other) for mine, other in pairs},
         "faces_ratios": {f"{mine} / {other}": ratios(results, "faces_per_second", mine, other) for mine, other in pairs},
-        "model_only_limit": limits,
+        "shares_of_the_limit": {pack: ratios(results, "images_per_second", pack, f"{pack} limit") for pack in OURS},
     }
     print(json.dumps(report, indent=2))
 

@@ -1,13 +1,13 @@
 //! Where values come from, and what is refused.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "config/devices.rs"]
+mod devices;
 #[path = "config/memory.rs"]
 mod memory;
 
 use app::config::{ConfigError, ConfigErrors, Flag, Loaded, Sources, env_example, load, variables};
-use inference::{GpuBackend, Operation};
 use std::path::Path;
-use std::time::Duration;
 
 /// Layers in a folder of their own; nothing of this process's environment comes in.
 struct Layers {
@@ -149,51 +149,6 @@ fn the_file_may_use_toml_types() {
 }
 
 #[test]
-fn all_gpu_sets_only_what_is_not_set_itself() {
-    let layers = Layers::new().env("ALL_GPU", "true").env("IMAGE_ENHANCEMENT_GPU", "false");
-    let operations = layers.ok().settings.gpu_operations();
-    assert_eq!(operations.len(), 4);
-    assert!(!operations.contains(&Operation::ImageEnhancement));
-    let layers = Layers::new().env("QUALITY_CHECKS_GPU", "1").env("GPU_BACKEND", "CUDA");
-    let engine = layers.ok().settings.inference();
-    assert_eq!(engine.gpu_operations, [Operation::QualityChecks]);
-    assert_eq!(engine.backend, GpuBackend::Cuda);
-}
-
-#[test]
-fn the_performance_mode_sets_delay_batch_and_sessions_unless_they_are_explicit() {
-    let cores = app::config::cores();
-    let engine = |layers: &Layers| {
-        let engine = layers.ok().settings.inference();
-        (engine.batch_max_delay, engine.gpu_batch_size, engine.cpu_sessions, engine.cpu_session_threads)
-    };
-    let throughput = Layers::new().env("PERFORMANCE_MODE", "throughput");
-    assert_eq!(engine(&throughput), (Duration::from_millis(2), 32, cores, 1));
-    let latency = || Layers::new().env("PERFORMANCE_MODE", "latency");
-    let threads = cores.min(4);
-    assert_eq!(engine(&latency()), (Duration::ZERO, 4, (cores / threads).max(1), threads));
-    let explicit = latency()
-        .env("BATCH_MAX_DELAY_MS", "7.5")
-        .env("GPU_BATCH_SIZE", "16")
-        .env("CPU_SESSIONS", "3")
-        .env("CPU_SESSION_THREADS", "2");
-    assert_eq!(engine(&explicit), (Duration::from_micros(7500), 16, 3, 2));
-    assert_eq!(
-        engine(&latency().env("CPU_SESSION_THREADS", "1")).2,
-        cores,
-        "sessions times threads fill the cores"
-    );
-
-    // What the mode decided is listed with its origin.
-    let loaded = latency().env("GPU_BATCH_SIZE", "8").ok();
-    let listed = |name: &str| (loaded.value(name).unwrap(), loaded.source(name));
-    assert_eq!(listed("BATCH_MAX_DELAY_MS"), ("0", "PERFORMANCE_MODE"));
-    assert_eq!(listed("GPU_BATCH_SIZE"), ("8", "environment"));
-    assert_eq!(listed("CPU_SESSION_THREADS"), (threads.to_string().as_str(), "PERFORMANCE_MODE"));
-    assert_eq!(Layers::new().ok().value("GPU_BATCH_SIZE"), Some("32"));
-}
-
-#[test]
 fn a_bad_value_names_key_value_source_and_what_is_allowed() {
     for (name, value, allowed) in [
         ("PORT", "eighty", "a number from 0 to 65535"),
@@ -273,41 +228,6 @@ fn contradictions_name_both_sides_and_the_way_out() {
 }
 
 #[test]
-fn tensorrt_is_configured_only_where_it_is_used_and_8_bits_need_a_table() {
-    let folder = tempfile::tempdir().unwrap();
-    let table = folder.path().join("faces.table");
-    let path = table.to_str().unwrap();
-    let with = |pairs: &[(&str, &str)]| {
-        pairs.iter().fold(Layers::new().env("GPU_BACKEND", "tensorrt"), |layers, (name, value)| {
-            layers.env(name, value)
-        })
-    };
-    for (name, value) in
-        [("TENSORRT_FP16", "false"), ("TENSORRT_WORKSPACE_GB", "4"), ("TENSORRT_CACHE_DIR", "/cache")]
-    {
-        let text = Layers::new().env(name, value).mistake();
-        assert_says(
-            &text,
-            &[&format!("{name}={value} (environment)"), "GPU_BACKEND=auto (default)", "tensorrt"],
-        );
-        with(&[(name, value)]).ok();
-    }
-    let text = with(&[("TENSORRT_INT8", "true")]).mistake();
-    assert_says(&text, &["TENSORRT_INT8=true (environment)", "TENSORRT_CALIBRATION_TABLE=FILE"]);
-    let text = with(&[("TENSORRT_CALIBRATION_TABLE", path)]).mistake();
-    assert_says(&text, &[path, "TENSORRT_INT8=false (default)", "TENSORRT_INT8=true"]);
-    let text = with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)]).mistake();
-    assert_says(&text, &[path, "does not exist"]);
-
-    std::fs::write(&table, "TRT-100100-EntropyCalibration2\n").unwrap();
-    let engine = with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)]).ok();
-    assert_eq!(engine.settings.inference().tensorrt.calibration.as_deref(), Some(table.as_path()));
-    let defaults = with(&[("DATA_DIR", "/srv/faces")]).ok().settings.inference().tensorrt;
-    assert_eq!(defaults.cache_dir, Path::new("/srv/faces/tensorrt"));
-    assert!(defaults.fp16 && defaults.calibration.is_none() && defaults.workspace_gb == 2.0);
-}
-
-#[test]
 fn the_network_is_only_reached_when_that_was_said() {
     let refused = |layers: Layers| layers.ok().settings.check_listen().is_err();
     assert!(!refused(Layers::new()));
@@ -380,7 +300,7 @@ fn no_variable_of_the_contract_is_missing() {
          BLOB_STORE_URL WORKERS LOG_LEVEL LOG_FORMAT DEBUG AUTH CRAWL_ALLOW_PRIVATE CRAWL_EXTRA_CA CRAWL_USER_AGENT CRAWL_DELAY_MS \
          DETECTION_SIZE DETECTION_PASSES QUALITY_PROFILE ACCEPT_LICENSE ALL_GPU FACE_DETECTION_GPU FACE_EMBEDDING_GPU \
          IMAGE_PROCESSING_GPU IMAGE_ENHANCEMENT_GPU QUALITY_CHECKS_GPU GPU_BACKEND GPU_DEVICE_ID GPU_DEVICE_IDS \
-         GPU_MEMORY_LIMIT_GB GPU_BATCH_SIZE FORCE_GPU_ONLY BATCH_MAX_DELAY_MS PERFORMANCE_MODE CPU_SESSIONS CPU_SESSION_THREADS \
+         GPU_MEMORY_LIMIT_GB GPU_BATCH_SIZE FORCE_GPU_ONLY BATCH_MAX_DELAY_MS PERFORMANCE_MODE CPU_BACKEND CPU_SESSIONS CPU_SESSION_THREADS \
          TENSORRT_FP16 TENSORRT_INT8 TENSORRT_CALIBRATION_TABLE TENSORRT_WORKSPACE_GB TENSORRT_CACHE_DIR DRAIN_SECONDS MAX_IMAGE_MB"
         .split_whitespace()
     {

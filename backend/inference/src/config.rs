@@ -70,6 +70,45 @@ pub enum PerformanceMode {
     Throughput,
 }
 
+/// `CPU_BACKEND`: what computes models on the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuBackend {
+    /// ONNX Runtime's own kernels, in FP32.
+    #[default]
+    OnnxRuntime,
+    /// OpenVINO behind ONNX Runtime's interface, where the library was built with it.
+    OpenVino(Precision),
+}
+
+impl CpuBackend {
+    /// The values of `CPU_BACKEND`.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("onnxruntime", Self::OnnxRuntime),
+        ("openvino", Self::OpenVino(Precision::Fp32)),
+        ("openvino-bf16", Self::OpenVino(Precision::Bf16)),
+    ];
+}
+
+/// What a model is computed in; its weights and its inputs and outputs are FP32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// 32 bits.
+    #[default]
+    Fp32,
+    /// 16 bits with the exponent of 32, where the processor multiplies them faster (AVX-512 BF16, AMX).
+    Bf16,
+}
+
+impl Precision {
+    /// `fp32` or `bf16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fp32 => "fp32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
 /// `DETECTION_CANVAS`: the shape of the canvas that a detector of any size sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -140,6 +179,8 @@ pub struct Config {
     pub cpu_sessions: usize,
     /// `CPU_SESSION_THREADS`: threads that one CPU session computes with, at least 1.
     pub cpu_session_threads: usize,
+    /// `CPU_BACKEND`.
+    pub cpu_backend: CpuBackend,
     /// `DETECTION_SIZE`: side in pixels of the canvas that a detector of any size is warmed up and, for TensorRT, built for.
     pub detection_size: u32,
     /// `DETECTION_CANVAS`.
@@ -165,6 +206,7 @@ impl Default for Config {
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,
             cpu_session_threads: 1,
+            cpu_backend: CpuBackend::OnnxRuntime,
             detection_size: 640,
             detection_canvas: DetectionCanvas::Auto,
             tensorrt: TensorrtConfig::default(),

@@ -1,17 +1,21 @@
 //! Execution providers: which exist, which are tried, how each is registered.
-use crate::GpuBackend;
 use crate::backend::Placement;
 use crate::report::ProviderReport;
 use crate::runtime::Runtime;
-use ort::ep::{self, ExecutionProvider as _, ExecutionProviderDispatch};
+use crate::{GpuBackend, Precision};
+use ort::ep::{
+    self, ArbitrarilyConfigurableExecutionProvider as _, ExecutionProvider as _, ExecutionProviderDispatch,
+};
 use ort::memory::AllocationDevice;
 use ort::session::Session;
 
 /// An execution provider of ONNX Runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
-    /// The CPU; always there.
+    /// ONNX Runtime's own kernels on the CPU; always there.
     Cpu,
+    /// Intel's OpenVINO on the CPU.
+    OpenVino,
     /// NVIDIA CUDA.
     Cuda,
     /// NVIDIA TensorRT with CUDA behind it.
@@ -24,12 +28,14 @@ pub enum Provider {
 
 impl Provider {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Cpu, Self::Cuda, Self::Tensorrt, Self::Migraphx, Self::CoreMl];
+    pub const ALL: [Self; 6] =
+        [Self::Cpu, Self::OpenVino, Self::Cuda, Self::Tensorrt, Self::Migraphx, Self::CoreMl];
 
     /// The name that `GPU_BACKEND` and the reports use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
+            Self::OpenVino => "openvino",
             Self::Cuda => "cuda",
             Self::Tensorrt => "tensorrt",
             Self::Migraphx => "rocm",
@@ -37,10 +43,16 @@ impl Provider {
         }
     }
 
+    /// Whether its device is the CPU.
+    pub fn on_cpu(self) -> bool {
+        matches!(self, Self::Cpu | Self::OpenVino)
+    }
+
     /// Whether this program was built with it.
     pub fn in_build(self) -> bool {
         match self {
             Self::Cpu => true,
+            Self::OpenVino => cfg!(feature = "openvino"),
             Self::Cuda => cfg!(feature = "cuda"),
             Self::Tensorrt => cfg!(feature = "tensorrt"),
             Self::Migraphx => cfg!(feature = "migraphx"),
@@ -52,6 +64,8 @@ impl Provider {
     pub(crate) fn in_library(self) -> bool {
         match self {
             Self::Cpu => true,
+            #[cfg(feature = "openvino")]
+            Self::OpenVino => ep::OpenVINO::is_available().unwrap_or(false),
             #[cfg(feature = "cuda")]
             Self::Cuda => ep::CUDA::is_available().unwrap_or(false),
             #[cfg(feature = "tensorrt")]
@@ -109,6 +123,9 @@ impl Provider {
         match self {
             Self::Cpu | Self::Cuda => Ok(self),
             Self::Tensorrt => Ok(Self::Cuda),
+            Self::OpenVino => {
+                Err("it is for models; operations on pictures are this program's own on the CPU".to_owned())
+            }
             Self::Migraphx | Self::CoreMl => Err(
                 "it compiles a graph anew for every size of picture; operations on pictures stay on the CPU"
                     .to_owned(),
@@ -121,7 +138,7 @@ impl Provider {
         match self {
             Self::Cpu => Some(AllocationDevice::CPU),
             Self::Cuda | Self::Tensorrt => Some(AllocationDevice::CUDA),
-            Self::Migraphx | Self::CoreMl => None,
+            Self::OpenVino | Self::Migraphx | Self::CoreMl => None,
         }
     }
 
@@ -132,6 +149,8 @@ impl Provider {
         let _ = device;
         match self {
             Self::Cpu => Ok(vec![ep::CPU::default().with_arena_allocator(true).build()]),
+            #[cfg(feature = "openvino")]
+            Self::OpenVino => Ok(vec![openvino(placement)]),
             #[cfg(feature = "cuda")]
             Self::Cuda => Ok(vec![cuda(device, placement.memory_limit)]),
             #[cfg(feature = "tensorrt")]
@@ -159,6 +178,21 @@ impl Provider {
             other => Err(ort::Error::new(format!("this program was built without {}", other.name()))),
         }
     }
+}
+
+/// Its own threads are as many as a session's of ours, and none is tied to a core: the sessions beside it would share the same ones.
+#[cfg(feature = "openvino")]
+fn openvino(placement: &Placement) -> ExecutionProviderDispatch {
+    let precision = match placement.precision {
+        Precision::Fp32 => "f32",
+        Precision::Bf16 => "bf16",
+    };
+    let plugin = format!(
+        r#"{{"CPU": {{"INFERENCE_NUM_THREADS": "{}", "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": "NO", "INFERENCE_PRECISION_HINT": "{precision}"}}}}"#,
+        placement.threads
+    );
+    let provider = ep::OpenVINO::default().with_device_type("CPU");
+    provider.with_arbitrary_config("load_config", plugin).build().error_on_failure()
 }
 
 #[cfg(feature = "cuda")]

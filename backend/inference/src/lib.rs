@@ -23,7 +23,8 @@ pub mod runtime;
 pub mod tensorrt;
 pub mod trace;
 
-pub use config::{Config, DetectionCanvas, GpuBackend, Operation, PerformanceMode, StandIn, TensorrtConfig};
+pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, PerformanceMode, Precision};
+pub use config::{StandIn, TensorrtConfig};
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines};
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, ScorerInfo, Timed};

@@ -48,6 +48,10 @@ pub struct LoadedModel {
     pub bytes: u64,
     /// `cpu`, `cuda:0`, …
     pub device: String,
+    /// What computes there: `cpu` (ONNX Runtime's own kernels), `openvino`, `cuda`, …
+    pub provider: &'static str,
+    /// What it computes in: `fp32`, `bf16`, or of TensorRT `fp16`, `int8`, `int8+fp16`.
+    pub precision: &'static str,
     /// Sessions on that device.
     pub sessions: usize,
     /// Loading and warming up, every batch size and the comparison with the CPU included.

@@ -8,8 +8,8 @@ use inference::models::{DetectorModel, Probe};
 use inference::runtime::Runtime;
 use inference::tensorrt::Profile;
 use inference::{
-    Config, Engine, GpuBackend, Lane, ModelKind, Operation, Outcome, PerformanceMode, StartError,
-    build_engines, self_test,
+    Config, CpuBackend, Engine, GpuBackend, Lane, ModelKind, Operation, Outcome, PerformanceMode, Precision,
+    StartError, build_engines, self_test,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,23 @@ fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
         assert!(test.reason.as_deref().unwrap().contains("built without it"), "{test:?}");
     }
     let providers: Vec<_> = report.tests.iter().map(|test| test.provider).collect();
-    assert_eq!(providers, ["cpu", "cpu", "cpu", "cpu", "cpu", "cuda", "tensorrt", "rocm", "mps"]);
+    assert_eq!(providers, ["cpu", "cpu", "cpu", "cpu", "cpu", "openvino", "cuda", "tensorrt", "rocm", "mps"]);
+}
+
+#[test]
+fn openvino_in_a_library_without_it_leaves_the_models_to_onnx_runtime_and_says_so() {
+    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let config = Config { cpu_backend: CpuBackend::OpenVino(Precision::Fp32), ..config() };
+    let report = Engine::start(&config, &pack).unwrap().report();
+    for operation in &report.operations[..2] {
+        let reason = operation.reason.as_deref().unwrap_or_default();
+        assert!(reason.starts_with("openvino: ") && reason.contains("built without it"), "{operation:?}");
+        assert_eq!((operation.requested.as_str(), operation.effective.as_str()), ("cpu", "cpu"));
+    }
+    assert!(
+        report.models.iter().all(|model| (model.provider, model.precision) == ("cpu", "fp32")),
+        "{report:?}"
+    );
 }
 
 #[test]

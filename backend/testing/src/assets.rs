@@ -34,6 +34,19 @@ pub fn library() -> PathBuf {
     path
 }
 
+/// ONNX Runtime with OpenVINO as `./scripts/openvino` unpacks it, or `None` where the test must skip itself: `REQUIRE_OPENVINO=1` makes its
+/// absence a failure.
+pub fn openvino() -> Option<PathBuf> {
+    let path = root().join(".runtime/openvino/libonnxruntime.so");
+    if path.exists() {
+        return Some(path);
+    }
+    let required = std::env::var("REQUIRE_OPENVINO").as_deref() == Ok("1");
+    assert!(!required, "REQUIRE_OPENVINO=1, but {} is not there", path.display());
+    eprintln!("skipped: {} is not there; ./scripts/openvino brings it", path.display());
+    None
+}
+
 /// The folder of models, or `None` where the test must skip itself.
 pub fn models_dir() -> Option<PathBuf> {
     shared("models")

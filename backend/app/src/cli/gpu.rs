@@ -53,11 +53,22 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
         ]);
     }
     output::line(operations)?;
-    let mut models = output::table(["model", "device", "sessions", "seconds", "GPU memory before", "after"]);
+    let mut models = output::table([
+        "model",
+        "device",
+        "computed by",
+        "in",
+        "sessions",
+        "seconds",
+        "GPU memory before",
+        "after",
+    ]);
     for model in &report.models {
         models.add_row([
             model.file.clone(),
             model.device.clone(),
+            model.provider.to_owned(),
+            model.precision.to_owned(),
             model.sessions.to_string(),
             format!("{:.2}", model.seconds),
             memory(model.memory_before),

@@ -37,6 +37,7 @@ impl Settings {
             performance_mode: gpu.performance_mode,
             cpu_sessions: performance.sessions,
             cpu_session_threads: performance.threads,
+            cpu_backend: gpu.cpu_backend,
             detection_size: self.detection.size,
             detection_canvas: self.detection.canvas,
             tensorrt: self.tensorrt(),

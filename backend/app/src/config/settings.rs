@@ -5,7 +5,7 @@ use super::parse::{
 };
 use super::variable::{Reader, Variable, settings};
 use crawler::urls::TrailingSlash;
-use inference::{DetectionCanvas, GpuBackend, PerformanceMode};
+use inference::{CpuBackend, DetectionCanvas, GpuBackend, PerformanceMode};
 use ipnet::IpNet;
 use pipeline::{Passes, StoredFaces};
 use server::Auth;
@@ -210,6 +210,8 @@ settings! {
             cpu_sessions: usize = CPU_SESSIONS, "0", number(0..=1024);
             /// `CPU_SESSION_THREADS`: Threads that one CPU session computes with; sessions times threads are busy at full load. Unset: 1 with `PERFORMANCE_MODE=throughput`; with latency the cores, up to 4.
             cpu_session_threads: Option<usize> = CPU_SESSION_THREADS, "", optional(number(1..=256));
+            /// `CPU_BACKEND`: What computes models on the CPU. onnxruntime: ONNX Runtime itself. openvino: OpenVINO, with the library that `./scripts/openvino` brings at `ORT_DYLIB_PATH`. openvino-bf16: the same in 16 bits, much faster on processors with AVX-512 BF16 or AMX.
+            cpu_backend: CpuBackend = CPU_BACKEND, "onnxruntime", choice(&CpuBackend::NAMES);
         }
         /// `GPU_BACKEND=tensorrt`.
         tensorrt: Tensorrt("TensorRT") {

@@ -141,7 +141,7 @@ fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
             }
         }
     }
-    for list in ["scripts/runtime-wheels.txt", "scripts/gpu-wheels.txt"] {
+    for list in ["scripts/runtime-wheels.txt", "scripts/gpu-wheels.txt", "scripts/openvino-wheels.txt"] {
         let text = read(list);
         for entry in text.split("\n").filter(|line| !line.starts_with(['#', ' ']) && !line.is_empty()) {
             assert!(

@@ -1,5 +1,6 @@
 //! A backend that is an ONNX Runtime session.
 use super::{Backend, BackendError, BatchView, OutputView};
+use crate::Precision;
 use crate::ep::Provider;
 use crate::runtime::{Runtime, log_level};
 use crate::tensorrt::{EngineOptions, Profile};
@@ -18,6 +19,8 @@ pub struct Placement {
     pub memory_limit: usize,
     /// Threads that the session computes with on the CPU, at least 1.
     pub threads: usize,
+    /// What OpenVINO computes in; ignored by the others.
+    pub precision: Precision,
     /// The engine, where the provider is TensorRT.
     pub tensorrt: Option<EngineOptions>,
 }
@@ -28,7 +31,14 @@ impl Placement {
 
     /// On the CPU, with so many threads.
     pub const fn cpu(threads: usize) -> Self {
-        Self { provider: Provider::Cpu, device_id: 0, memory_limit: 0, threads, tensorrt: None }
+        Self {
+            provider: Provider::Cpu,
+            device_id: 0,
+            memory_limit: 0,
+            threads,
+            precision: Precision::Fp32,
+            tensorrt: None,
+        }
     }
 
     /// Whether what one session leaves in its device's memory can be read there by a session at the other place.
@@ -37,10 +47,19 @@ impl Placement {
         memory.is_some() && memory == other.provider.memory() && self.device_id == other.device_id
     }
 
-    /// `cpu`, `cuda:0`, …
+    /// `fp32`, `bf16`, or what TensorRT may use.
+    pub fn precision(&self) -> &'static str {
+        match (self.provider, &self.tensorrt) {
+            (Provider::OpenVino, _) => self.precision.name(),
+            (Provider::Tensorrt, Some(engine)) => engine.precision(),
+            _ => Precision::Fp32.name(),
+        }
+    }
+
+    /// Its device: `cpu`, `cuda:0`, …
     pub fn label(&self) -> String {
         match self.provider {
-            Provider::Cpu => "cpu".to_owned(),
+            provider if provider.on_cpu() => Provider::Cpu.name().to_owned(),
             provider => format!("{}:{}", provider.name(), self.device_id),
         }
     }

@@ -17,7 +17,7 @@ pub(crate) fn of(provider: Provider, id: u32) -> Option<GpuDevice> {
     let devices = match provider {
         Provider::Cuda | Provider::Tensorrt => nvidia::discover(),
         Provider::Migraphx => amd::discover(),
-        Provider::Cpu | Provider::CoreMl => Vec::new(),
+        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => Vec::new(),
     };
     devices.into_iter().find(|device| device.id == id)
 }

@@ -1,6 +1,5 @@
 //! What loading a model took, for the log and the report.
 use crate::backend::Placement;
-use crate::ep::Provider;
 use crate::report::{GpuDevice, LoadedModel};
 use crate::{Operation, devices};
 use std::time::Instant;
@@ -27,6 +26,8 @@ impl Loading<'_> {
             file: self.file.to_owned(),
             bytes: self.bytes as u64,
             device: placement.label(),
+            provider: placement.provider.name(),
+            precision: placement.precision(),
             sessions: self.sessions,
             seconds: self.began.elapsed().as_secs_f64(),
             memory_before: memory(&self.before),
@@ -34,7 +35,7 @@ impl Loading<'_> {
         };
         let megabytes = |bytes: Option<u64>| bytes.map(|bytes| (bytes as f64 / 1e5).round() / 10.0);
         let how = match placement.provider {
-            Provider::Cpu => "model loaded and warmed up",
+            provider if provider.on_cpu() => "model loaded and warmed up",
             _ => "model loaded with GPU acceleration and warmed up",
         };
         tracing::info!(
@@ -44,7 +45,8 @@ impl Loading<'_> {
             seconds = (load.seconds * 1e3).round() / 1e3,
             device = load.device,
             device_name = after.as_ref().map(|device| device.name.as_str()),
-            provider = placement.provider.name(),
+            provider = load.provider,
+            precision = load.precision,
             sessions = load.sessions,
             gpu_megabytes_before = megabytes(load.memory_before),
             gpu_megabytes_after = megabytes(load.memory_after),

@@ -7,7 +7,7 @@ use crate::batcher::Device;
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::LoadedModel;
-use crate::{Config, Operation, OperationReport, StartError};
+use crate::{Config, CpuBackend, Operation, OperationReport, Precision, StartError};
 use std::time::Instant;
 
 /// A model with its devices.
@@ -49,18 +49,23 @@ pub(super) fn refuse(
     provider: &str,
     reason: &str,
 ) -> Result<(), StartError> {
-    let operation = operation.name();
     if config.force_gpu_only {
         return Err(StartError::GpuOnly {
-            operation,
+            operation: operation.name(),
             provider: provider.to_owned(),
             reason: reason.to_owned(),
         });
     }
+    fell_back(operation, provider, reason, "no GPU for this operation; it runs on the CPU");
+    Ok(())
+}
+
+/// No fallback is silent.
+fn fell_back(operation: Operation, provider: &str, reason: &str, message: &str) {
+    let operation = operation.name();
     metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation, "provider" => provider.to_owned())
         .increment(1);
-    tracing::warn!(operation, provider, reason, "no GPU for this operation; it runs on the CPU");
-    Ok(())
+    tracing::warn!(operation, provider, reason, "{message}");
 }
 
 /// Puts the model where its operation is wanted. `reference` is the session that the subject was loaded with.
@@ -94,12 +99,55 @@ pub(super) fn place<M: Model>(
     }
 
     let sessions = cpu_sessions(config);
-    let devices = more_sessions(&subject, reference, sessions).map_err(failed)?;
+    let (first, placement) = match on_openvino(&subject) {
+        Some(Ok(proven)) => proven,
+        Some(Err(reason)) => {
+            report.reason = Some(report.reason.map_or(reason.clone(), |gpu| format!("{gpu}; {reason}")));
+            (reference, cpu(config))
+        }
+        None => (reference, cpu(config)),
+    };
+    let devices = more_sessions(&subject, first, sessions, placement.provider).map_err(failed)?;
     let (file, bytes) = (subject.file.file.as_str(), subject.bytes.len());
     let load = Loading { operation, file, bytes, sessions, began, before: None };
-    let loads = vec![load.finish(&Placement::CPU)];
+    let loads = vec![load.finish(&placement)];
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
     Ok(Placed { model: subject.model, devices, max_batch: 1, report, loads })
+}
+
+/// A proven session of OpenVINO, where the configuration asks for it; or why there is none, which is counted and said, but no error: the CPU is what was
+/// asked for, and the CPU it is.
+fn on_openvino<M: Model>(subject: &Subject<'_, M>) -> Option<Result<(OnnxModel, Placement), String>> {
+    let CpuBackend::OpenVino(precision) = subject.config.cpu_backend else { return None };
+    let provider = Provider::OpenVino;
+    let found = match provider.absence(subject.runtime) {
+        Some(reason) => Err(reason),
+        None if precision == Precision::Bf16 && !multiplies_bf16() => {
+            Err("this processor has no instructions for bf16".to_owned())
+        }
+        None => subject.on_cpu(provider),
+    };
+    Some(found.map_err(|reason| {
+        fell_back(
+            subject.model.operation(),
+            provider.name(),
+            &reason,
+            "OpenVINO does not compute this operation; ONNX Runtime does",
+        );
+        format!("{}: {reason}", provider.name())
+    }))
+}
+
+/// OpenVINO computes in FP32, and does not say so, where this is false.
+fn multiplies_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("avx512bf16")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
 }
 
 /// `first` and as many sessions beside it as make `wanted`, loaded side by side.
@@ -112,12 +160,9 @@ fn more_sessions<M: Model>(
     subject: &Subject<'_, M>,
     first: OnnxModel,
     wanted: usize,
+    provider: Provider,
 ) -> Result<Vec<OnnxModel>, String> {
-    let load = || {
-        let mut session = OnnxModel::load(subject.runtime, &subject.bytes, &cpu(subject.config))?;
-        subject.sample.run(&subject.model, &mut session, 1)?;
-        Ok(session)
-    };
+    let load = || Ok(subject.on_cpu(provider)?.0);
     std::thread::scope(|scope| {
         let loading: Vec<_> = (1..wanted).map(|_| scope.spawn(load)).collect();
         let others = loading.into_iter().map(|thread| {

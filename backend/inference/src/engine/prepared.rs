@@ -1,5 +1,5 @@
 //! A detector that takes pictures: only where pictures can become its tensors on the device that it runs on.
-use super::warmup::{Sample, agree};
+use super::warmup::{Sample, TOLERANCE, agree};
 use crate::backend::{Backend, OnnxModel, Placement, Preparation, PreparedModel};
 use crate::batcher::buckets;
 use crate::drawing::portrait;
@@ -72,7 +72,7 @@ impl Colocation<'_> {
         let sample = Sample::new(model, Probe { frame: frame.into(), letterbox, min_score: 0.5 });
         let expected = sample.run(model, prepared, 1)?;
         for size in sizes {
-            agree(&expected, &sample.run_pictures(model, prepared, *size)?, *size)?;
+            agree(&expected, &sample.run_pictures(model, prepared, *size)?, *size, TOLERANCE)?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ pub enum Outcome {
 /// One operation on one device; or one provider that is absent.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceTest {
-    /// `cpu`, `cuda`, `tensorrt`, `rocm`, `mps`.
+    /// `cpu`, `openvino`, `cuda`, `tensorrt`, `rocm`, `mps`.
     pub provider: &'static str,
     /// `cuda:0`, …; the provider alone when it is absent.
     pub device: String,
@@ -106,7 +106,7 @@ fn absent(provider: Provider, reason: String) -> DeviceTest {
 /// The devices that the drivers list and those that are configured.
 fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
     let backend = match provider {
-        Provider::Cpu | Provider::CoreMl => return vec![0],
+        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => return vec![0],
         Provider::Cuda | Provider::Tensorrt => "cuda",
         Provider::Migraphx => "rocm",
     };
@@ -155,7 +155,7 @@ fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), Strin
 /// A test of `operation` that has not been made.
 fn of(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
     let device = match provider {
-        Provider::Cpu => "cpu".to_owned(),
+        provider if provider.on_cpu() => Provider::Cpu.name().to_owned(),
         _ => format!("{}:{id}", provider.name()),
     };
     DeviceTest { device, operation: Some(operation.name()), reason: None, ..absent(provider, String::new()) }

@@ -1,8 +1,8 @@
 //! A model that was read and understood, and how it does on a device.
 use super::candidates::memory_share;
 use super::loading::Loading;
-use super::warmup::{Sample, agree};
-use crate::backend::{Backend, OnnxModel, Placement};
+use super::warmup::{BF16_TOLERANCE, Sample, TOLERANCE, agree};
+use crate::backend::{OnnxModel, Placement};
 use crate::batcher::buckets;
 use crate::ep::Provider;
 use crate::manifest::{ModelFile, ModelKind};
@@ -10,7 +10,7 @@ use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, Profile, Source, library_version};
-use crate::{Config, ResolvedPack, StartError, batch_axis, devices};
+use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, batch_axis, devices};
 use sha2::{Digest, Sha256};
 use std::time::Instant;
 
@@ -149,7 +149,7 @@ impl<'a, M: Model> Subject<'a, M> {
         }
         let mut session = OnnxModel::load(self.runtime, self.device_bytes(), &placement)?;
         let session_seconds = loading.began.elapsed().as_secs_f64();
-        let mut runs = self.runs(&mut session, measure)?;
+        let mut runs = self.runs(&mut session, &placement, &self.sizes(measure))?;
         if let Some(engine) = &placement.tensorrt {
             session = session.limited_to(engine.profile.clone(), self.beside_tensorrt(device_id)?);
         }
@@ -162,8 +162,12 @@ impl<'a, M: Model> Subject<'a, M> {
     }
 
     fn placement(&self, provider: Provider, device_id: u32) -> Placement {
-        if provider == Provider::Cpu {
-            return cpu(self.config);
+        if provider.on_cpu() {
+            let precision = match (provider, self.config.cpu_backend) {
+                (Provider::OpenVino, CpuBackend::OpenVino(precision)) => precision,
+                _ => Precision::Fp32,
+            };
+            return Placement { provider, precision, ..cpu(self.config) };
         }
         let memory_limit = memory_share(self.config, self.model.operation());
         Placement { provider, device_id, memory_limit, ..Placement::CPU }
@@ -198,23 +202,45 @@ impl<'a, M: Model> Subject<'a, M> {
         }
         let placement = self.placement(Provider::Cuda, device_id);
         let mut session = OnnxModel::load(self.runtime, self.device_bytes(), &placement)?;
-        self.runs(&mut session, false)?;
+        self.runs(&mut session, &placement, &self.sizes(false))?;
         Ok(Some(session))
     }
 
-    /// Every batch size once, or the smallest and the largest alone, compared with the CPU.
-    fn runs(&self, backend: &mut dyn Backend, extremes: bool) -> Result<Vec<BatchRun>, String> {
-        let mut sizes = buckets(self.batch);
-        if extremes {
-            sizes = if self.batch == 1 { vec![1] } else { vec![1, self.batch] };
+    /// A session of the file as it is on the CPU, where `provider` computes; its first run gives what the first session's gave.
+    pub(super) fn on_cpu(&self, provider: Provider) -> Result<(OnnxModel, Placement), String> {
+        let placement = self.placement(provider, 0);
+        let mut session = OnnxModel::load(self.runtime, &self.bytes, &placement)?;
+        self.runs(&mut session, &placement, &[1])?;
+        Ok((session, placement))
+    }
+
+    /// Every batch size, or the smallest and the largest alone.
+    fn sizes(&self, extremes: bool) -> Vec<usize> {
+        match (extremes, self.batch) {
+            (false, most) => buckets(most),
+            (true, 1) => vec![1],
+            (true, most) => vec![1, most],
         }
+    }
+
+    /// Each of the batch sizes once, compared with the CPU.
+    fn runs(
+        &self,
+        session: &mut OnnxModel,
+        placement: &Placement,
+        sizes: &[usize],
+    ) -> Result<Vec<BatchRun>, String> {
+        let tolerance = match placement.precision {
+            Precision::Fp32 => TOLERANCE,
+            Precision::Bf16 => BF16_TOLERANCE,
+        };
         sizes
-            .into_iter()
-            .map(|batch| {
+            .iter()
+            .map(|&batch| {
                 let began = Instant::now();
-                let found = self.sample.run(&self.model, backend, batch)?;
+                let found = self.sample.run(&self.model, session, batch)?;
                 let first_seconds = began.elapsed().as_secs_f64();
-                let difference = agree(&self.expected, &found, batch)?;
+                let difference = agree(&self.expected, &found, batch, tolerance)?;
                 Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
             })
             .collect()

@@ -22,12 +22,7 @@ pub(crate) struct EngineKey {
 /// One line per part; this text is what is hashed, and what `key.txt` in the folder says.
 impl fmt::Display for EngineKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let precision = match (&self.calibration_sha256, self.fp16) {
-            (Some(_), true) => "int8+fp16",
-            (Some(_), false) => "int8",
-            (None, true) => "fp16",
-            (None, false) => "fp32",
-        };
+        let precision = super::precision(self.calibration_sha256.is_some(), self.fp16);
         writeln!(f, "model sha256: {}", self.model_sha256)?;
         writeln!(f, "ONNX Runtime: {}", self.onnxruntime)?;
         writeln!(f, "TensorRT: {}", self.tensorrt)?;

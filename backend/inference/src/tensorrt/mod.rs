@@ -49,7 +49,22 @@ pub(crate) struct Source<'a> {
     pub(crate) gpu: Option<&'a GpuDevice>,
 }
 
+/// What an engine computes in.
+fn precision(int8: bool, fp16: bool) -> &'static str {
+    match (int8, fp16) {
+        (true, true) => "int8+fp16",
+        (true, false) => "int8",
+        (false, true) => "fp16",
+        (false, false) => "fp32",
+    }
+}
+
 impl EngineOptions {
+    /// `fp32`, `fp16`, `int8` or `int8+fp16`; TensorRT takes the fastest of them for each layer.
+    pub(crate) fn precision(&self) -> &'static str {
+        precision(self.int8.is_some(), self.fp16)
+    }
+
     /// Makes the folder for `source` ready: the key in words and, for 8 bits, the calibration table.
     pub(crate) fn prepare(config: &Config, source: Source<'_>) -> Result<Self, String> {
         let TensorrtConfig { fp16, calibration, workspace_gb, cache_dir } = &config.tensorrt;

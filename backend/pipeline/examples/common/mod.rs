@@ -11,9 +11,12 @@ pub(crate) fn pack(name: &str, models: &str) -> ResolvedPack {
     ResolvedPack::verify(manifest.pack(name).unwrap(), Path::new(models)).unwrap()
 }
 
-/// The pipeline with its default settings; ONNX Runtime lies at `ORT_DYLIB_PATH`.
+/// The pipeline with its default settings, but for `CPU_BACKEND`; ONNX Runtime lies at `ORT_DYLIB_PATH`.
 pub(crate) fn analyzer(pack: &ResolvedPack) -> Analyzer {
+    let named = std::env::var("CPU_BACKEND").unwrap_or_else(|_| "onnxruntime".into());
+    let (_, cpu_backend) = inference::CpuBackend::NAMES.into_iter().find(|(name, _)| *name == named).unwrap();
     let config = inference::Config {
+        cpu_backend,
         dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(Into::into),
         ..inference::Config::default()
     };

@@ -96,8 +96,8 @@ function gpu(report) {
     report.devices.map(device),
     table("Operations", ["Operation", "Asked for", "Runs on", "Why"],
       report.operations.map((one) => [title(one.operation), one.requested, where(one), one.reason ?? ""])).element,
-    table("Models", ["Model", "Device", { name: "Sessions", number: true }, { name: "Size", number: true }, { name: "Loaded in", number: true }],
-      report.models.map((model) => [model.file, model.device, count(model.sessions), bytes(model.bytes), `${model.seconds.toFixed(2)} s`])).element,
+    table("Models", ["Model", "Device", "Computed by", { name: "Sessions", number: true }, { name: "Size", number: true }, { name: "Loaded in", number: true }],
+      report.models.map((model) => [model.file, model.device, `${model.provider}, ${model.precision}`, count(model.sessions), bytes(model.bytes), `${model.seconds.toFixed(2)} s`])).element,
     facts([["ONNX Runtime", report.runtime_version]]),
     h("ul.providers", { "aria-label": "Execution providers" }, providers),
   ];

@@ -80,6 +80,12 @@ struct LoadedView {
     /// The device.
     #[schema(example = "cuda:0")]
     device: String,
+    /// What computes there: `cpu` (ONNX Runtime's own kernels), `openvino`, `cuda`, …
+    #[schema(example = "cuda")]
+    provider: String,
+    /// What it computes in: `fp32`, `bf16`, or of TensorRT `fp16`, `int8`, `int8+fp16`.
+    #[schema(example = "fp32")]
+    precision: String,
     /// Sessions on it.
     #[schema(example = 2)]
     sessions: usize,
@@ -188,6 +194,8 @@ pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
                 file: model.file,
                 bytes: model.bytes,
                 device: model.device,
+                provider: model.provider.to_owned(),
+                precision: model.precision.to_owned(),
                 sessions: model.sessions,
                 seconds: model.seconds,
                 memory_before: model.memory_before,

@@ -11,6 +11,12 @@ async fn every_operation_says_where_it_runs() {
     assert_eq!(names, inference::Operation::ALL.map(inference::Operation::name));
     assert!(!report["runtime_version"].as_str().unwrap().is_empty());
     assert!(!report["backends"].as_array().unwrap().is_empty());
+    for model in report["models"].as_array().unwrap() {
+        assert_eq!(
+            (&model["device"], &model["provider"], &model["precision"]),
+            (&"cpu".into(), &"cpu".into(), &"fp32".into())
+        );
+    }
     // What a comparison says without a threshold of its own.
     let pair = [("image", photo("obama.jpg")), ("image", photo("obama2.jpg"))];
     let compared = ok(app.post_parts("/faces/compare", &pair).await).await;

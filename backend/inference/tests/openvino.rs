@@ -1,0 +1,90 @@
+//! Models computed by OpenVINO. A process of its own, because a process can load only one library, and this one has both.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+use common::*;
+use inference::{Config, CpuBackend, Engine, Lane, Precision};
+use std::sync::Arc;
+use vision::{Detection, Frame};
+
+const PHOTOGRAPHS: [&str; 3] = ["obama.jpg", "group_1.jpg", "two_people.jpg"];
+
+/// An engine of that backend; `None` where the library or the models are not there.
+fn engine_of(cpu_backend: CpuBackend, pack: &str) -> Option<Engine> {
+    let config = Config { dylib_path: Some(testing::openvino()?), cpu_backend, ..config() };
+    Some(Engine::start(&config, &resolve(&builtin(pack))?).unwrap())
+}
+
+fn computes(engine: &Engine) -> Vec<(String, &'static str, &'static str)> {
+    engine.report().models.into_iter().map(|model| (model.device, model.provider, model.precision)).collect()
+}
+
+/// What two engines make of a photograph: their faces, and the least cosine of a face's two embeddings.
+async fn compare(
+    wanted: &Engine,
+    found: &Engine,
+    photograph: &Frame,
+) -> (Vec<Detection>, Vec<Detection>, f32) {
+    let (expected, faces) = (detect_at_640(wanted, photograph).await, detect_at_640(found, photograph).await);
+    let mut least = 1.0_f32;
+    for face in &expected {
+        let chip = Arc::new(vision::norm_crop(photograph, &face.landmarks, 112).unwrap());
+        let one = wanted.embed(Arc::clone(&chip), Lane::Interactive).await.unwrap().output;
+        let other = found.embed(chip, Lane::Interactive).await.unwrap().output;
+        least = least.min(one.similarity(&other).unwrap());
+    }
+    (expected, faces, least)
+}
+
+#[tokio::test]
+async fn openvino_finds_and_describes_the_faces_that_onnx_runtime_does() {
+    for pack in ["compact", "research"] {
+        let Some(plain) = engine_of(CpuBackend::OnnxRuntime, pack) else { return };
+        let openvino = engine_of(CpuBackend::OpenVino(Precision::Fp32), pack).unwrap();
+        assert!(computes(&plain).iter().all(|at| *at == ("cpu".to_owned(), "cpu", "fp32")));
+        assert!(computes(&openvino).iter().all(|at| *at == ("cpu".to_owned(), "openvino", "fp32")));
+        assert!(openvino.report().operations.iter().all(|operation| operation.reason.is_none()));
+        for name in PHOTOGRAPHS {
+            let (expected, faces, cosine) = compare(&plain, &openvino, &photograph(name)).await;
+            assert!(
+                !expected.is_empty() && expected.len() == faces.len(),
+                "{pack}, {name}: {expected:?} {faces:?}"
+            );
+            for (a, b) in expected.iter().zip(&faces) {
+                assert!(
+                    distance(&a.bbox, &b.bbox).0 < 0.1 && (a.det_score - b.det_score).abs() < 1e-3,
+                    "{name}: {a:?} {b:?}"
+                );
+            }
+            assert!(cosine > 0.9999, "{pack}, {name}: {cosine}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn bf16_finds_the_same_faces_and_moves_their_embeddings_by_little_or_says_that_the_processor_lacks_it()
+{
+    for pack in ["compact", "research"] {
+        let Some(plain) = engine_of(CpuBackend::OnnxRuntime, pack) else { return };
+        let bf16 = engine_of(CpuBackend::OpenVino(Precision::Bf16), pack).unwrap();
+        if computes(&bf16).iter().any(|at| at.1 != "openvino") {
+            let report = bf16.report();
+            let reasons: Vec<_> =
+                report.operations[..2].iter().filter_map(|operation| operation.reason.clone()).collect();
+            assert!(
+                reasons.len() == 2 && reasons.iter().all(|reason| reason.contains("bf16")),
+                "{reasons:?}"
+            );
+            continue;
+        }
+        assert!(computes(&bf16).iter().all(|at| at.2 == "bf16"));
+        for name in PHOTOGRAPHS {
+            let (expected, faces, cosine) = compare(&plain, &bf16, &photograph(name)).await;
+            eprintln!("{pack} {name} {} {} {cosine}", expected.len(), faces.len());
+            for clear in expected.iter().filter(|face| face.det_score >= 0.7) {
+                let face = closest(&faces, clear).unwrap();
+                assert!(distance(&clear.bbox, &face.bbox).1 < 0.03, "{pack}, {name}: {clear:?} {face:?}");
+            }
+            assert!(cosine > 0.99, "{pack}, {name}: {cosine}");
+        }
+    }
+}
