@@ -129,7 +129,7 @@ fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let stride = frame.width() as usize * 3;
     let at = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
     let (upper, lower) = (&frame.data()[at..at + 6], &frame.data()[at + stride..at + stride + 6]);
-    // Spelled out: `array::from_fn` is not inlined here, which costs a third of the time.
+    // Spelled out: `array::from_fn` is not inlined here.
     let channel = |c: usize| weigh([upper[c], upper[c + 3], lower[c], lower[c + 3]], (x, y));
     [channel(0), channel(1), channel(2)]
 }
