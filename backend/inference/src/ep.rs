@@ -90,7 +90,9 @@ impl Provider {
             return Some("this program was built without it".to_owned());
         }
         let path = runtime.path().display();
-        (!self.in_library()).then(|| format!("the loaded ONNX Runtime {path} was built without it"))
+        let remedy =
+            if self == Self::OpenVino { "; `./scripts/openvino` brings one that has it" } else { "" };
+        (!self.in_library()).then(|| format!("the loaded ONNX Runtime {path} was built without it{remedy}"))
     }
 
     /// Makes the runtime load the provider's libraries, or says what is missing; no model is needed.

@@ -57,6 +57,7 @@ fn openvino_in_a_library_without_it_leaves_the_models_to_onnx_runtime_and_says_s
     for operation in &report.operations[..2] {
         let reason = operation.reason.as_deref().unwrap_or_default();
         assert!(reason.starts_with("openvino: ") && reason.contains("built without it"), "{operation:?}");
+        assert!(reason.contains("scripts/openvino"), "what to do: {operation:?}");
         assert_eq!((operation.requested.as_str(), operation.effective.as_str()), ("cpu", "cpu"));
     }
     assert!(

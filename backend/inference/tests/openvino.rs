@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
-use inference::{Config, CpuBackend, Engine, Lane, Precision};
+use inference::{Config, CpuBackend, Engine, Lane, Outcome, Precision, self_test};
 use std::sync::Arc;
 use vision::{Detection, Frame};
 
@@ -79,12 +79,26 @@ async fn bf16_finds_the_same_faces_and_moves_their_embeddings_by_little_or_says_
         assert!(computes(&bf16).iter().all(|at| at.2 == "bf16"));
         for name in PHOTOGRAPHS {
             let (expected, faces, cosine) = compare(&plain, &bf16, &photograph(name)).await;
-            eprintln!("{pack} {name} {} {} {cosine}", expected.len(), faces.len());
             for clear in expected.iter().filter(|face| face.det_score >= 0.7) {
                 let face = closest(&faces, clear).unwrap();
                 assert!(distance(&clear.bbox, &face.bbox).1 < 0.03, "{pack}, {name}: {clear:?} {face:?}");
             }
             assert!(cosine > 0.99, "{pack}, {name}: {cosine}");
         }
+    }
+}
+
+#[test]
+fn the_self_test_tells_openvino_from_the_own_kernels() {
+    let (Some(library), Some(pack)) = (testing::openvino(), resolve(&builtin("compact"))) else { return };
+    let cpu_backend = CpuBackend::OpenVino(Precision::Fp32);
+    let config = Config { dylib_path: Some(library), cpu_backend, gpu_batch_size: 4, ..config() };
+    let report = self_test(&config, &pack).unwrap();
+    let of =
+        |provider: &str| report.tests.iter().filter(|test| test.provider == provider).collect::<Vec<_>>();
+    assert_eq!((of("cpu").len(), of("openvino").len()), (5, 2));
+    for test in of("openvino") {
+        assert_eq!((test.outcome, test.device.as_str()), (Outcome::Passed, "openvino"), "{test:?}");
+        assert!(test.runs.iter().all(|run| run.difference < 1e-3), "{test:?}");
     }
 }

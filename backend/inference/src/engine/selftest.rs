@@ -26,7 +26,7 @@ pub enum Outcome {
 pub struct DeviceTest {
     /// `cpu`, `openvino`, `cuda`, `tensorrt`, `rocm`, `mps`.
     pub provider: &'static str,
-    /// `cuda:0`, …; the provider alone when it is absent.
+    /// `cuda:0`, …; the provider alone when it computes on the CPU or is absent.
     pub device: String,
     /// `face_detection`, …; `None` when the provider is absent.
     pub operation: Option<&'static str>,
@@ -79,8 +79,8 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
             tests.push(test(&detector, provider, id));
             tests.push(test(&embedder, provider, id));
             tests.extend(scorer.as_ref().map(|scorer| test(scorer, provider, id)));
-            // TensorRT leaves them to CUDA, which is tested by itself.
-            if provider != Provider::Tensorrt {
+            // TensorRT leaves them to CUDA, and OpenVINO to the CPU's own code; both are tested by themselves.
+            if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
                 tests.push(test_pictures(&PictureSubject::canvas(), config, &runtime, provider, id));
                 tests.push(test_pictures(&PictureSubject::enhancement(), config, &runtime, provider, id));
                 tests.push(test_pictures(&PictureSubject::statistics(), config, &runtime, provider, id));
@@ -155,7 +155,7 @@ fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), Strin
 /// A test of `operation` that has not been made.
 fn of(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
     let device = match provider {
-        provider if provider.on_cpu() => Provider::Cpu.name().to_owned(),
+        provider if provider.on_cpu() => provider.name().to_owned(),
         _ => format!("{}:{id}", provider.name()),
     };
     DeviceTest { device, operation: Some(operation.name()), reason: None, ..absent(provider, String::new()) }
