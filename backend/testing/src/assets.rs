@@ -9,18 +9,25 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace root exists")
 }
 
-fn shared(part: &str) -> Option<PathBuf> {
-    let path = root().join("../shared").join(part);
+/// Says that something is missing and that the test is skipped; a failure where `variable` is 1.
+pub fn skip(variable: &str, missing: &str, remedy: &str) {
+    let required = std::env::var(variable).as_deref() == Ok("1");
+    assert!(!required, "{variable}=1, but {missing} is not there; {remedy}");
+    eprintln!("skipped: {missing} is not there; {remedy} ({variable}=1 makes this a failure)");
+}
+
+/// `path` of the workspace, or `None` where the test must skip itself.
+fn optional(path: &str, variable: &str, remedy: &str) -> Option<PathBuf> {
+    let path = root().join(path);
     if path.exists() {
         return Some(path);
     }
-    assert!(
-        std::env::var("REQUIRE_MODELS").as_deref() != Ok("1"),
-        "REQUIRE_MODELS=1, but {} is not there",
-        path.display()
-    );
-    eprintln!("skipped: {} is not there (set REQUIRE_MODELS=1 to make this a failure)", path.display());
+    skip(variable, &path.display().to_string(), remedy);
     None
+}
+
+fn shared(part: &str) -> Option<PathBuf> {
+    optional(&format!("../shared/{part}"), "REQUIRE_MODELS", "put a folder with it beside the checkout")
 }
 
 /// ONNX Runtime's shared library as `./scripts/setup` unpacks it. Panics when it is absent: every checkout has it after set-up.
@@ -34,17 +41,9 @@ pub fn library() -> PathBuf {
     path
 }
 
-/// ONNX Runtime with OpenVINO as `./scripts/openvino` unpacks it, or `None` where the test must skip itself: `REQUIRE_OPENVINO=1` makes its
-/// absence a failure.
+/// ONNX Runtime with OpenVINO as `./scripts/openvino` unpacks it, or `None` where the test must skip itself.
 pub fn openvino() -> Option<PathBuf> {
-    let path = root().join(".runtime/openvino/libonnxruntime.so");
-    if path.exists() {
-        return Some(path);
-    }
-    let required = std::env::var("REQUIRE_OPENVINO").as_deref() == Ok("1");
-    assert!(!required, "REQUIRE_OPENVINO=1, but {} is not there", path.display());
-    eprintln!("skipped: {} is not there; ./scripts/openvino brings it", path.display());
-    None
+    optional(".runtime/openvino/libonnxruntime.so", "REQUIRE_OPENVINO", "run ./scripts/openvino")
 }
 
 /// The folder of models, or `None` where the test must skip itself.

@@ -11,7 +11,7 @@ pub mod fixture_models;
 pub mod people;
 pub mod scene;
 
-pub use assets::{image, images, library, model, models_dir, openvino, oracle};
+pub use assets::{image, images, library, model, models_dir, openvino, oracle, skip};
 pub use database::TestDatabase;
 pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,

@@ -23,7 +23,7 @@ pub struct Browser {
 
 /// Says that something is missing and that the test is skipped; a failure with `REQUIRE_BROWSER=1`.
 pub fn skip(missing: &str, remedy: &str) {
-    crate::common::skip("REQUIRE_BROWSER", missing, remedy);
+    testing::skip("REQUIRE_BROWSER", missing, remedy);
 }
 
 /// The program's path, or `None` where the test must skip itself.

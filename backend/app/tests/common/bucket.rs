@@ -20,7 +20,7 @@ impl Bucket {
     pub async fn start() -> Option<Self> {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
         if !program.is_file() {
-            super::skip("REQUIRE_S3", "the S3 server", "run ./scripts/s3-tools");
+            testing::skip("REQUIRE_S3", "the S3 server", "run ./scripts/s3-tools");
             return None;
         }
         let mut bucket = Self {
