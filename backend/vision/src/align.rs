@@ -78,14 +78,11 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
     // Chip to image: the inverse of [a -b tx; b a ty].
     let (ia, ib) = (a / square, b / square);
     let mut chip = vec![0; size as usize * size as usize * 3];
-    let columns: Vec<(f64, f64)> =
-        (0..size).map(|u| f64::from(u) - tx).map(|dx| (ia * dx, ib * dx)).collect();
     for (v, row) in (0u32..).zip(chip.chunks_exact_mut(size as usize * 3)) {
         let dy = f64::from(v) - ty;
-        let (x, y) = (ib * dy, ia * dy);
         let at = |u: u32| {
-            let (along, across) = columns[u as usize];
-            (fixed(along + x), fixed(y - across))
+            let dx = f64::from(u) - tx;
+            (fixed(ia * dx + ib * dy), fixed(ia * dy - ib * dx))
         };
         // What lies between two points that are inside is inside too.
         let inside = is_inside(frame, at(0)) && is_inside(frame, at(size - 1));
