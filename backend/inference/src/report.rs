@@ -1,4 +1,5 @@
 //! What runs where: the answer of `GET /gpu`.
+use crate::ep::Provider;
 use serde::Serialize;
 
 /// One operation's device.
@@ -14,6 +15,16 @@ pub struct OperationReport {
     pub effective: String,
     /// Why they differ, or why there is nothing to place.
     pub reason: Option<String>,
+}
+
+impl OperationReport {
+    /// One more reason, behind those that there are.
+    pub(crate) fn add_reason(&mut self, reason: String) {
+        self.reason = Some(match self.reason.take() {
+            Some(own) => format!("{own}; {reason}"),
+            None => reason,
+        });
+    }
 }
 
 /// A GPU.
@@ -101,4 +112,12 @@ pub struct DeviceReport {
     pub operations: Vec<OperationReport>,
     /// The models in memory.
     pub models: Vec<LoadedModel>,
+}
+
+impl DeviceReport {
+    /// Whether nothing but the CPU could be used with this program and library.
+    pub fn is_of_the_cpu_alone(&self) -> bool {
+        let on_cpu = |name: &String| Provider::ALL.iter().any(|p| p.on_cpu() && p.name() == name);
+        self.backends.iter().all(on_cpu)
+    }
 }

@@ -180,8 +180,7 @@ fn alone<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
 fn join(report: &mut OperationReport, model: &OperationReport, name: &str) {
     if report.effective != model.effective {
         let why = model.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let apart = format!("{name} runs on {}{why}", model.effective);
-        report.reason = Some(report.reason.take().map_or(apart.clone(), |own| format!("{own}; {apart}")));
+        report.add_reason(format!("{name} runs on {}{why}", model.effective));
     }
 }
 

@@ -99,14 +99,13 @@ pub(super) fn place<M: Model>(
     }
 
     let sessions = cpu_sessions(config);
-    let (first, placement) = match on_openvino(&subject) {
-        Some(Ok(proven)) => proven,
-        Some(Err(reason)) => {
-            report.reason = Some(report.reason.map_or(reason.clone(), |gpu| format!("{gpu}; {reason}")));
-            (reference, cpu(config))
+    let (mut first, mut placement) = (reference, cpu(config));
+    if let CpuBackend::OpenVino(precision) = config.cpu_backend {
+        match on_openvino(&subject, precision) {
+            Ok(proven) => (first, placement) = proven,
+            Err(reason) => report.add_reason(reason),
         }
-        None => (reference, cpu(config)),
-    };
+    }
     let devices = more_sessions(&subject, first, sessions, placement.provider).map_err(failed)?;
     let (file, bytes) = (subject.file.file.as_str(), subject.bytes.len());
     let load = Loading { operation, file, bytes, sessions, began, before: None };
@@ -115,19 +114,21 @@ pub(super) fn place<M: Model>(
     Ok(Placed { model: subject.model, devices, max_batch: 1, report, loads })
 }
 
-/// A proven session of OpenVINO, where the configuration asks for it; or why there is none, which is counted and said, but no error: the CPU is what was
-/// asked for, and the CPU it is.
-fn on_openvino<M: Model>(subject: &Subject<'_, M>) -> Option<Result<(OnnxModel, Placement), String>> {
-    let CpuBackend::OpenVino(precision) = subject.config.cpu_backend else { return None };
+/// A proven session of OpenVINO; or why there is none, which is counted and said, but does not fail the start: the CPU is what was asked for,
+/// and the CPU it is.
+fn on_openvino<M: Model>(
+    subject: &Subject<'_, M>,
+    precision: Precision,
+) -> Result<(OnnxModel, Placement), String> {
     let provider = Provider::OpenVino;
     let found = match provider.absence(subject.runtime) {
         Some(reason) => Err(reason),
         None if precision == Precision::Bf16 && !multiplies_bf16() => {
             Err("this processor has no instructions for bf16".to_owned())
         }
-        None => subject.on_cpu(provider),
+        None => subject.cpu_session(provider),
     };
-    Some(found.map_err(|reason| {
+    found.map_err(|reason| {
         fell_back(
             subject.model.operation(),
             provider.name(),
@@ -135,7 +136,7 @@ fn on_openvino<M: Model>(subject: &Subject<'_, M>) -> Option<Result<(OnnxModel, 
             "OpenVINO does not compute this operation; ONNX Runtime does",
         );
         format!("{}: {reason}", provider.name())
-    }))
+    })
 }
 
 /// OpenVINO computes in FP32, and does not say so, where this is false.
@@ -162,7 +163,7 @@ fn more_sessions<M: Model>(
     wanted: usize,
     provider: Provider,
 ) -> Result<Vec<OnnxModel>, String> {
-    let load = || Ok(subject.on_cpu(provider)?.0);
+    let load = || Ok(subject.cpu_session(provider)?.0);
     std::thread::scope(|scope| {
         let loading: Vec<_> = (1..wanted).map(|_| scope.spawn(load)).collect();
         let others = loading.into_iter().map(|thread| {

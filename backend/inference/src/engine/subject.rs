@@ -207,7 +207,7 @@ impl<'a, M: Model> Subject<'a, M> {
     }
 
     /// A session of the file as it is on the CPU, where `provider` computes; its first run gives what the first session's gave.
-    pub(super) fn on_cpu(&self, provider: Provider) -> Result<(OnnxModel, Placement), String> {
+    pub(super) fn cpu_session(&self, provider: Provider) -> Result<(OnnxModel, Placement), String> {
         let placement = self.placement(provider, 0);
         let mut session = OnnxModel::load(self.runtime, &self.bytes, &placement)?;
         self.runs(&mut session, &placement, &[1])?;

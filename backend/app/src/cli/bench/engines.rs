@@ -27,7 +27,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
     // A library without any GPU provider needs no attempt, and no warnings about it.
     if let Some(cpu) = sides.first() {
         let report = cpu.analyzer.engine().report();
-        if report.backends.iter().all(|backend| backend == "cpu" || backend == "openvino") {
+        if report.is_of_the_cpu_alone() {
             notes.push(format!(
                 "no GPU was measured: ONNX Runtime {} was built for the CPU alone",
                 report.runtime_version
