@@ -73,17 +73,24 @@ pub enum PerformanceMode {
 /// `CPU_BACKEND`: what computes models on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuBackend {
-    /// ONNX Runtime's own kernels, in FP32.
+    /// ONNX Runtime's own kernels: in INT8 for embedders whose INT8 form was measured (`int8` in `models.toml`), where
+    /// the processor multiplies bytes fast; in FP32 otherwise.
     #[default]
+    Auto,
+    /// The same kernels, always in FP32.
     OnnxRuntime,
+    /// The same kernels, with the large matrix products of any embedder in INT8.
+    OnnxRuntimeInt8,
     /// OpenVINO behind ONNX Runtime's interface, where the library was built with it.
     OpenVino(Precision),
 }
 
 impl CpuBackend {
     /// The values of `CPU_BACKEND`.
-    pub const NAMES: [(&str, Self); 3] = [
+    pub const NAMES: [(&str, Self); 5] = [
+        ("auto", Self::Auto),
         ("onnxruntime", Self::OnnxRuntime),
+        ("onnxruntime-int8", Self::OnnxRuntimeInt8),
         ("openvino", Self::OpenVino(Precision::Fp32)),
         ("openvino-bf16", Self::OpenVino(Precision::Bf16)),
     ];
@@ -97,14 +104,17 @@ pub enum Precision {
     Fp32,
     /// 16 bits with the exponent of 32, where the processor multiplies them faster (AVX-512 BF16, AMX).
     Bf16,
+    /// The large matrix products in 8 bits, the rest in 32, where the processor multiplies bytes faster (VNNI, dot product).
+    Int8,
 }
 
 impl Precision {
-    /// `fp32` or `bf16`.
+    /// `fp32`, `bf16` or `int8`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
             Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
         }
     }
 }

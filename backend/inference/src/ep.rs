@@ -186,8 +186,8 @@ impl Provider {
 #[cfg(feature = "openvino")]
 fn openvino(placement: &Placement) -> ExecutionProviderDispatch {
     let precision = match placement.precision {
-        Precision::Fp32 => "f32",
         Precision::Bf16 => "bf16",
+        Precision::Fp32 | Precision::Int8 => "f32",
     };
     let plugin = format!(
         r#"{{"CPU": {{"INFERENCE_NUM_THREADS": "{}", "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": "NO", "INFERENCE_PRECISION_HINT": "{precision}"}}}}"#,

@@ -5,7 +5,6 @@
 //! What enters a model and what its outputs mean is a [`models::Model`]; that code knows no runtime.
 
 pub mod backend;
-mod batch_axis;
 pub mod batcher;
 pub mod config;
 pub mod devices;
@@ -17,6 +16,7 @@ mod error;
 pub mod graphs;
 pub mod manifest;
 pub mod models;
+pub mod onnx;
 pub mod pixels;
 pub mod report;
 pub mod runtime;
@@ -30,5 +30,5 @@ pub use engine::{BuiltEngine, build_engines};
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, ScorerInfo, Timed};
 pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};
-pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack};
+pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack, Wheel};
 pub use report::{BatchRun, DeviceReport, GpuDevice, LoadedModel, OperationReport, ProviderReport};

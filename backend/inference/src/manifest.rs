@@ -1,91 +1,11 @@
 //! `models.toml`: which files make a pack, where they come from and how pixels enter them.
-use sha2::{Digest, Sha256};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+mod file;
+mod resolved;
 
-/// What a file is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ModelKind {
-    /// Finds faces.
-    Detector,
-    /// Describes faces.
-    Embedder,
-    /// Judges faces.
-    Quality,
-}
+pub use file::{Accuracy, Channels, ModelFamily, ModelFile, ModelKind, PixelInput, WeightStorage, Wheel};
+pub use resolved::ResolvedPack;
 
-/// Which code reads a model's outputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ModelFamily {
-    /// YuNet: class, objectness, box and landmark outputs at strides 8, 16 and 32.
-    Yunet,
-    /// SCRFD: score, distance and optional landmark outputs at three or five strides.
-    Scrfd,
-    /// One embedding of an aligned 112x112 chip: ArcFace, MobileFaceNet, SFace.
-    Arcface,
-    /// One quality score of an aligned 112x112 chip.
-    Ediffiqa,
-}
-
-/// The order of a model's colour channels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Channels {
-    /// Red first.
-    Rgb,
-    /// Blue first.
-    Bgr,
-}
-
-/// How pixels enter a model: planes in `channels` order, each value `(pixel - mean) / std` with pixel 0..255.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct PixelInput {
-    /// Order of the planes.
-    pub channels: Channels,
-    /// Subtracted, per plane, in grey levels.
-    pub mean: [f32; 3],
-    /// Divided by, per plane, in grey levels; never zero.
-    pub std: [f32; 3],
-}
-
-/// One file of a pack.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub struct ModelFile {
-    /// File name in `MODELS_DIR`.
-    pub file: String,
-    /// What it is for.
-    pub kind: ModelKind,
-    /// Which code reads its outputs.
-    pub family: ModelFamily,
-    /// Length in bytes, where known.
-    pub bytes: Option<u64>,
-    /// sha256, hex.
-    pub sha256: String,
-    /// SPDX name or a sentence.
-    pub licence: String,
-    /// Where it can be downloaded.
-    pub urls: Vec<String>,
-    /// Name inside a zip archive, when the URLs point to one.
-    pub archive_member: Option<String>,
-    /// sha256 of that archive, hex.
-    pub archive_sha256: Option<String>,
-    /// How pixels enter it.
-    pub input: PixelInput,
-    /// Detectors: the default `min_score`, 0..1.
-    pub min_score: Option<f32>,
-    /// Detectors: the IoU above which two boxes are one face, 0..1.
-    pub nms_iou: Option<f32>,
-    /// Embedders: the cosine similarity from which two faces count as one person, -1..1.
-    pub match_threshold: Option<f32>,
-    /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/ACCURACY.md), 0..1.
-    pub match_fmr: Option<f64>,
-    /// Embedders: how much more alike than `match_threshold` clusters of faces must be to become one, 0..1.
-    pub cluster_margin: Option<f32>,
-    /// Embedders: components of an embedding.
-    pub dimensions: Option<usize>,
-}
+use std::path::Path;
 
 /// A named set of models.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -111,15 +31,6 @@ pub struct Manifest {
 
 /// The manifest of models that were made or brought along here, in `MODELS_DIR`; laid out as `models.toml`.
 pub const OWN_MANIFEST: &str = "packs.toml";
-
-/// A pack whose files are on disk and verified.
-#[derive(Clone, Debug)]
-pub struct ResolvedPack {
-    /// The pack.
-    pub pack: Pack,
-    /// Where the files lie.
-    pub directory: PathBuf,
-}
 
 /// The layout of `models.toml`: packs name their files.
 #[derive(serde::Deserialize)]
@@ -194,96 +105,11 @@ impl Manifest {
     }
 }
 
-impl ModelFile {
-    fn check(&self) -> Result<(), String> {
-        let wrong = |what: &str| Err(format!("{}: {what}", self.file));
-        let is_sha256 = |s: &str| s.len() == 64 && s.bytes().all(|b| b.is_ascii_hexdigit());
-        if Path::new(&self.file).components().count() != 1 || self.file.starts_with('.') {
-            return wrong("a file is named without a folder");
-        }
-        if !is_sha256(&self.sha256) || self.archive_sha256.as_deref().is_some_and(|s| !is_sha256(s)) {
-            return wrong("a sha256 has 64 hexadecimal digits");
-        }
-        if self.input.std.iter().any(|s| !s.is_normal()) || self.input.mean.iter().any(|m| !m.is_finite()) {
-            return wrong("mean and std must be finite and std not zero");
-        }
-        let family_fits = match self.kind {
-            ModelKind::Detector => matches!(self.family, ModelFamily::Yunet | ModelFamily::Scrfd),
-            ModelKind::Embedder => self.family == ModelFamily::Arcface,
-            ModelKind::Quality => self.family == ModelFamily::Ediffiqa,
-        };
-        if !family_fits {
-            return wrong("the family does not fit the kind");
-        }
-        match self.kind {
-            ModelKind::Detector if self.min_score.is_none() || self.nms_iou.is_none() => {
-                wrong("a detector needs min_score and nms_iou")
-            }
-            ModelKind::Embedder if self.match_threshold.is_none() || self.dimensions.unwrap_or(0) == 0 => {
-                wrong("an embedder needs match_threshold and dimensions")
-            }
-            _ if self.match_fmr.is_some_and(|fmr| !(0.0..=1.0).contains(&fmr)) => {
-                wrong("match_fmr is a share, from 0 to 1")
-            }
-            _ if self.cluster_margin.is_some_and(|margin| !(0.0..=1.0).contains(&margin)) => {
-                wrong("cluster_margin is from 0 to 1")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The file name without its extension: the model's name in answers and logs.
-    pub fn stem(&self) -> &str {
-        self.file.strip_suffix(".onnx").unwrap_or(&self.file)
-    }
-}
-
 impl Pack {
     /// The first file of `kind`.
     pub fn file(&self, kind: ModelKind) -> Option<&ModelFile> {
         self.files.iter().find(|f| f.kind == kind)
     }
-}
-
-impl ResolvedPack {
-    /// Checks every file's sha256. The error names the files that are missing or corrupt.
-    pub fn verify(pack: &Pack, directory: &Path) -> Result<Self, Vec<String>> {
-        let faults: Vec<String> =
-            pack.files.iter().filter_map(|file| fault(file, &directory.join(&file.file))).collect();
-        if faults.is_empty() {
-            Ok(Self { pack: pack.clone(), directory: directory.to_owned() })
-        } else {
-            Err(faults)
-        }
-    }
-
-    /// Where a file of the pack lies.
-    pub fn path(&self, file: &ModelFile) -> PathBuf {
-        self.directory.join(&file.file)
-    }
-}
-
-/// What is wrong with the file at `path`, if anything.
-fn fault(file: &ModelFile, path: &Path) -> Option<String> {
-    let mut content = match std::fs::File::open(path) {
-        Ok(content) => content,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Some(format!("{} is missing from {}", file.file, path.parent()?.display()));
-        }
-        Err(e) => return Some(format!("{} cannot be opened: {e}", path.display())),
-    };
-    let mut hash = Sha256::new();
-    let mut block = vec![0; 1 << 16];
-    loop {
-        match content.read(&mut block) {
-            Ok(0) => break,
-            Ok(n) => hash.update(&block[..n]),
-            Err(e) => return Some(format!("{} cannot be read: {e}", path.display())),
-        }
-    }
-    let found = hex::encode(hash.finalize());
-    (!found.eq_ignore_ascii_case(&file.sha256))
-        .then(|| format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) mod suppress;
 pub use enrol::{EnrolError, Enrolled, Enrolment, lacks};
 pub use reembed::{Left, Reembedded};
 pub use scan::Scan;
-pub use sketch::{MOST_DIFFERING_BITS, Sketcher};
+pub use sketch::{Sketcher, most_differing_bits};
 
 use crate::crawl::news::NewsError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};

@@ -46,6 +46,20 @@ impl Store {
             .await?)
     }
 
+    /// Faces whose embedding is of another model than `model`, in all collections: each such model's name and number of
+    /// faces, most first.
+    pub async fn faces_of_other_models(&self, model: i32) -> Result<Vec<(String, i64)>, StoreError> {
+        // One look into an index for each model, however many faces there are of `model`.
+        Ok(sqlx::query_as(
+            "select m.name, n.faces from embedding_models m
+             cross join lateral (select count(*) as faces from faces f where f.model_id = m.id) n
+             where m.id <> $1 and n.faces > 0 order by n.faces desc, m.name",
+        )
+        .bind(model)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// Puts embeddings of `model` in the place of those that the faces have, in one transaction: a face has one embedding, of one model, at any
     /// time. Clustering will look at the faces anew; whom they show stays. Answers how many there were; faces deleted meanwhile are left out.
     ///

@@ -73,6 +73,13 @@ pub fn images() -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
+/// What OpenCV computes with the default pack's files: file name to `{width, height, scale, faces}`.
+pub fn oracle_opencv() -> Option<serde_json::Value> {
+    let text =
+        std::fs::read(shared("oracle")?.join("reference_opencv.json")).expect("the oracle can be read");
+    Some(serde_json::from_slice(&text).expect("the oracle is JSON"))
+}
+
 /// The reference outputs: file name to `{width, height, image_quality, yunet_native, scrfd_640}`.
 pub fn oracle() -> Option<serde_json::Value> {
     let text = std::fs::read(shared("oracle")?.join("reference.json")).expect("the oracle can be read");

@@ -12,8 +12,8 @@
 //! [`draw_face`] draws what detector and embedder understand. A detector that letterboxes to 640 leaves pictures whose longer side is 640 as
 //! they are; draw on such.
 use image::{Rgb, RgbImage};
-use inference::graphs::onnx::{Attribute, Axis, Graph};
-use inference::manifest::{Channels, PixelInput};
+use inference::manifest::{Channels, PixelInput, WeightStorage};
+use inference::onnx::builder::{Attribute, Axis, Graph};
 use inference::{ModelFamily, ModelFile, ModelKind};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -108,6 +108,8 @@ pub fn fixture_quality(directory: &Path) -> ModelFile {
         bytes: Some(written.bytes),
         sha256: written.sha256,
         licence: "Apache-2.0".to_owned(),
+        weights: WeightStorage::Plain,
+        wheel: None,
         urls: Vec::new(),
         archive_member: None,
         archive_sha256: None,
@@ -117,7 +119,11 @@ pub fn fixture_quality(directory: &Path) -> ModelFile {
         match_threshold: None,
         match_fmr: None,
         cluster_margin: None,
+        sketch_bits: None,
         dimensions: None,
+        int8: false,
+        accuracy: None,
+        cpu_ms: None,
     }
 }
 

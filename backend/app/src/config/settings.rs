@@ -126,7 +126,7 @@ settings! {
         /// Model files and the library that runs them.
         models: Models("Models") {
             /// `MODEL_PACK`: Which models to use; `facecrawl models list` describes them.
-            pack: String = MODEL_PACK, "compact", text("the name of a pack");
+            pack: String = MODEL_PACK, "opencv", text("the name of a pack");
             /// `MODELS_DIR`: Folder of the model files.
             dir: PathBuf = MODELS_DIR, "models", path();
             /// `FACE_MODEL_MIRROR`: Folder that is searched for model files before they are downloaded. Unset: `../shared/models`, where it exists.
@@ -210,8 +210,8 @@ settings! {
             cpu_sessions: usize = CPU_SESSIONS, "0", number(0..=1024);
             /// `CPU_SESSION_THREADS`: Threads that one CPU session computes with; sessions times threads are busy at full load. Unset: 1 with `PERFORMANCE_MODE=throughput`; with latency the cores, up to 4.
             cpu_session_threads: Option<usize> = CPU_SESSION_THREADS, "", optional(number(1..=256));
-            /// `CPU_BACKEND`: What computes models on the CPU. onnxruntime: ONNX Runtime itself. openvino: OpenVINO, with the library that `./scripts/openvino` brings at `ORT_DYLIB_PATH`. openvino-bf16: the same in 16 bits, much faster on processors with AVX-512 BF16 or AMX.
-            cpu_backend: CpuBackend = CPU_BACKEND, "onnxruntime", choice(&CpuBackend::NAMES);
+            /// `CPU_BACKEND`: What computes models on the CPU. auto: ONNX Runtime, with embedders in 8 bits where that was measured and the processor multiplies bytes fast (AVX-512 VNNI, AVX-VNNI, dot product). onnxruntime: always in FP32. onnxruntime-int8: any embedder in 8 bits on such processors. openvino: OpenVINO, with the library that `./scripts/openvino` brings at `ORT_DYLIB_PATH`. openvino-bf16: the same in 16 bits, faster on processors with AVX-512 BF16 or AMX.
+            cpu_backend: CpuBackend = CPU_BACKEND, "auto", choice(&CpuBackend::NAMES);
         }
         /// `GPU_BACKEND=tensorrt`.
         tensorrt: Tensorrt("TensorRT") {

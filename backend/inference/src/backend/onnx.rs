@@ -19,7 +19,7 @@ pub struct Placement {
     pub memory_limit: usize,
     /// Threads that the session computes with on the CPU, at least 1.
     pub threads: usize,
-    /// What OpenVINO computes in; ignored by the others.
+    /// What the CPU computes in; ignored on devices.
     pub precision: Precision,
     /// The engine, where the provider is TensorRT.
     pub tensorrt: Option<EngineOptions>,
@@ -50,7 +50,7 @@ impl Placement {
     /// `fp32`, `bf16`, or what TensorRT may use.
     pub fn precision(&self) -> &'static str {
         match (self.provider, &self.tensorrt) {
-            (Provider::OpenVino, _) => self.precision.name(),
+            (Provider::Cpu | Provider::OpenVino, _) => self.precision.name(),
             (Provider::Tensorrt, Some(engine)) => engine.precision(),
             _ => Precision::Fp32.name(),
         }

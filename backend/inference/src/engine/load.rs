@@ -45,11 +45,12 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let embedding = start(subject, reference, alone)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
-        identity: crate::models::identity(&file.sha256, &file.input),
+        identity: crate::models::identity(file),
         dimensions: file.dimensions.unwrap_or(0),
         match_threshold: file.match_threshold.unwrap_or(0.4),
         match_fmr: file.match_fmr,
         cluster_margin: file.cluster_margin.unwrap_or(CLUSTER_MARGIN),
+        sketch_bits: file.sketch_bits,
     };
 
     let trims_canvases = config.detection_canvas == DetectionCanvas::Auto

@@ -1,6 +1,7 @@
 //! The engine: models loaded once, called from everywhere.
 mod build;
 mod candidates;
+mod forms;
 mod load;
 mod loading;
 mod picture_subject;
@@ -62,6 +63,8 @@ pub struct EmbedderInfo {
     pub match_fmr: Option<f64>,
     /// How much more alike than that clusters of faces must be to become one.
     pub cluster_margin: f32,
+    /// The most bits that differ between two sketches of one person, where it was measured.
+    pub sketch_bits: Option<u32>,
 }
 
 /// The learned quality score in use.

@@ -100,43 +100,72 @@ pub(super) fn place<M: Model>(
 
     let sessions = cpu_sessions(config);
     let (mut first, mut placement) = (reference, cpu(config));
-    if let CpuBackend::OpenVino(precision) = config.cpu_backend {
-        match on_openvino(&subject, precision) {
-            Ok(proven) => (first, placement) = proven,
+    if let Some(wanted) = chosen_on_cpu(&subject) {
+        match prove_on_cpu(&subject, &wanted) {
+            Ok(session) => (first, placement) = (session, wanted),
             Err(reason) => report.add_reason(reason),
         }
     }
-    let devices = more_sessions(&subject, first, sessions, placement.provider).map_err(failed)?;
-    let (file, bytes) = (subject.file.file.as_str(), subject.bytes.len());
+    let devices = more_sessions(&subject, first, sessions, &placement).map_err(failed)?;
+    let (file, bytes) = (subject.file.file.as_str(), subject.forms.general.len());
     let load = Loading { operation, file, bytes, sessions, began, before: None };
     let loads = vec![load.finish(&placement)];
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
     Ok(Placed { model: subject.model, devices, max_batch: 1, report, loads })
 }
 
-/// A proven session of OpenVINO; or why there is none, which is counted and said, but does not fail the start: the CPU is what was asked for,
-/// and the CPU it is.
-fn on_openvino<M: Model>(
-    subject: &Subject<'_, M>,
-    precision: Precision,
-) -> Result<(OnnxModel, Placement), String> {
-    let provider = Provider::OpenVino;
-    let found = match provider.absence(subject.runtime) {
+/// What `CPU_BACKEND` asks for besides the session that is there already. INT8 is for embedders: a detector's scores
+/// would move across its threshold.
+fn chosen_on_cpu<M: Model>(subject: &Subject<'_, M>) -> Option<Placement> {
+    let embeds = subject.model.operation() == Operation::FaceEmbedding;
+    match subject.config.cpu_backend {
+        CpuBackend::Auto if embeds && subject.file.int8 && multiplies_bytes() => {
+            Some(subject.placement(Provider::Cpu, 0))
+        }
+        CpuBackend::OnnxRuntimeInt8 if embeds => Some(subject.placement(Provider::Cpu, 0)),
+        CpuBackend::OpenVino(_) => Some(subject.placement(Provider::OpenVino, 0)),
+        CpuBackend::Auto | CpuBackend::OnnxRuntime | CpuBackend::OnnxRuntimeInt8 => None,
+    }
+}
+
+/// A proven session there; or why there is none, which is counted and said, but does not fail the start: the CPU is what
+/// was asked for, and the CPU it is.
+fn prove_on_cpu<M: Model>(subject: &Subject<'_, M>, wanted: &Placement) -> Result<OnnxModel, String> {
+    let name = match wanted.provider {
+        Provider::Cpu => wanted.precision.name(),
+        provider => provider.name(),
+    };
+    let found = match wanted.provider.absence(subject.runtime) {
         Some(reason) => Err(reason),
-        None if precision == Precision::Bf16 && !multiplies_bf16() => {
+        None if wanted.precision == Precision::Bf16 && !multiplies_bf16() => {
             Err("this processor has no instructions for bf16".to_owned())
         }
-        None => subject.cpu_session(provider),
+        None if wanted.precision == Precision::Int8 && !multiplies_bytes() => {
+            Err("this processor has no instructions for sums of products of bytes".to_owned())
+        }
+        None => subject.cpu_session(wanted),
     };
     found.map_err(|reason| {
-        fell_back(
-            subject.model.operation(),
-            provider.name(),
-            &reason,
-            "OpenVINO does not compute this operation; ONNX Runtime does",
-        );
-        format!("{}: {reason}", provider.name())
+        let message = "CPU_BACKEND cannot be had for this operation; ONNX Runtime computes it in FP32";
+        fell_back(subject.model.operation(), name, &reason, message);
+        format!("{name}: {reason}")
     })
+}
+
+/// ONNX Runtime computes in INT8 without them too, but slower and, on x86, with sums that overflow.
+fn multiplies_bytes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni")
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        std::arch::is_aarch64_feature_detected!("dotprod")
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        false
+    }
 }
 
 /// OpenVINO computes in FP32, and does not say so, where this is false.
@@ -161,9 +190,9 @@ fn more_sessions<M: Model>(
     subject: &Subject<'_, M>,
     first: OnnxModel,
     wanted: usize,
-    provider: Provider,
+    placement: &Placement,
 ) -> Result<Vec<OnnxModel>, String> {
-    let load = || Ok(subject.cpu_session(provider)?.0);
+    let load = || subject.cpu_session(placement);
     std::thread::scope(|scope| {
         let loading: Vec<_> = (1..wanted).map(|_| scope.spawn(load)).collect();
         let others = loading.into_iter().map(|thread| {
@@ -210,7 +239,7 @@ fn with_fallbacks<M: Model>(
             let fallback = match (config.force_gpu_only, spare.take()) {
                 (true, _) => None,
                 (false, Some(reference)) => Some(reference),
-                (false, None) => Some(OnnxModel::load(subject.runtime, &subject.bytes, &cpu(config))?),
+                (false, None) => Some(OnnxModel::load(subject.runtime, &subject.forms.cpu, &cpu(config))?),
             };
             Ok(Device { primary, fallback: fallback.map(|f| Box::new(f) as _) })
         })

@@ -1,7 +1,8 @@
 //! A model that was read and understood, and how it does on a device.
 use super::candidates::memory_share;
+use super::forms::Forms;
 use super::loading::Loading;
-use super::warmup::{BF16_TOLERANCE, Sample, TOLERANCE, agree};
+use super::warmup::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, agree};
 use crate::backend::{OnnxModel, Placement};
 use crate::batcher::buckets;
 use crate::ep::Provider;
@@ -10,7 +11,8 @@ use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, Profile, Source, library_version};
-use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, batch_axis, devices};
+use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, devices};
+use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::time::Instant;
 
@@ -22,7 +24,7 @@ pub(super) struct Subject<'a, M: Model> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
     pub(super) file: &'a ModelFile,
-    pub(super) bytes: Vec<u8>,
+    pub(super) forms: Forms,
     pub(super) model: M,
     pub(super) sample: Sample<M>,
     expected: Vec<Vec<f32>>,
@@ -30,7 +32,7 @@ pub(super) struct Subject<'a, M: Model> {
     /// Whether canvases of other sizes than the sample's can enter.
     any_size: bool,
     /// The bytes with a free batch axis, where the file's is fixed.
-    batched: Option<Vec<u8>>,
+    batched: Option<Bytes>,
     /// Most items in one run.
     pub(super) batch: usize,
 }
@@ -68,8 +70,8 @@ impl<'a, M: Model> Subject<'a, M> {
             ),
         })?;
         let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
-        let bytes = read(pack, file).map_err(failed)?;
-        let mut reference = OnnxModel::load(runtime, &bytes, &cpu(config)).map_err(failed)?;
+        let forms = read(pack, file).and_then(|bytes| Forms::of(file, bytes)).map_err(failed)?;
+        let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
         let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
         let sample = Sample::new(&model, sample(&model));
         // The first run on the CPU is the warm-up of this session, the proof that the outputs can be read, and what
@@ -81,7 +83,7 @@ impl<'a, M: Model> Subject<'a, M> {
             config,
             runtime,
             file,
-            bytes,
+            forms,
             model,
             sample,
             expected,
@@ -120,8 +122,8 @@ impl<'a, M: Model> Subject<'a, M> {
         }
     }
 
-    fn free_batch_axis(&self, reference: &mut OnnxModel) -> Result<Vec<u8>, String> {
-        let bytes = batch_axis::free(&self.bytes)?;
+    fn free_batch_axis(&self, reference: &mut OnnxModel) -> Result<Bytes, String> {
+        let bytes = self.forms.batched()?;
         let mut freed = OnnxModel::load(self.runtime, &bytes, &cpu(self.config))?;
         self.sample.independent(&self.model, reference, &mut freed)?;
         Ok(bytes)
@@ -129,7 +131,7 @@ impl<'a, M: Model> Subject<'a, M> {
 
     /// The bytes that devices load.
     pub(super) fn device_bytes(&self) -> &[u8] {
-        self.batched.as_deref().unwrap_or(&self.bytes)
+        self.batched.as_ref().unwrap_or(&self.forms.general)
     }
 
     /// Loads the model on one device, runs every batch size, and compares with the CPU. `measure` takes the
@@ -161,10 +163,11 @@ impl<'a, M: Model> Subject<'a, M> {
         Ok(Trial { session, session_seconds, load, placement, runs })
     }
 
-    fn placement(&self, provider: Provider, device_id: u32) -> Placement {
+    pub(super) fn placement(&self, provider: Provider, device_id: u32) -> Placement {
         if provider.on_cpu() {
             let precision = match (provider, self.config.cpu_backend) {
                 (Provider::OpenVino, CpuBackend::OpenVino(precision)) => precision,
+                (Provider::Cpu, CpuBackend::Auto | CpuBackend::OnnxRuntimeInt8) => Precision::Int8,
                 _ => Precision::Fp32,
             };
             return Placement { provider, precision, ..cpu(self.config) };
@@ -206,12 +209,20 @@ impl<'a, M: Model> Subject<'a, M> {
         Ok(Some(session))
     }
 
-    /// A session of the file as it is on the CPU, where `provider` computes; its first run gives what the first session's gave.
-    pub(super) fn cpu_session(&self, provider: Provider) -> Result<(OnnxModel, Placement), String> {
-        let placement = self.placement(provider, 0);
-        let mut session = OnnxModel::load(self.runtime, &self.bytes, &placement)?;
-        self.runs(&mut session, &placement, &[1])?;
-        Ok((session, placement))
+    /// A session of the model at a place on the CPU; its first run gives what the first session's gave.
+    pub(super) fn cpu_session(&self, placement: &Placement) -> Result<OnnxModel, String> {
+        let mut session = OnnxModel::load(self.runtime, &self.cpu_form(placement)?, placement)?;
+        self.runs(&mut session, placement, &[1])?;
+        Ok(session)
+    }
+
+    /// The form of the model that is loaded there.
+    fn cpu_form(&self, placement: &Placement) -> Result<Bytes, String> {
+        match (placement.provider, placement.precision) {
+            (Provider::Cpu, Precision::Int8) => self.forms.int8(),
+            (Provider::Cpu, _) => Ok(self.forms.cpu.clone()),
+            _ => Ok(self.forms.general.clone()),
+        }
     }
 
     /// Every batch size, or the smallest and the largest alone.
@@ -233,6 +244,7 @@ impl<'a, M: Model> Subject<'a, M> {
         let tolerance = match placement.precision {
             Precision::Fp32 => TOLERANCE,
             Precision::Bf16 => BF16_TOLERANCE,
+            Precision::Int8 => INT8_TOLERANCE,
         };
         sizes
             .iter()

@@ -1,7 +1,7 @@
 //! `image_enhancement`: the steps of [`vision::enhance`]. The percentiles of the contrast stretch are taken on the host, from a histogram
 //! that costs less than sending the picture does; what a device is told is the gain and the offset.
-use super::onnx::{Axis, Element, Graph};
 use super::{PixelAxis, cast, filtered, frame, levels};
+use crate::onnx::builder::{Axis, Element, Graph};
 use vision::enhance::{AMOUNT, RADIUS};
 
 /// Picture, gain `[1]` and offset `[1]` to `enhanced`, bytes of the same size: the contrast stretch alone, equal to the CPU's.

@@ -8,7 +8,6 @@
 //!
 //! A picture enters as `frame`, bytes `[1, height, width, 3]` of any size.
 mod enhancement;
-pub mod onnx;
 mod processing;
 mod quality;
 mod stack;
@@ -18,7 +17,7 @@ pub use processing::{canvas, tensor};
 pub use quality::{Row, statistics};
 pub use stack::stack;
 
-use onnx::{Attribute, Axis, Element, Graph};
+use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 use vision::Taps;
 
 /// A small tensor that goes into a graph beside the picture.

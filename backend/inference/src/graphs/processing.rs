@@ -1,7 +1,7 @@
 //! `image_processing`: a picture to the detector's canvas. Equals [`vision::Letterbox::draw`] and [`crate::models::PixelWriter`].
-use super::onnx::{Attribute, Axis, Element, Graph};
 use super::{PixelAxis, cast, filtered, frame, gather, levels};
 use crate::manifest::{Channels, PixelInput};
+use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 
 /// Picture, rows' filter, columns' filter ([`vision::Letterbox::taps`]) to `canvas`, bytes `[1, height, width, 3]`.
 ///

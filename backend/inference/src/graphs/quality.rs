@@ -1,6 +1,6 @@
 //! `quality_checks`: grey-level sums per row of a picture. Equals [`vision::quality::grey_statistics`] once the rows are added up.
-use super::onnx::{Attribute, Axis, Element, Graph};
 use super::{cast, frame, gather, scalar};
+use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 
 /// What each row of the output holds, one value per row of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

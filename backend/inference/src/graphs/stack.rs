@@ -1,5 +1,5 @@
 //! Tensors of single pictures to one batch, on the device that holds them.
-use super::onnx::{Attribute, Axis, Graph};
+use crate::onnx::builder::{Attribute, Axis, Graph};
 
 /// `count` tensors `item_0`, `item_1`, … of `[1, 3, height, width]` to `batch`, `[count, 3, height, width]`.
 pub fn stack(count: usize) -> Vec<u8> {

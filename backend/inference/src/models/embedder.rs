@@ -1,7 +1,7 @@
 //! Face embedders of the ArcFace kind.
 use super::PixelWriter;
 use super::chip::{CHIP, ChipModel, chip_pixels};
-use crate::manifest::{Channels, ModelFamily, ModelFile, PixelInput};
+use crate::manifest::{Channels, ModelFamily, ModelFile};
 use crate::{Embedding, Operation};
 use sha2::{Digest, Sha256};
 
@@ -24,18 +24,20 @@ impl EmbedderModel {
 }
 
 /// What makes two embeddings comparable: the weights and how pixels enter them. Hex sha256 of the file's sha256 and a
-/// canonical text of the preprocessing.
-pub(crate) fn identity(sha256: &str, input: &PixelInput) -> String {
+/// canonical text of what is done to pixels and weights.
+pub(crate) fn identity(file: &ModelFile) -> String {
+    let input = &file.input;
     let channels = match input.channels {
         Channels::Rgb => "rgb",
         Channels::Bgr => "bgr",
     };
     let list = |values: [f32; 3]| values.map(|v| v.to_string()).join(",");
     let text = format!(
-        "{};norm_crop=arcface-{CHIP};channels={channels};mean={};std={}",
-        sha256.to_ascii_lowercase(),
+        "{};norm_crop=arcface-{CHIP};channels={channels};mean={};std={}{}",
+        file.sha256.to_ascii_lowercase(),
         list(input.mean),
-        list(input.std)
+        list(input.std),
+        file.weights.identity()
     );
     hex::encode(Sha256::digest(text.as_bytes()))
 }
@@ -61,16 +63,27 @@ impl ChipModel for EmbedderModel {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::manifest::{Manifest, WeightStorage};
 
     #[test]
     fn the_identity_follows_weights_and_preprocessing() {
-        let input = PixelInput { channels: Channels::Rgb, mean: [127.5; 3], std: [127.5; 3] };
-        let first = identity("AB", &input);
-        assert_eq!(first.len(), 64);
-        assert_eq!(first, identity("ab", &input), "letter case of the hash does not matter");
-        assert_ne!(first, identity("ac", &input));
-        assert_ne!(first, identity("ab", &PixelInput { channels: Channels::Bgr, ..input }));
-        assert_ne!(first, identity("ab", &PixelInput { std: [127.5, 127.5, 128.0], ..input }));
+        let manifest = Manifest::builtin();
+        let file = |name: &str| manifest.files.iter().find(|file| file.file == name).unwrap().clone();
+        let first = file("mobilefacenet.onnx");
+        // Faces of earlier versions keep their model.
+        assert_eq!(identity(&first), "c428bf7a024bee3e34f7a1e984cd74e690a1a2f156aaa1497597ea6ea2fe2429");
+        let with = |change: &dyn Fn(&mut ModelFile)| {
+            let mut file = first.clone();
+            change(&mut file);
+            identity(&file)
+        };
+        let same = identity(&first);
+        assert_eq!(same, with(&|file| file.sha256.make_ascii_uppercase()), "letter case does not matter");
+        assert_ne!(same, with(&|file| file.sha256 = "0".repeat(64)));
+        assert_ne!(same, with(&|file| file.input.channels = Channels::Bgr));
+        assert_ne!(same, with(&|file| file.input.std[2] = 128.0));
+        assert_ne!(same, with(&|file| file.weights = WeightStorage::Int8Blocks));
     }
 }

@@ -6,12 +6,20 @@
 //! nothing about a face, and sketches of two secrets say nothing about each other. docs/PRIVACY.md has the measured error rates.
 use crate::crawl::Secret;
 use hmac::{Hmac, KeyInit, Mac};
+use inference::EmbedderInfo;
 use sha2::Sha256;
 use std::fmt;
 use store::suppressions::{SKETCH_BITS, Sketch};
 
-/// Differing bits up to which two sketches are of one person.
-pub const MOST_DIFFERING_BITS: u32 = 80;
+/// The most bits that differ between two sketches which count as one person, for the embedder in use.
+///
+/// Where none was measured, two faces must be a little more alike than a match: at the angle of the threshold
+/// `256 * acos(threshold) / pi` bits differ on average, and 5 are taken off.
+pub fn most_differing_bits(embedder: &EmbedderInfo) -> u32 {
+    let angle = f64::from(embedder.match_threshold.clamp(-1.0, 1.0)).acos() / std::f64::consts::PI;
+    let expected = (SKETCH_BITS as f64 * angle) as u32;
+    embedder.sketch_bits.unwrap_or(expected.saturating_sub(5))
+}
 
 /// Makes sketches with one secret.
 #[derive(Clone)]

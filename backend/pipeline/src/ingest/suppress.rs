@@ -191,7 +191,7 @@ impl Ingest {
                 Some((at, sketcher.sketch(self.inner.model_id, embedding.as_slice())))
             })
             .unzip();
-        let most = super::sketch::MOST_DIFFERING_BITS;
+        let most = super::most_differing_bits(self.inner.analyzer.engine().embedder());
         let found = self.inner.store.suppressed_sketches(tx.conn(), collection, &sketches, most).await?;
         for (at, is_known) in places.into_iter().zip(found) {
             known[at] = is_known;

@@ -1,0 +1,59 @@
+//! A model file in the forms in which it is loaded.
+use crate::manifest::{ModelFamily, ModelFile, WeightStorage};
+use crate::onnx;
+use bytes::Bytes;
+
+/// One model, written for different runtimes; all forms compute the same.
+#[derive(Debug)]
+pub(super) struct Forms {
+    /// For every provider.
+    pub(super) general: Bytes,
+    /// For ONNX Runtime's own kernels.
+    pub(super) cpu: Bytes,
+}
+
+impl Forms {
+    /// What becomes of the bytes of `file`. A file that needs no change is loaded byte by byte as it is.
+    ///
+    /// # Errors
+    /// Says what in the file contradicts its description.
+    pub(super) fn of(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
+        let original = Bytes::from(bytes);
+        let mut model = onnx::read(original.clone())?;
+        let mut changed = false;
+        if file.weights == WeightStorage::Int8Blocks {
+            model = onnx::expand_blocks(model)?;
+            changed = true;
+        }
+        // Nothing in this network depends on the size of the canvas.
+        if file.family == ModelFamily::Yunet
+            && onnx::has_fixed_canvas(&model)
+            && let Ok(freed) = onnx::free_canvas(model.clone())
+        {
+            model = freed;
+            changed = true;
+        }
+        let general = if changed { onnx::write(&model).into() } else { original };
+        let cpu =
+            onnx::expand_prelu(model).map_or_else(|| general.clone(), |model| onnx::write(&model).into());
+        Ok(Self { general, cpu })
+    }
+
+    /// For ONNX Runtime's own kernels, with the large matrix products in INT8.
+    ///
+    /// # Errors
+    /// Says why the model has none.
+    pub(super) fn int8(&self) -> Result<Bytes, String> {
+        let model = onnx::quantize_products(onnx::read(self.general.clone())?)
+            .ok_or("the model has no large matrix products")?;
+        Ok(onnx::write(&onnx::expand_prelu(model.clone()).unwrap_or(model)).into())
+    }
+
+    /// [`Self::general`] with a free batch axis.
+    ///
+    /// # Errors
+    /// Says what stands against it.
+    pub(super) fn batched(&self) -> Result<Bytes, String> {
+        Ok(onnx::write(&onnx::free_batch(onnx::read(self.general.clone())?)?).into())
+    }
+}

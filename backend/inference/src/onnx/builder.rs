@@ -1,0 +1,161 @@
+//! Makes small graphs: operations on pixels for devices, and the fixture models of the tests.
+use super::element;
+use super::proto::{self, Attribute as Field, Model, Node, OperatorSet, Tensor, ValueInfo};
+use super::proto::{Shape, TensorType, ValueType};
+
+/// Element types of tensors.
+#[derive(Clone, Copy, Debug)]
+pub enum Element {
+    /// 32-bit float.
+    Float = element::FLOAT as isize,
+    /// Unsigned byte.
+    Uint8 = element::UINT8 as isize,
+    /// 32-bit integer.
+    Int32 = element::INT32 as isize,
+    /// 64-bit integer.
+    Int64 = element::INT64 as isize,
+}
+
+/// One axis of a shape.
+#[derive(Clone, Copy, Debug)]
+pub enum Axis {
+    /// A fixed size.
+    Fixed(i64),
+    /// Any size, under a name.
+    Free(&'static str),
+}
+
+/// An attribute of a node.
+#[derive(Clone, Copy, Debug)]
+pub enum Attribute<'a> {
+    /// A list of integers.
+    Integers(&'a [i64]),
+    /// One integer.
+    Integer(i64),
+}
+
+/// A graph under construction; [`Graph::encode`] gives the bytes of an `.onnx` file.
+#[derive(Debug, Default)]
+pub struct Graph {
+    graph: proto::Graph,
+    names: usize,
+}
+
+/// Operator set that the graphs use.
+const OPSET: i64 = 13;
+/// Version of the file format; any runtime that knows the operator set reads it.
+const IR_VERSION: i64 = 7;
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Self {
+        Self { graph: proto::Graph { name: Some("graph".to_owned()), ..Default::default() }, names: 0 }
+    }
+
+    /// Declares an input of floats.
+    pub fn input(&mut self, name: &str, shape: &[Axis]) {
+        self.input_of(Element::Float, name, shape);
+    }
+
+    /// Declares an input.
+    pub fn input_of(&mut self, element: Element, name: &str, shape: &[Axis]) {
+        self.graph.input.push(value_info(name, element, shape));
+    }
+
+    /// Declares an output of floats.
+    pub fn output(&mut self, name: &str, shape: &[Axis]) {
+        self.output_of(Element::Float, name, shape);
+    }
+
+    /// Declares an output.
+    pub fn output_of(&mut self, element: Element, name: &str, shape: &[Axis]) {
+        self.graph.output.push(value_info(name, element, shape));
+    }
+
+    /// Adds a constant of floats.
+    pub fn floats(&mut self, name: &str, shape: &[i64], values: &[f32]) {
+        self.graph.initializer.push(Tensor::of_floats(name, shape.to_vec(), values));
+    }
+
+    /// Adds a constant of integers.
+    pub fn integers(&mut self, name: &str, values: &[i64]) {
+        self.constant(name, &[values.len() as i64], values);
+    }
+
+    /// Adds an integer constant without dimensions, and answers its name.
+    pub fn integer(&mut self, value: i64) -> String {
+        let name = self.fresh();
+        self.constant(&name, &[], &[value]);
+        name
+    }
+
+    /// Adds a constant row of floats, and answers its name.
+    pub fn row(&mut self, values: &[f32]) -> String {
+        let name = self.fresh();
+        self.floats(&name, &[values.len() as i64], values);
+        name
+    }
+
+    /// Adds a node, and answers the name of what it computes.
+    pub fn add(&mut self, operator: &str, inputs: &[&str], attributes: &[(&str, Attribute<'_>)]) -> String {
+        let name = self.fresh();
+        self.node(operator, inputs, &name, attributes);
+        name
+    }
+
+    /// Whether a constant of this name is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.graph.constant(name).is_some()
+    }
+
+    fn fresh(&mut self) -> String {
+        self.names += 1;
+        format!("value_{}", self.names)
+    }
+
+    fn constant(&mut self, name: &str, shape: &[i64], values: &[i64]) {
+        let raw = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.graph.initializer.push(Tensor::of_raw(name, element::INT64, shape.to_vec(), raw));
+    }
+
+    /// Adds a node that computes `output`; nodes stand in the order in which they can run.
+    pub fn node(
+        &mut self,
+        operator: &str,
+        inputs: &[&str],
+        output: &str,
+        attributes: &[(&str, Attribute<'_>)],
+    ) {
+        let attribute = |(name, value): &(&str, Attribute<'_>)| match value {
+            Attribute::Integers(values) => Field::integers(name, values),
+            Attribute::Integer(value) => Field::integer(name, *value),
+        };
+        let mut node = Node::new(operator, inputs, output);
+        node.name = Some(format!("{operator}_{}", self.graph.node.len()));
+        node.attribute = attributes.iter().map(attribute).collect();
+        self.graph.node.push(node);
+    }
+
+    /// The file.
+    pub fn encode(&self) -> Vec<u8> {
+        let opset = OperatorSet { domain: Some(String::new()), version: Some(OPSET) };
+        super::write(&Model {
+            ir_version: Some(IR_VERSION),
+            producer_name: Some("facecrawl".to_owned()),
+            graph: Some(self.graph.clone()),
+            opset_import: vec![opset],
+            ..Model::default()
+        })
+    }
+}
+
+fn value_info(name: &str, element: Element, shape: &[Axis]) -> ValueInfo {
+    let axis = |axis: &Axis| match axis {
+        Axis::Fixed(size) => proto::Axis { value: Some(*size), ..Default::default() },
+        Axis::Free(name) => proto::Axis { name: Some((*name).to_owned()), ..Default::default() },
+    };
+    let shape = Shape { axes: shape.iter().map(axis).collect() };
+    let tensor = TensorType { element: Some(element as i32), shape: Some(shape) };
+    let kind = ValueType { tensor: Some(tensor), ..Default::default() };
+    ValueInfo { name: Some(name.to_owned()), kind: Some(kind) }
+}

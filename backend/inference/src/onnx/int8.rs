@@ -1,0 +1,208 @@
+//! Writes pointwise convolutions and dense layers as 8-bit matrix products, for processors that multiply bytes fast.
+//!
+//! Weights become signed bytes with one scale for each output: `w = q * scale`, `scale = max |w| / 127`. Activations
+//! become unsigned bytes at run time, with the range that they have for this one item (ONNX Runtime's operator
+//! `com.microsoft.DynamicQuantizeMatMul`), so no table of ranges is needed; fixed ranges lose more (docs/ACCURACY.md).
+//! Items of one batch would share a range, so this form is for single items. All other operators stay FP32. The product
+//! wants its channels last; the runtime joins the transpositions around it with the change of layout that its blocked
+//! convolutions need in any case.
+use super::element;
+use super::proto::{Attribute, Graph, Model, Node, OperatorSet, Tensor};
+
+/// Fewest inputs of a product in INT8. Smaller ones gain little and lose most.
+const LEAST_INPUTS: usize = 256;
+/// Domain of the runtime's own operators.
+const DOMAIN: &str = "com.microsoft";
+
+/// `model` with its large matrix products in INT8; `None` where it has none.
+pub(crate) fn quantize_products(mut model: Model) -> Option<Model> {
+    let graph = model.graph.as_mut()?;
+    let mut changed = false;
+    for node in std::mem::take(&mut graph.node) {
+        let weights = Weights::of(graph, &node).filter(|weights| weights.inputs >= LEAST_INPUTS);
+        changed |= weights.is_some();
+        match weights {
+            Some(weights) if node.is("Conv") => quantize_convolution(graph, &node, &weights),
+            Some(weights) => quantize_dense(graph, &node, &weights),
+            None => graph.node.push(node),
+        }
+    }
+    graph.tidy();
+    if !model.opset_import.iter().any(|set| set.domain() == DOMAIN) {
+        model.opset_import.push(OperatorSet { domain: Some(DOMAIN.to_owned()), version: Some(1) });
+    }
+    changed.then_some(model)
+}
+
+/// Weights of a layer that mixes channels, row-major `[outputs, inputs]`.
+struct Weights {
+    outputs: usize,
+    inputs: usize,
+    values: Vec<f32>,
+}
+
+impl Weights {
+    /// Those of a convolution of single pixels with step 1 over all channels, or of a dense layer `x * transposed(w)`.
+    fn of(graph: &Graph, node: &Node) -> Option<Self> {
+        let weight = graph.constant(node.input.get(1)?)?;
+        let (outputs, inputs) = match *weight.sides() {
+            [outputs, inputs, 1, 1] if is_pointwise(node) => (outputs, inputs),
+            [outputs, inputs] if is_dense(node) => (outputs, inputs),
+            _ => return None,
+        };
+        Some(Self { outputs, inputs, values: weight.floats().ok()? })
+    }
+}
+
+fn is_pointwise(node: &Node) -> bool {
+    let all = |name: &str, value: i64| {
+        let attribute = node.attribute.iter().find(|attribute| attribute.name == name);
+        attribute.is_none_or(|attribute| attribute.ints.iter().all(|number| *number == value))
+    };
+    node.is("Conv") && node.integer("group", 1) == 1 && all("strides", 1) && all("pads", 0)
+}
+
+fn is_dense(node: &Node) -> bool {
+    let factor = |name: &str| node.attribute.iter().find(|a| a.name == name).and_then(|a| a.f).unwrap_or(1.0);
+    node.is("Gemm")
+        && node.integer("transB", 0) == 1
+        && node.integer("transA", 0) == 0
+        && factor("alpha") == 1.0
+        && factor("beta") == 1.0
+}
+
+/// Adds bytes and scales of the weights, and answers their names.
+fn add_bytes(graph: &mut Graph, weights: &Weights, output: &str) -> [String; 2] {
+    let Weights { outputs, inputs, values } = weights;
+    let mut bytes = vec![0_u8; values.len()];
+    let mut scales = Vec::with_capacity(*outputs);
+    for (column, row) in values.chunks_exact(*inputs).enumerate() {
+        let largest = row.iter().fold(1e-12_f32, |largest, value| largest.max(value.abs()));
+        let scale = largest / 127.0;
+        scales.push(scale);
+        for (line, value) in row.iter().enumerate() {
+            bytes[line * outputs + column] = ((value / scale).round_ties_even() as i8) as u8;
+        }
+    }
+    let names = ["weight", "scale"].map(|part| format!("{output}/int8/{part}"));
+    let (rows, columns) = (*inputs as i64, *outputs as i64);
+    graph.initializer.push(Tensor::of_raw(&names[0], element::INT8, vec![rows, columns], bytes));
+    graph.initializer.push(Tensor::of_floats(&names[1], vec![columns], &scales));
+    names
+}
+
+fn product(inputs: &[&str], output: &str) -> Node {
+    Node { domain: Some(DOMAIN.to_owned()), ..Node::new("DynamicQuantizeMatMul", inputs, output) }
+}
+
+fn quantize_dense(graph: &mut Graph, node: &Node, weights: &Weights) {
+    let output = &node.output[0];
+    let [weight, scale] = add_bytes(graph, weights, output);
+    let mut inputs = vec![node.input[0].as_str(), &weight, &scale];
+    if let Some(bias) = node.input.get(2) {
+        // The empty name leaves out the zero points.
+        inputs.extend(["", bias.as_str()]);
+    }
+    graph.node.push(product(&inputs, output));
+}
+
+fn quantize_convolution(graph: &mut Graph, node: &Node, weights: &Weights) {
+    let output = &node.output[0];
+    let [weight, scale] = add_bytes(graph, weights, output);
+    let name = |part: &str| format!("{output}/int8/{part}");
+    let [last, mixed, first, one] = ["last", "mixed", "first", "one"].map(name);
+    let transposed = |from: &str, to: &str, order: [i64; 4]| {
+        let attribute = vec![Attribute::integers("perm", &order)];
+        Node { attribute, ..Node::new("Transpose", &[from], to) }
+    };
+    graph.node.push(transposed(&node.input[0], &last, [0, 2, 3, 1]));
+    graph.node.push(product(&[&last, &weight, &scale], &mixed));
+    graph.node.push(transposed(&mixed, &first, [0, 3, 1, 2]));
+    // A convolution of each channel by itself brings the result back into the blocked layout. It adds the bias, and the
+    // runtime joins a normalisation behind it with it.
+    let channels = weights.outputs as i64;
+    graph.initializer.push(Tensor::of_floats(&one, vec![channels, 1, 1, 1], &vec![1.0; weights.outputs]));
+    let mut inputs = vec![first.as_str(), one.as_str()];
+    inputs.extend(node.input.get(2).map(String::as_str));
+    let mut alone = Node::new("Conv", &inputs, output);
+    alone.attribute =
+        vec![Attribute::integers("kernel_shape", &[1, 1]), Attribute::integer("group", channels)];
+    graph.node.push(alone);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::backend::{Backend, BatchView, OnnxModel, Placement};
+    use crate::onnx::builder::{Attribute as Value, Axis, Graph as Builder};
+    use crate::onnx::{read, write};
+
+    /// Three channels widened to 256, mixed to 8 with a bias by a convolution of single pixels, and all pixels of those
+    /// by a dense layer.
+    fn model(step: i64) -> Vec<u8> {
+        let mut graph = Builder::new();
+        let side = 6;
+        graph.input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(side), Axis::Fixed(side)]);
+        // Mostly of one sign, so that the sums do not cancel out.
+        let wave = |count: usize, speed: f32| {
+            (0..count).map(|i| (i as f32 * speed).sin() + 0.7).collect::<Vec<f32>>()
+        };
+        graph.floats("widen", &[256, 3, 1, 1], &wave(768, 0.7));
+        graph.floats("mix", &[8, 256, 1, 1], &wave(2048, 1.3));
+        graph.floats("bias", &[8], &wave(8, 2.1));
+        graph.node("Conv", &["input", "widen"], "wide", &[]);
+        graph.node("Conv", &["wide", "mix", "bias"], "mixed", &[("strides", Value::Integers(&[step, step]))]);
+        let pixels = 8 * (6 / step) * (6 / step);
+        graph.integers("row", &[1, pixels]);
+        graph.node("Reshape", &["mixed", "row"], "flat", &[]);
+        graph.floats("dense", &[16, pixels], &wave(16 * pixels as usize, 0.9));
+        graph.floats("shift", &[16], &wave(16, 1.7));
+        graph.node("Gemm", &["flat", "dense", "shift"], "output", &[("transB", Value::Integer(1))]);
+        graph.output("output", &[Axis::Fixed(1), Axis::Fixed(16)]);
+        graph.encode()
+    }
+
+    fn run(model: &[u8]) -> Vec<f32> {
+        let runtime = crate::runtime::Runtime::load(Some(&testing::library())).unwrap();
+        let mut session = OnnxModel::load(&runtime, model, &Placement::CPU).unwrap();
+        let data: Vec<f32> = (0..108).map(|i| ((i * 37) % 101) as f32).collect();
+        let mut values = Vec::new();
+        let batch = BatchView { shape: [1, 3, 6, 6], data: &data };
+        session.run(batch, &mut |outputs| values = outputs[0].data.to_vec()).unwrap();
+        values
+    }
+
+    fn operators(model: &Model) -> Vec<&str> {
+        model.graph.as_ref().unwrap().node.iter().map(|node| node.op_type.as_str()).collect()
+    }
+
+    #[test]
+    fn large_products_become_products_of_bytes_that_are_nearly_the_same() {
+        let model = model(1);
+        let quantized = quantize_products(read(model.clone().into()).unwrap()).unwrap();
+        // The first convolution has three channels only.
+        let wanted = [
+            "Conv",
+            "Transpose",
+            "DynamicQuantizeMatMul",
+            "Transpose",
+            "Conv",
+            "Reshape",
+            "DynamicQuantizeMatMul",
+        ];
+        assert_eq!(operators(&quantized), wanted);
+        let (wanted, found) = (run(&model), run(&write(&quantized)));
+        let length = |values: &[f32]| values.iter().map(|value| value * value).sum::<f32>().sqrt();
+        let apart: Vec<f32> = wanted.iter().zip(&found).map(|(wanted, found)| wanted - found).collect();
+        assert_eq!(wanted.len(), found.len());
+        assert!(length(&apart) < 0.03 * length(&wanted), "{} of {}", length(&apart), length(&wanted));
+        assert!(length(&apart) > 0.0, "the products are not FP32");
+    }
+
+    #[test]
+    fn convolutions_that_skip_pixels_and_small_layers_stay() {
+        // With steps of 2 the dense layer has 72 inputs.
+        assert!(quantize_products(read(model(2).into()).unwrap()).is_none());
+    }
+}

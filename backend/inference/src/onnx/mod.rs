@@ -1,0 +1,167 @@
+//! ONNX files as data: read, edited and written without a runtime.
+//!
+//! Each edit is a function from one [`proto::Model`] to another that computes the same. What a session does with the
+//! result is not decided here.
+mod axes;
+mod blocks;
+pub mod builder;
+mod int8;
+mod prelu;
+pub(crate) mod proto;
+
+pub(crate) use axes::{free_batch, free_canvas, has_fixed_canvas};
+pub(crate) use blocks::expand_blocks;
+pub(crate) use int8::quantize_products;
+pub(crate) use prelu::expand_prelu;
+
+use bytes::Bytes;
+use prost::Message;
+use proto::{Attribute, Graph, Model, Node, Tensor};
+use std::collections::HashSet;
+
+/// Reads a model file; its weights are not copied. The error is for people.
+pub(crate) fn read(file: Bytes) -> Result<Model, String> {
+    let model = Model::decode(file).map_err(|_| "the file is no ONNX model".to_owned())?;
+    if model.graph.is_some() { Ok(model) } else { Err("the file has no graph".to_owned()) }
+}
+
+/// The bytes of the file.
+pub(crate) fn write(model: &Model) -> Vec<u8> {
+    model.encode_to_vec()
+}
+
+/// Element types of tensors, by their number in the format.
+mod element {
+    pub(super) const FLOAT: i32 = 1;
+    pub(super) const UINT8: i32 = 2;
+    pub(super) const INT8: i32 = 3;
+    pub(super) const INT32: i32 = 6;
+    pub(super) const INT64: i32 = 7;
+}
+
+impl Tensor {
+    /// A tensor of floats.
+    fn of_floats(name: &str, dims: Vec<i64>, values: &[f32]) -> Self {
+        let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Self::of_raw(name, element::FLOAT, dims, raw)
+    }
+
+    fn of_raw(name: &str, element: i32, dims: Vec<i64>, raw: Vec<u8>) -> Self {
+        Self {
+            name: Some(name.to_owned()),
+            dims,
+            data_type: Some(element),
+            raw_data: Some(Bytes::from(raw)),
+            ..Self::default()
+        }
+    }
+
+    /// The lengths of its axes; 0 where the file has nonsense.
+    fn sides(&self) -> Vec<usize> {
+        self.dims.iter().map(|&axis| usize::try_from(axis).unwrap_or(0)).collect()
+    }
+
+    /// The product of its axes.
+    fn count(&self) -> usize {
+        self.sides().iter().product()
+    }
+
+    /// Its values, where they are 32-bit floats.
+    fn floats(&self) -> Result<Vec<f32>, String> {
+        let values = match (&self.raw_data, self.data_type) {
+            (Some(raw), Some(element::FLOAT)) => {
+                raw.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+            }
+            (None, Some(element::FLOAT)) => self.float_data.clone(),
+            _ => return Err(self.misfit("32-bit floats")),
+        };
+        self.complete(values)
+    }
+
+    /// Its values, where they are integers of 8, 32 or 64 bits.
+    fn integers(&self) -> Result<Vec<i64>, String> {
+        let listed = || self.int32_data.iter().map(|value| i64::from(*value)).collect();
+        let values = match (&self.raw_data, self.data_type) {
+            (Some(raw), Some(element::INT8)) => raw.iter().map(|byte| i64::from(*byte as i8)).collect(),
+            (Some(raw), Some(element::UINT8)) => raw.iter().map(|byte| i64::from(*byte)).collect(),
+            (Some(raw), Some(element::INT32)) => {
+                raw.as_chunks().0.iter().map(|bytes| i64::from(i32::from_le_bytes(*bytes))).collect()
+            }
+            (Some(raw), Some(element::INT64)) => {
+                raw.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+            }
+            (None, Some(element::INT8 | element::UINT8 | element::INT32)) => listed(),
+            (None, Some(element::INT64)) => self.int64_data.clone(),
+            _ => return Err(self.misfit("integers")),
+        };
+        self.complete(values)
+    }
+
+    fn complete<T>(&self, values: Vec<T>) -> Result<Vec<T>, String> {
+        if values.len() == self.count() {
+            Ok(values)
+        } else {
+            Err(self.misfit("as many values as its axes say"))
+        }
+    }
+
+    fn misfit(&self, wanted: &str) -> String {
+        format!("the tensor {} does not hold {wanted}", self.name())
+    }
+}
+
+impl Graph {
+    /// The constant called `name`.
+    fn constant(&self, name: &str) -> Option<&Tensor> {
+        self.initializer.iter().find(|tensor| tensor.name() == name)
+    }
+
+    /// Removes constants that nothing uses, and leaves as inputs only what a caller must give. Old files list their
+    /// constants among the inputs, which keeps the runtime from computing with them ahead of time.
+    fn tidy(&mut self) {
+        // The bodies of `If` and `Loop` use values by name too, and are not read here.
+        let nested = |node: &Node| node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
+        if self.node.iter().any(nested) {
+            return;
+        }
+        let nodes = self.node.iter().flat_map(|node| node.input.iter().map(String::as_str));
+        let used: HashSet<&str> = nodes.chain(self.output.iter().map(|output| output.name())).collect();
+        self.initializer.retain(|tensor| used.contains(tensor.name()));
+        let constants: HashSet<&str> = self.initializer.iter().map(|tensor| tensor.name()).collect();
+        self.input.retain(|input| used.contains(input.name()) && !constants.contains(input.name()));
+    }
+}
+
+impl Node {
+    /// An operator of the standard set with one output.
+    fn new(operator: &str, inputs: &[&str], output: &str) -> Self {
+        Self {
+            input: inputs.iter().map(|name| (*name).to_owned()).collect(),
+            output: vec![output.to_owned()],
+            name: Some(output.to_owned()),
+            op_type: operator.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether it is this operator of the standard set.
+    fn is(&self, operator: &str) -> bool {
+        self.op_type == operator && matches!(self.domain(), "" | "ai.onnx")
+    }
+
+    /// The integer attribute `name`, or `default` where the node does not have it.
+    fn integer(&self, name: &str, default: i64) -> i64 {
+        let attribute = self.attribute.iter().find(|attribute| attribute.name == name);
+        attribute.and_then(|attribute| attribute.i).unwrap_or(default)
+    }
+}
+
+impl Attribute {
+    fn integer(name: &str, value: i64) -> Self {
+        Self { name: name.to_owned(), i: Some(value), kind: Some(2), ..Self::default() }
+    }
+
+    fn integers(name: &str, values: &[i64]) -> Self {
+        Self { name: name.to_owned(), ints: values.to_vec(), kind: Some(7), ..Self::default() }
+    }
+}
