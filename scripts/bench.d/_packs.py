@@ -3,6 +3,8 @@ from _build import environment
 from _run import last_json
 
 PIPELINE_PACKAGES = ["insightface==2.1", "onnxruntime==1.31.1", "opencv-python==5.0.0.93", "opencv-python-headless==5.0.0.93"]
+# The first version after it, 5.0, cannot run block-quantised files.
+OPENCV_PACKAGES = ["opencv-python-headless==4.12.0.88", "numpy==2.2.6"]
 KINDS = {".jpg", ".jpeg", ".png", ".webp"}
 
 

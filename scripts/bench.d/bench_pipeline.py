@@ -4,11 +4,13 @@ Every round runs each of these over the same pictures, models loaded and warmed 
   insightface      FaceAnalysis (SCRFD 2.5G, MobileFaceNet) in one process with all cores
   insightface x2   the same in two processes that share the cores
   opencv           FaceDetectorYN (YuNet), warpAffine, MobileFaceNet in ONNX Runtime
+  opencv sface     FaceDetectorYN (YuNet) and FaceRecognizerSF (SFace) of OpenCV 4.12, from the two int8bq files
+  opencv pack      `facecrawl bench` with the same two files (the default pack), DETECTION_PASSES=single
   research         `facecrawl bench` with the same models as insightface, DETECTION_PASSES=single
   compact          `facecrawl bench` with the same models as opencv, DETECTION_PASSES=single
   research-int8, compact-int8   the same with the packs that scripts/quantize made, where MODELS has them
-  research-bf16, compact-bf16   the FP32 packs with CPU_BACKEND=openvino-bf16, where ./scripts/openvino brought the library
-  research, compact by model    `facecrawl bench` of detection and embedding by themselves, from ready pixels: the model-only limit
+  research-bf16, compact-bf16, opencv pack-bf16   the FP32 packs with CPU_BACKEND=openvino-bf16, where ./scripts/openvino brought the library
+  research, compact, opencv by model    `facecrawl bench` of detection and embedding by themselves, from ready pixels: the model-only limit
 (ours makes some more --passes where it takes that for every picture to count alike)
 Ratios, and shares of the limit, are medians of each round's own. The models are those in MODELS (their licences hold: the `research` pack is for
 non-commercial research only).
@@ -22,12 +24,12 @@ import tempfile
 import tomllib
 
 from _build import ROOT, release as build_release, say
-from _packs import PIPELINE_PACKAGES, bench, link_models, link_pictures
+from _packs import OPENCV_PACKAGES, PIPELINE_PACKAGES, bench, link_models, link_pictures
 from _rivals import PEERS, python
 from _run import last_json, medians, ratios, rounds
 
 FIGURES = ["images_per_second", "faces_per_second"]
-OURS = ["research", "compact"]
+OURS = ["research", "compact", "opencv pack"]
 MODELS = ["face_detection", "face_embedding"]
 OPENVINO = ROOT / ".runtime/openvino/libonnxruntime.so"
 
@@ -42,7 +44,7 @@ def limit(pipeline, detection, embedding):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=pathlib.Path, default=ROOT / "../shared/images", help="a folder of photographs")
-    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="scrfd_2.5g_bnkps, face_detection_yunet_2023mar and mobilefacenet")
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="scrfd_2.5g_bnkps, face_detection_yunet_2023mar, mobilefacenet and the int8bq files of the opencv pack")
     parser.add_argument("--web-like", type=int, default=0, metavar="N", help="measure with N pictures made from them, 200 to 4,000 pixels")
     parser.add_argument("--passes", type=int, default=2, help="over the folder, per round")
     parser.add_argument("--rounds", type=int, default=3)
@@ -50,6 +52,7 @@ def main():
     if not arguments.images.is_dir() or not arguments.models.is_dir():
         sys.exit("bench: --images and --models have to be folders")
     peer = python("pipeline", PIPELINE_PACKAGES)
+    opencv = python("opencv", OPENCV_PACKAGES)
     release = build_release()
     with tempfile.TemporaryDirectory(prefix="facecrawl-bench-") as scratch:
         scratch = pathlib.Path(scratch)
@@ -63,26 +66,28 @@ def main():
         passes = arguments.passes
         say(f"{len(list(pictures.iterdir()))} pictures, {passes} passes a round")
         embedder, yunet = arguments.models / "mobilefacenet.onnx", arguments.models / "face_detection_yunet_2023mar.onnx"
+        blocks = [arguments.models / f"{name}_int8bq.onnx" for name in ("face_detection_yunet_2023mar", "face_recognition_sface_2021dec")]
         contestants = {
             "insightface": lambda: last_json([peer, PEERS / "insightface_pipeline.py", pair, pictures, passes, 1]),
             "insightface x2": lambda: last_json([peer, PEERS / "insightface_pipeline.py", pair, pictures, passes, 2]),
             "opencv": lambda: last_json([peer, PEERS / "opencv_pipeline.py", yunet, embedder, pictures, passes]),
+            "opencv sface": lambda: last_json([opencv, PEERS / "opencv_sface_pipeline.py", *blocks, pictures, passes]),
         }
         described = models / "packs.toml"
         made = {pack["name"] for pack in tomllib.loads(described.read_text())["pack"]} if described.exists() else set()
-        own = {pack: (pack, {}) for pack in [*OURS, *sorted(made & {f"{pack}-int8" for pack in OURS})]}
+        own = {pack: (pack.removesuffix(" pack"), {}) for pack in [*OURS, *sorted(made & {f"{pack}-int8" for pack in OURS})]}
         if OPENVINO.exists():
             bf16 = {"CPU_BACKEND": "openvino-bf16", "ORT_DYLIB_PATH": str(OPENVINO)}
-            own |= {f"{pack}-bf16": (pack, bf16) for pack in OURS}
+            own |= {f"{pack}-bf16": (pack.removesuffix(" pack"), bf16) for pack in OURS}
         for name, (pack, settings) in own.items():
             contestants[name] = lambda pack=pack, settings=settings: bench(release, pack, models, pictures, passes, **settings)
         for pack in OURS:
             for operation in MODELS:
-                contestants[f"{pack} {operation}"] = lambda pack=pack, operation=operation: bench(release, pack, models, pictures, passes, operation)
+                contestants[f"{pack} {operation}"] = lambda pack=pack, operation=operation: bench(release, pack.removesuffix(" pack"), models, pictures, passes, operation)
         results = rounds(contestants, arguments.rounds)
         for pack in OURS:
             results[f"{pack} limit"] = [limit(*one) for one in zip(results[pack], *(results[f"{pack} {operation}"] for operation in MODELS))]
-    rivals = {"research": ["insightface", "insightface x2"], "compact": ["opencv"]}
+    rivals = {"research": ["insightface", "insightface x2"], "compact": ["opencv"], "opencv pack": ["opencv sface"]}
     pairs = [(name, rival) for name in own for rival in rivals[name.split("-")[0]]]
     report = {
         "operation": "pipeline",

@@ -93,7 +93,7 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     let pack = testing::fixture_pack(&models);
     place.put("models/packs.toml", pack.manifest());
     let run = |args: &[&str]| Finished::of(place.facecrawl(args).env("MODEL_PACK", "fixture"));
-    assert!(run(&["models", "list"]).expect(0).stdout.contains("fixture (in use)"));
+    assert!(run(&["models", "list"]).expect(0).stdout.contains("fixture (ready, in use)"));
     run(&["models", "verify"]).expect(0);
 
     let mut drawing = testing::fixture_models::Picture::new(640, 480);

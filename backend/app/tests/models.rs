@@ -19,6 +19,7 @@ fn file(name: &str, content: &[u8], urls: &[String]) -> ModelFile {
     file.bytes = Some(content.len() as u64);
     file.sha256 = sha256(content);
     file.urls = urls.to_vec();
+    file.wheel = None;
     file.archive_member = None;
     file.archive_sha256 = None;
     file
@@ -130,13 +131,37 @@ async fn wrong_content_never_gets_the_models_name() {
     let pack = pack(vec![file("model.onnx", &content(), &urls)]);
     let store = store(folder.path());
     let error = store.prepare(&pack).await.unwrap_err();
-    let ModelError::Unavailable { file, reasons } = &error else { panic!("{error}") };
-    assert_eq!(file, "model.onnx");
+    let ModelError::Unavailable { missing, .. } = &error else { panic!("{error}") };
+    assert_eq!(missing[0].file, "model.onnx");
+    let reasons: Vec<&str> = missing[0].tried.iter().map(|tried| tried.reason.as_str()).collect();
     assert_eq!(reasons.len(), 3);
     assert!(
         reasons[0].contains("sha256") && reasons[1].contains("longer") && reasons[2].contains("404"),
         "{reasons:?}"
     );
+    assert!(on_disk(&store).is_empty(), "{:?}", on_disk(&store));
+}
+
+#[tokio::test]
+async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    // A port that nobody listens on, and a mirror that lacks the files.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = |name: &str| format!("http://{gone}/{name}");
+    let files = ["one.onnx", "two.onnx"].map(|name| file(name, &content(), &[url(name)]));
+    let mirror = folder.path().join("mirror");
+    std::fs::create_dir_all(&mirror).unwrap();
+    let store = ModelStore { mirror: Some(mirror.clone()), ..store(folder.path()) };
+    let text = store.prepare(&pack(files.into())).await.unwrap_err().to_string();
+    assert!(text.starts_with("cannot get the models of the pack test\n"), "{text}");
+    for name in ["one.onnx", "two.onnx"] {
+        let reason = format!("  {}\n      cannot connect: Connection refused", url(name));
+        assert!(text.contains(&format!("\n{name}\n")) && text.contains(&reason), "{text}");
+    }
+    assert_eq!(text.matches("the folder does not have the file").count(), 2, "{text}");
+    assert!(text.contains(&mirror.display().to_string()) && text.contains("FACE_MODEL_MIRROR"), "{text}");
+    assert!(text.contains(&store.directory.display().to_string()), "{text}");
+    assert!(text.lines().count() <= 24, "it fits a screen: {text}");
     assert!(on_disk(&store).is_empty(), "{:?}", on_disk(&store));
 }
 
@@ -277,5 +302,8 @@ async fn a_quality_model_is_used_where_it_lies_and_never_fetched_unasked() {
 
     std::fs::write(store.directory.join(&name), b"something else").unwrap();
     let corrupt = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap_err();
-    assert!(matches!(&corrupt, ModelError::Unavailable { file, .. } if *file == name), "{corrupt}");
+    assert!(
+        matches!(&corrupt, ModelError::Unavailable { missing, .. } if missing[0].file == name),
+        "{corrupt}"
+    );
 }

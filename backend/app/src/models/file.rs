@@ -70,16 +70,13 @@ pub(super) fn copy_from(
     mirror: &Path,
     directory: &Path,
     file: &ModelFile,
-) -> Result<Result<PathBuf, String>, ModelError> {
+) -> Result<Result<(), String>, ModelError> {
     let source = mirror.join(&file.file);
     if !source.is_file() {
-        return Ok(Err(format!("{} is not there", source.display())));
+        return Ok(Err("the folder does not have the file".to_owned()));
     }
     let target = directory.join(&file.file);
     let part = part_path(&target, &file.sha256);
     std::fs::copy(&source, &part).map_err(ModelError::io(&part))?;
-    Ok(match settle(&part, &target, &file.sha256) {
-        Ok(()) => Ok(source),
-        Err(reason) => Err(format!("{}: {reason}", source.display())),
-    })
+    Ok(settle(&part, &target, &file.sha256))
 }

