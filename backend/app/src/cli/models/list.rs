@@ -30,7 +30,9 @@ pub(super) fn run(
         let mut table = Table::new();
         table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
         table.add_rows(rows(pack, store).into_iter().map(|(name, value)| [name.to_owned(), value]));
-        writeln!(text, "{table}")?;
+        for line in table.lines() {
+            writeln!(text, "{}", line.trim_end())?;
+        }
         packs.push(described(pack, store, in_use, state, files_json(pack, &states)));
     }
     if as_json {
