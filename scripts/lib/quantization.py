@@ -168,9 +168,10 @@ def main():
     files, report = [], {}
     for kind in ["embedder", *["detector"][: arguments.detector]]:
         original = samples[kind]
-        source = arguments.models / original["file"]
+        # In FP32, also where the pack's file stores its weights otherwise.
+        source = arguments.samples / f"{kind}.onnx"
         # Packs that share a model do not share its INT8 version: another run of one would change the embeddings of the other.
-        target = source.with_name(f"{arguments.pack}-int8_{source.name}")
+        target = arguments.models / f"{arguments.pack}-int8_{original['file']}"
         shown, kept_back = ([tensor(one, original["input"]) for one in half] for half in halves[kind])
         quantize(source, target, shown)
         pair = session(source), session(target)

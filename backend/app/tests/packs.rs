@@ -124,10 +124,8 @@ async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_the
     changed.signal(Signal::TERM);
     assert_eq!(changed.ended().0, Some(0));
 
-    Finished::of(&mut on("second", &["reembed"])).expect(0);
-    let mut done = Service::start(&mut on("second", &["up"]));
-    done.signal(Signal::TERM);
-    let (status, log) = done.ended();
-    assert_eq!(status, Some(0));
-    assert!(!log.contains("stored faces have"), "{log}");
+    let done = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
+    assert_eq!(done["reembedded"], 2, "{done}");
+    let again = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
+    assert_eq!(again["reembedded"], 0, "none is left: {again}");
 }

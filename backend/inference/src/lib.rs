@@ -26,7 +26,7 @@ pub mod trace;
 pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, PerformanceMode, Precision};
 pub use config::{StandIn, TensorrtConfig};
 pub use embedding::Embedding;
-pub use engine::{BuiltEngine, build_engines};
+pub use engine::{BuiltEngine, build_engines, fp32_model};
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, ScorerInfo, Timed};
 pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};

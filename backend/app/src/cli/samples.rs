@@ -17,7 +17,8 @@ pub(super) struct SamplesArgs {
     #[arg(long, value_name = "FOLDER")]
     images: PathBuf,
     /// A new or empty folder. It gets chips.rgb, every face's aligned chip, 112x112 RGB bytes one after the other; canvas_N.rgb, each picture on the
-    /// detector's canvas, RGB bytes; and samples.json with the canvases' sizes and numbers of faces, and what the manifest says of both models
+    /// detector's canvas, RGB bytes; detector.onnx and embedder.onnx, both models in FP32; and samples.json with the canvases' sizes and numbers of faces,
+    /// and what the manifest says of both models
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
 }
@@ -33,7 +34,11 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
         let path = to.join(name);
         std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
-    let pack = prepare_models(settings).await?.pack;
+    let resolved = prepare_models(settings).await?;
+    for (name, kind) in [("detector.onnx", ModelKind::Detector), ("embedder.onnx", ModelKind::Embedder)] {
+        put(name, &inference::fp32_model(&resolved, kind).map_err(anyhow::Error::msg)?)?;
+    }
+    let pack = resolved.pack;
     let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());
     let options =
         AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };

@@ -1,7 +1,18 @@
 //! A model file in the forms in which it is loaded.
-use crate::manifest::{ModelFamily, ModelFile, WeightStorage};
+use crate::manifest::{ModelFamily, ModelFile, ModelKind, ResolvedPack, WeightStorage};
 use crate::onnx;
 use bytes::Bytes;
+
+/// The bytes of the pack's model of `kind` as every ONNX runtime takes them: with weights in FP32, whatever the file
+/// stores.
+///
+/// # Errors
+/// Says which file is missing, corrupt or not as the manifest describes it.
+pub fn fp32_model(pack: &ResolvedPack, kind: ModelKind) -> Result<Vec<u8>, String> {
+    let file =
+        pack.pack.file(kind).ok_or_else(|| format!("the pack {} has no such model", pack.pack.name))?;
+    Ok(Forms::of(file, pack.read(file)?)?.general.to_vec())
+}
 
 /// One model, written for different runtimes; all forms compute the same.
 #[derive(Debug)]

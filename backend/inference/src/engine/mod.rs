@@ -13,6 +13,7 @@ mod subject;
 mod warmup;
 
 pub use build::{BuiltEngine, build_engines};
+pub use forms::fp32_model;
 pub use selftest::{DeviceTest, Outcome, SelfTest, self_test};
 
 use crate::batcher::Batcher;

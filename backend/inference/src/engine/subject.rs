@@ -13,7 +13,6 @@ use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, Profile, Source, library_version};
 use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, devices};
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 use std::time::Instant;
 
 /// Runs after the first of a size whose median is the steady time.
@@ -70,7 +69,7 @@ impl<'a, M: Model> Subject<'a, M> {
             ),
         })?;
         let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
-        let forms = read(pack, file).and_then(|bytes| Forms::of(file, bytes)).map_err(failed)?;
+        let forms = pack.read(file).and_then(|bytes| Forms::of(file, bytes)).map_err(failed)?;
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
         let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
         let sample = Sample::new(&model, sample(&model));
@@ -274,16 +273,4 @@ pub(super) fn steady(mut run: impl FnMut() -> Result<(), String>) -> Result<f64,
 /// A CPU session as configured.
 pub(super) fn cpu(config: &Config) -> Placement {
     Placement::cpu(config.cpu_session_threads)
-}
-
-/// The file's bytes. They are checked here and not only before, because what is hashed must be what is loaded.
-fn read(pack: &ResolvedPack, file: &ModelFile) -> Result<Vec<u8>, String> {
-    let path = pack.path(file);
-    let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let found = hex::encode(Sha256::digest(&bytes));
-    if found.eq_ignore_ascii_case(&file.sha256) {
-        Ok(bytes)
-    } else {
-        Err(format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
-    }
 }

@@ -25,6 +25,18 @@ impl ResolvedPack {
         }
     }
 
+    /// The file's bytes. They are checked here and not only before, because what is hashed must be what is loaded.
+    pub(crate) fn read(&self, file: &ModelFile) -> Result<Vec<u8>, String> {
+        let path = self.path(file);
+        let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let found = hex::encode(Sha256::digest(&bytes));
+        if found.eq_ignore_ascii_case(&file.sha256) {
+            Ok(bytes)
+        } else {
+            Err(format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
+        }
+    }
+
     /// Where a file of the pack lies.
     pub fn path(&self, file: &ModelFile) -> PathBuf {
         self.directory.join(&file.file)
