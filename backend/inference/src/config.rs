@@ -216,7 +216,7 @@ impl Default for Config {
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,
             cpu_session_threads: 1,
-            cpu_backend: CpuBackend::OnnxRuntime,
+            cpu_backend: CpuBackend::Auto,
             detection_size: 640,
             detection_canvas: DetectionCanvas::Auto,
             tensorrt: TensorrtConfig::default(),
