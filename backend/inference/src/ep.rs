@@ -2,6 +2,7 @@
 use crate::backend::Placement;
 use crate::report::ProviderReport;
 use crate::runtime::Runtime;
+use crate::unavailable::{Unavailable, UnavailableKind};
 use crate::{GpuBackend, Precision};
 use ort::ep::{
     self, ArbitrarilyConfigurableExecutionProvider as _, ExecutionProvider as _, ExecutionProviderDispatch,
@@ -85,14 +86,16 @@ impl Provider {
     }
 
     /// Why it cannot be used with this program and library; `None` when it can be tried.
-    pub(crate) fn absence(self, runtime: &Runtime) -> Option<String> {
-        if !self.in_build() {
-            return Some("this program was built without it".to_owned());
-        }
-        let path = runtime.path().display();
-        let remedy =
-            if self == Self::OpenVino { "; `./scripts/openvino` brings one that has it" } else { "" };
-        (!self.in_library()).then(|| format!("the loaded ONNX Runtime {path} was built without it{remedy}"))
+    pub(crate) fn absence(self, runtime: &Runtime) -> Option<Unavailable> {
+        let kind = if !self.in_build() {
+            UnavailableKind::NotInBuild
+        } else if !self.in_library() {
+            UnavailableKind::NotInLibrary { library: runtime.path().display().to_string() }
+        } else {
+            return None;
+        };
+        let detail = format!("not among the providers of {}", runtime.path().display());
+        Some(Unavailable::new(self, kind, detail))
     }
 
     /// Makes the runtime load the provider's libraries, or says what is missing; no model is needed.
@@ -121,18 +124,16 @@ impl Provider {
     ///
     /// Pictures have any size. TensorRT would build an engine for each, so CUDA does it on the same device and in the same memory. MIGraphX and
     /// CoreML compile a graph for each size too, and have nothing beside them that would not.
-    pub(crate) fn for_pixels(self) -> Result<Self, String> {
-        match self {
-            Self::Cpu | Self::Cuda => Ok(self),
-            Self::Tensorrt => Ok(Self::Cuda),
-            Self::OpenVino => {
-                Err("it is for models; operations on pictures are this program's own on the CPU".to_owned())
-            }
-            Self::Migraphx | Self::CoreMl => Err(
+    pub(crate) fn for_pixels(self) -> Result<Self, Unavailable> {
+        let reason = match self {
+            Self::Cpu | Self::Cuda => return Ok(self),
+            Self::Tensorrt => return Ok(Self::Cuda),
+            Self::OpenVino => "it is for models; operations on pictures are this program's own on the CPU",
+            Self::Migraphx | Self::CoreMl => {
                 "it compiles a graph anew for every size of picture; operations on pictures stay on the CPU"
-                    .to_owned(),
-            ),
-        }
+            }
+        };
+        Err(Unavailable::new(self, UnavailableKind::Unsuited, reason))
     }
 
     /// The memory in which its sessions can leave tensors for each other.

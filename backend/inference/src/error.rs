@@ -1,4 +1,5 @@
 //! What can go wrong at start-up and with one request.
+use crate::unavailable::Refusal;
 use std::time::Duration;
 
 /// Why the engine could not start.
@@ -27,14 +28,17 @@ pub enum StartError {
         reason: String,
     },
     /// `FORCE_GPU_ONLY` and an operation that asked for a GPU did not get it.
-    #[error("FORCE_GPU_ONLY is set, but {operation} cannot run on {provider}: {reason}")]
+    #[error(
+        "FORCE_GPU_ONLY is set, but {operation} cannot run on a GPU (GPU_BACKEND={provider})\nreason: {}{}\nwhat to do: {}",
+        .refusal.provider(), .refusal.nearest.message(), .refusal.way_out()
+    )]
     GpuOnly {
         /// The operation.
         operation: &'static str,
         /// The provider asked for.
         provider: String,
         /// Why it failed.
-        reason: String,
+        refusal: Box<Refusal>,
     },
 }
 

@@ -18,10 +18,12 @@ pub mod manifest;
 pub mod models;
 pub mod onnx;
 pub mod pixels;
+mod preload;
 pub mod report;
 pub mod runtime;
 pub mod tensorrt;
 pub mod trace;
+mod unavailable;
 
 pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, PerformanceMode, Precision};
 pub use config::{StandIn, TensorrtConfig};
@@ -32,3 +34,4 @@ pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack, Wheel};
 pub use report::{BatchRun, DeviceReport, GpuDevice, LoadedModel, OperationReport, ProviderReport};
+pub use unavailable::{Refusal, Unavailable, UnavailableKind, gpu_runtime};

@@ -1,5 +1,6 @@
 //! What runs where: the answer of `GET /gpu`.
 use crate::ep::Provider;
+use crate::unavailable::Refusal;
 use serde::Serialize;
 
 /// One operation's device.
@@ -13,18 +14,34 @@ pub struct OperationReport {
     pub requested: String,
     /// The provider in use, with its device: `cpu`, `cuda:0`, …
     pub effective: String,
-    /// Why they differ, or why there is nothing to place.
+    /// Why they differ, in plain words, with what to do.
     pub reason: Option<String>,
+    /// The kind of the first reason, as [`crate::UnavailableKind::name`] has it.
+    pub reason_kind: Option<&'static str>,
+    /// What the runtime, the loader or the driver said, as it said it; a line for each provider that
+    /// was tried.
+    pub detail: Option<String>,
 }
 
 impl OperationReport {
     /// One more reason, behind those that there are.
     pub(crate) fn add_reason(&mut self, reason: String) {
-        self.reason = Some(match self.reason.take() {
-            Some(own) => format!("{own}; {reason}"),
-            None => reason,
-        });
+        append(&mut self.reason, "; ", reason);
     }
+
+    /// The same for a provider that the operation did not get.
+    pub(crate) fn add_refusal(&mut self, refusal: &Refusal) {
+        self.add_reason(refusal.to_string());
+        self.reason_kind.get_or_insert(refusal.nearest.kind.name());
+        append(&mut self.detail, "\n", refusal.detail.clone());
+    }
+}
+
+fn append(text: &mut Option<String>, separator: &str, more: String) {
+    *text = Some(match text.take() {
+        Some(own) => format!("{own}{separator}{more}"),
+        None => more,
+    });
 }
 
 /// A GPU.

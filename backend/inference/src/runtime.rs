@@ -49,7 +49,7 @@ impl Runtime {
         // ort asserts where a library hands out null pointers; a foreign library must not take the process down.
         let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&wanted))) {
             Ok(Ok(builder)) => builder,
-            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Ok(Err(error)) => return Err(failed(out_of_date(&error.to_string()))),
             Err(_) => return Err(failed("the library does not hand out its interface".to_owned())),
         };
         let start = || {
@@ -79,6 +79,18 @@ impl Runtime {
 
     pub(crate) fn environment(&self) -> &Environment {
         &self.environment
+    }
+
+    /// Makes an attempt that may fail, without the error messages of the library's own log: the caller
+    /// says what went wrong. With debug logs they are shown.
+    pub(crate) fn quietly<T>(&self, attempt: impl FnOnce() -> T) -> T {
+        if tracing::enabled!(target: "ort::logging", tracing::Level::DEBUG) {
+            return attempt();
+        }
+        self.environment.set_log_level(LogLevel::Fatal);
+        let result = attempt();
+        self.environment.set_log_level(log_level());
+        result
     }
 
     /// The library's file.
@@ -119,6 +131,18 @@ fn version(path: &Path) -> String {
     let numbers: Vec<&str> =
         name.split('.').filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())).collect();
     if numbers.len() >= 2 { numbers.join(".") } else { ort::info().to_owned() }
+}
+
+/// `ort`'s text about a library that is too old, in plain words; any other text as it is.
+fn out_of_date(text: &str) -> String {
+    let quoted =
+        |after: &str| Some(text.split_once(after)?.1.split(['\'', '`']).next()?.trim_end_matches(".x"));
+    match (quoted("but got '"), quoted("expected version >= '")) {
+        (Some(found), Some(needed)) => {
+            format!("it is version {found}, and {needed} or newer is needed; `./scripts/setup` brings one")
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// The library formats every message it is asked for, so it is asked only for what the log shows.

@@ -44,6 +44,7 @@ fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
     for test in report.tests.iter().filter(|test| test.provider != "cpu") {
         assert_eq!(test.outcome, Outcome::Absent, "{test:?}");
         assert!(test.reason.as_deref().unwrap().contains("built without it"), "{test:?}");
+        assert!(matches!(test.reason_kind, Some("not_in_library" | "not_in_build")), "{test:?}");
     }
     let providers: Vec<_> = report.tests.iter().map(|test| test.provider).collect();
     assert_eq!(providers, ["cpu", "cpu", "cpu", "cpu", "cpu", "openvino", "cuda", "tensorrt", "rocm", "mps"]);
@@ -185,21 +186,26 @@ impl tracing::Subscriber for Warnings {
 }
 
 #[test]
-fn without_a_gpu_auto_says_once_per_operation_what_it_tried() {
+fn without_a_gpu_one_warning_names_all_operations_and_what_to_do() {
     let Some(pack) = resolve(&builtin("compact")) else { return };
     let warnings = Arc::new(Warnings(AtomicUsize::new(0), Mutex::default()));
     let config = Config { gpu_operations: Operation::ALL.to_vec(), backend: GpuBackend::Auto, ..config() };
     let engine =
         tracing::subscriber::with_default(warnings.clone(), || Engine::start(&config, &pack).unwrap());
     let said = warnings.1.lock().unwrap().clone();
-    assert_eq!(warnings.0.load(Ordering::SeqCst), 5, "{said:#?}");
-    for operation in [Operation::FaceDetection, Operation::FaceEmbedding] {
-        let line = said.iter().find(|line| line.contains(operation.name())).unwrap();
+    assert_eq!(warnings.0.load(Ordering::SeqCst), 1, "{said:#?}");
+    for operation in Operation::ALL {
+        assert!(said[0].contains(operation.name()), "{said:?}");
+    }
+    assert!(said[0].contains("cuda: the loaded ONNX Runtime"), "the nearest provider: {said:?}");
+    let report = engine.report();
+    for operation in &report.operations {
+        assert_eq!(operation.reason_kind, Some("not_in_library"));
+        let detail = operation.detail.as_deref().unwrap();
         for provider in ["cuda: ", "rocm: ", "mps: "] {
-            assert!(line.contains(provider), "{line}");
+            assert!(detail.contains(provider), "every provider that was tried: {detail}");
         }
     }
-    let report = engine.report();
     assert!(report.providers.iter().any(|p| p.name == "cuda" && p.in_build && !p.in_library));
     assert_eq!(report.models.len(), 2);
     for model in &report.models {

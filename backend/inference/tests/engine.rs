@@ -77,6 +77,8 @@ async fn an_absent_provider_falls_back_loudly() {
         assert_eq!(operation.gpu_requested, asked);
         assert_eq!(operation.requested, if asked { "cuda" } else { "cpu" });
         assert_eq!(operation.reason.is_some(), asked, "{operation:?}");
+        assert_eq!(operation.reason_kind, asked.then_some("not_in_library"), "{operation:?}");
+        assert_eq!(operation.detail.is_some(), asked, "{operation:?}");
     }
     let reason = report.operations[0].reason.as_deref().unwrap();
     assert!(reason.contains("cuda") && reason.contains("built without"), "{reason}");
@@ -93,7 +95,7 @@ fn every_backend_that_is_not_there_is_named() {
         (GpuBackend::Auto, "auto", "cuda: "),
         (GpuBackend::Tensorrt, "tensorrt", "tensorrt: "),
         (GpuBackend::Rocm, "rocm", "rocm: "),
-        (GpuBackend::Mps, "mps", "mps: "),
+        (GpuBackend::Mps, "mps", "mps: this program was built without it"),
         (GpuBackend::Cpu, "cpu", "GPU_BACKEND is cpu"),
     ] {
         let config = Config { gpu_operations: vec![Operation::FaceEmbedding], backend, ..config() };
@@ -117,9 +119,17 @@ fn force_gpu_only_refuses_to_start() {
         };
         let (engine, counts) = start_counting(&config, &pack);
         match engine.unwrap_err() {
-            StartError::GpuOnly { operation: named, provider, reason } => {
+            ref error @ StartError::GpuOnly { operation: named, ref provider, ref refusal } => {
                 assert_eq!((named, provider.as_str()), (operation.name(), "cuda"));
-                assert!(!reason.is_empty());
+                assert_eq!(refusal.nearest.kind.name(), "not_in_library");
+                let text = error.to_string();
+                let lines: Vec<&str> = text.lines().collect();
+                assert_eq!(lines.len(), 3, "what, why, and what to do: {text}");
+                assert!(
+                    lines[0].contains(operation.name()) && lines[1].contains("built without it"),
+                    "{text}"
+                );
+                assert!(lines[2].contains("FORCE_GPU_ONLY=false"), "{text}");
             }
             other => panic!("{other}"),
         }

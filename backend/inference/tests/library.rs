@@ -29,7 +29,10 @@ fn a_bad_library_is_named_and_the_right_one_still_loads() {
     let text = reason(&text);
     assert!(text.contains("text.so"), "{text}");
     let old = reason(&impostor(&folder, "1.18.0"));
-    assert!(old.contains("1.18.0") && old.contains("1.23"), "what it is and what is needed: {old}");
+    assert!(
+        old.contains("version 1.18.0") && old.contains("1.23 or newer") && old.contains("./scripts/setup"),
+        "what it is, what is needed, and what to do: {old}"
+    );
 
     let library = testing::library();
     let runtime = Runtime::load(Some(&library)).unwrap();

@@ -106,6 +106,9 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Configuration")]
 pub struct GlobalArgs {
+    /// Print what scripts/gpu-runtime has to bring for this command, and end
+    #[arg(long, hide = true)]
+    pub(super) gpu_runtime: bool,
     /// Configuration file instead of facecrawl.toml
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,

@@ -1,10 +1,10 @@
 //! `gpu`: devices and operations, and a test of every device.
-use super::{Exit, output};
+use super::{Command, Exit, output};
 use crate::config::Settings;
 use crate::service::{prepare_models, start_engine};
 use clap::Args;
 use comfy_table::Table;
-use inference::{DeviceReport, DeviceTest, GpuBackend, GpuDevice, Outcome, SelfTest};
+use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, Outcome, SelfTest};
 
 /// What runs on which device, and why
 #[derive(Args, Debug)]
@@ -34,6 +34,22 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
+/// Prints for `scripts/run` what `scripts/gpu-runtime` has to bring before `command` starts; an empty
+/// output means nothing.
+pub(super) fn print_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::Result<Exit> {
+    let loads_models = match command {
+        None => true,
+        Some(Command::Up | Command::Serve | Command::Worker) => true,
+        Some(Command::Scan(_) | Command::Detect(_) | Command::Bench(_) | Command::Gpu(_)) => true,
+        Some(Command::Models(_) | Command::Reembed(_)) => true,
+        Some(_) => false,
+    };
+    if let Some(wanted) = settings.wanted_gpu_runtime().filter(|_| loads_models) {
+        output::line(wanted)?;
+    }
+    Ok(Exit::Success)
+}
+
 fn print(report: &DeviceReport) -> anyhow::Result<()> {
     output::line(format!("ONNX Runtime {}", report.runtime_version))?;
     let mut providers = output::table(["backend", "in this program", "in the library"]);
@@ -43,26 +59,18 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
     }
     output::line(providers)?;
     print_devices(&report.devices)?;
-    let mut operations = output::table(["operation", "asked for", "runs on", "reason"]);
+    let mut operations = output::table(["operation", "asked for", "runs on"]);
+    let mut reasons = Reasons::default();
     for operation in &report.operations {
-        operations.add_row([
-            operation.operation,
-            &operation.requested,
-            &operation.effective,
-            operation.reason.as_deref().unwrap_or_default(),
-        ]);
+        operations.add_row([operation.operation, &operation.requested, &operation.effective]);
+        reasons.add(operation.operation, operation.reason.as_deref());
     }
     output::line(operations)?;
-    let mut models = output::table([
-        "model",
-        "device",
-        "computed by",
-        "in",
-        "sessions",
-        "seconds",
-        "GPU memory before",
-        "after",
-    ]);
+    reasons.print()?;
+    let mut models = output::whole(
+        0,
+        ["model", "device", "computed by", "in", "sessions", "seconds", "GPU memory before", "after"],
+    );
     for model in &report.models {
         models.add_row([
             model.file.clone(),
@@ -76,6 +84,25 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
         ]);
     }
     output::line(models)
+}
+
+/// Reasons, each once, with what they are the reason of.
+#[derive(Default)]
+struct Reasons(Vec<(String, Vec<String>)>);
+
+impl Reasons {
+    fn add(&mut self, whose: &str, reason: Option<&str>) {
+        let Some(reason) = reason else { return };
+        match self.0.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, all)) if all.iter().any(|one| one == whose) => {}
+            Some((_, all)) => all.push(whose.to_owned()),
+            None => self.0.push((reason.to_owned(), vec![whose.to_owned()])),
+        }
+    }
+
+    fn print(&self) -> anyhow::Result<()> {
+        self.0.iter().try_for_each(|(reason, whose)| output::line(format!("{}: {reason}", whose.join(", "))))
+    }
 }
 
 fn print_devices(found: &[GpuDevice]) -> anyhow::Result<()> {
@@ -105,7 +132,8 @@ fn memory(bytes: Option<u64>) -> String {
 }
 
 async fn test(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
-    let (config, pack) = (settings.inference(), prepare_models(settings).await?);
+    let config = Config { dylib_path: settings.library(true), ..settings.inference() };
+    let pack = prepare_models(settings).await?;
     let report = tokio::task::spawn_blocking(move || inference::self_test(&config, &pack)).await??;
     if json {
         output::json(&report)?;
@@ -118,18 +146,30 @@ async fn test(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
 fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
     output::line(format!("ONNX Runtime {}", report.runtime_version))?;
     print_devices(&report.devices)?;
-    let mut table: Table = output::table([
-        "device",
-        "operation",
-        "result",
-        "load s",
-        "batch",
-        "first ms",
-        "steady ms",
-        "apart from CPU",
-        "GPU memory",
-    ]);
+    let mut table: Table = output::whole(
+        1,
+        [
+            "device",
+            "operation",
+            "result",
+            "load s",
+            "batch",
+            "first ms",
+            "steady ms",
+            "apart from CPU",
+            "GPU memory",
+        ],
+    );
+    let mut reasons = Reasons::default();
     for test in &report.tests {
+        // One line for a device on which everything has the same reason.
+        let alike = |other: &DeviceTest| other.device != test.device || other.reason == test.reason;
+        match test.operation {
+            Some(operation) if !report.tests.iter().all(alike) => {
+                reasons.add(&format!("{} {operation}", test.device), test.reason.as_deref());
+            }
+            _ => reasons.add(&test.device, test.reason.as_deref()),
+        }
         let result = match test.outcome {
             Outcome::Passed => "passed",
             Outcome::Failed => "failed",
@@ -144,7 +184,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
         table.add_row([
             test.device.clone(),
             test.operation.unwrap_or_default().to_owned(),
-            test.reason.as_ref().map_or_else(|| result.into(), |reason| format!("{result}: {reason}")),
+            result.to_owned(),
             test.session_seconds.map(|seconds| format!("{seconds:.2}")).unwrap_or_default(),
             lines(&|run| run.batch.to_string()),
             lines(&|run| milliseconds(run.first_seconds)),
@@ -153,7 +193,8 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             grown.map(output::megabytes).unwrap_or_default(),
         ]);
     }
-    output::line(table)
+    output::line(table)?;
+    reasons.print()
 }
 
 /// What the tests come to, when `backend` was asked for.
@@ -190,6 +231,8 @@ mod tests {
             operation: None,
             outcome,
             reason: None,
+            reason_kind: None,
+            detail: None,
             session_seconds: None,
             load: None,
             runs: vec![],

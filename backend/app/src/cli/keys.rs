@@ -185,7 +185,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
         return Ok(Exit::Success);
     }
     let mut table =
-        output::table(["Id", "Key", "Name", "Collection", "Scopes", "Per minute", "Last used", "State"]);
+        output::whole(0, ["Id", "Key", "Name", "Collection", "Scopes", "Per minute", "Last used", "State"]);
     for key in &keys {
         table.add_row([
             key.id.to_string(),

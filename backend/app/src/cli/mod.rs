@@ -77,6 +77,7 @@ pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
     // reqwest, the crawler and the database use rustls; the first to ask must find the provider in place.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
+        Ok(loaded) if cli.global.gpu_runtime => gpu::print_runtime(cli.command.as_ref(), &loaded.settings),
         Ok(loaded) => start(cli, loaded, inherited).await,
         Err(errors) => Err(errors.into()),
     };

@@ -68,7 +68,8 @@ async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     if settings.gpu.backend != GpuBackend::Tensorrt {
         return Err(UsageError("engines are those of TensorRT: set GPU_BACKEND=tensorrt".into()).into());
     }
-    let (config, pack) = (settings.inference(), prepare_models(settings).await?);
+    let config = inference::Config { dylib_path: settings.library(true), ..settings.inference() };
+    let pack = prepare_models(settings).await?;
     let engines = tokio::task::spawn_blocking(move || inference::build_engines(&config, &pack)).await??;
     if json {
         output::json(&json!({ "engines": engines }))?;

@@ -1,17 +1,31 @@
 //! Tables and JSON on stdout.
-use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use std::io::{self, Write};
 use store::copies::Copied;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// An empty table in the house style.
+/// Most columns of a table: what a terminal, a log and an issue show without breaking lines.
+const COLUMNS: u16 = 100;
+
+/// An empty table in the house style, as wide as the terminal and at most 100 columns.
 pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(header);
+    let width = table.width().map_or(COLUMNS, |terminal| terminal.min(COLUMNS));
+    table.set_width(width);
+    table
+}
+
+/// The same with one column whose words are never broken; the others are as wide as the rest allows.
+pub(super) fn whole<const N: usize>(column: usize, header: [&str; N]) -> Table {
+    let mut table = table(header);
+    if let Some(column) = table.column_mut(column) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
     table
 }
 

@@ -1,7 +1,7 @@
 //! From settings to each crate's own configuration.
 use super::{Loaded, Settings};
 use inference::Operation;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Name of the database in the private Postgres.
@@ -26,7 +26,7 @@ impl Settings {
         let gpu = &self.gpu;
         let performance = self.performance();
         inference::Config {
-            dylib_path: self.models.ort_dylib_path.clone().or_else(|| runtime_part(&library())),
+            dylib_path: self.library(self.asks_for_gpu()),
             gpu_operations: self.gpu_operations(),
             backend: gpu.backend,
             device_ids: if gpu.device_ids.is_empty() { vec![gpu.device_id] } else { gpu.device_ids.clone() },
@@ -185,7 +185,7 @@ impl Settings {
 
     /// Where the programs of the private Postgres lie, if they were found.
     pub fn postgres_bin_dir(&self) -> Option<PathBuf> {
-        self.storage.postgres_bin_dir.clone().or_else(|| runtime_part("postgres/bin"))
+        self.storage.postgres_bin_dir.clone().or_else(|| self.runtime_part("postgres/bin"))
     }
 
     /// The folder of the private Postgres.
@@ -220,19 +220,4 @@ impl Loaded {
 /// Cores this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// ONNX Runtime's library under `.runtime`.
-pub(super) fn library() -> String {
-    format!("onnxruntime/{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX)
-}
-
-/// Something in `.runtime`: in the working folder, or above the program itself (a build in `target/` finds its checkout).
-fn runtime_part(part: &str) -> Option<PathBuf> {
-    let program = std::env::current_exe().ok();
-    let above = program.iter().flat_map(|program| program.ancestors().skip(1).take(4).map(Path::to_path_buf));
-    std::iter::once(PathBuf::new())
-        .chain(above)
-        .map(|folder| folder.join(".runtime").join(part))
-        .find(|path| path.exists())
 }

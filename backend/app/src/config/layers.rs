@@ -1,5 +1,4 @@
 //! The layers a value can come from, lowest first: defaults, `facecrawl.toml`, `.env`, the environment, flags.
-use super::convert::library;
 use super::error::{ConfigError, ConfigErrors};
 use super::variable::{Variable, as_text};
 use figment::providers::{Format, Toml};
@@ -48,6 +47,14 @@ impl Sources {
             environment: std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect(),
             flags,
         }
+    }
+}
+
+impl Sources {
+    /// The value of `FACECRAWL_ROOT`.
+    pub(super) fn root(&self) -> Option<PathBuf> {
+        let root = self.environment.iter().find(|(name, value)| name == ROOT && !value.is_empty());
+        root.map(|(_, value)| PathBuf::from(value))
     }
 }
 
@@ -105,19 +112,15 @@ pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment
 
 /// The folders of the checkout, when it is not the working folder.
 fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
-    let root = sources.environment.iter().find(|(name, value)| name == ROOT && !value.is_empty());
-    let Some(root) = root.map(|(_, value)| PathBuf::from(value)) else { return Layer::new(ROOT, []) };
+    let Some(root) = sources.root() else { return Layer::new(ROOT, []) };
     let inside = |name: &str, folder: &str| (name.to_owned(), root.join(folder).display().to_string());
     let mut pairs = vec![inside("DATA_DIR", "data"), inside("MODELS_DIR", "models")];
     if root.join("../shared/models").is_dir() {
         pairs.push(inside("FACE_MODEL_MIRROR", "../shared/models"));
     }
-    // A build outside the checkout, called from elsewhere, finds these nowhere above itself.
-    for (name, part) in [("POSTGRES_BIN_DIR", "postgres/bin"), ("ORT_DYLIB_PATH", &library())] {
-        let part = format!(".runtime/{part}");
-        if root.join(&part).exists() {
-            pairs.push(inside(name, &part));
-        }
+    // A build outside the checkout, called from elsewhere, finds it nowhere above itself.
+    if root.join(".runtime/postgres/bin").exists() {
+        pairs.push(inside("POSTGRES_BIN_DIR", ".runtime/postgres/bin"));
     }
     Layer::new(ROOT, known(variables, &pairs))
 }

@@ -8,6 +8,7 @@ mod convert;
 mod error;
 mod example;
 mod layers;
+mod library;
 pub mod mask;
 mod otlp;
 pub mod parse;
@@ -43,7 +44,8 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     let variable::Reader { errors, resolved, .. } = reader;
     let Some(mut settings) = settings else { return Err(ConfigErrors(errors)) };
     settings.recipes = recipes::read(sources)?;
-    let resolved = performance::show(&settings, resolved);
+    settings.root = sources.root();
+    let resolved = library::show(&settings, performance::show(&settings, resolved));
     let loaded = Loaded { settings, resolved };
     let contradictions = contradictions::find(&loaded);
     if contradictions.is_empty() { Ok(loaded) } else { Err(ConfigErrors(contradictions)) }

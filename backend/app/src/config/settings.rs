@@ -133,7 +133,7 @@ settings! {
             mirror: Option<PathBuf> = FACE_MODEL_MIRROR, "", optional(path());
             /// `ACCEPT_LICENSE`: Accept the licence of a restricted pack (the InsightFace models are for non-commercial research only).
             accept_license: bool = ACCEPT_LICENSE, "false", flag();
-            /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library. Unset: the one in `.runtime/onnxruntime`, or else the system's.
+            /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library. Unset: where an operation asks for a GPU, the one in `.runtime/cuda` that `./scripts/gpu-runtime` brings; else the one in `.runtime/onnxruntime`, or the system's.
             ort_dylib_path: Option<PathBuf> = ORT_DYLIB_PATH, "", optional(path());
         }
         /// How faces are found and judged.

@@ -110,6 +110,8 @@ macro_rules! settings {
             $($(#[doc = $group_doc])+ pub $group: $Group,)+
             /// What is known of sites' markup; only in the file.
             pub recipes: crawler::Recipes,
+            /// The checkout that `scripts/run` was called from, where it was.
+            pub root: Option<std::path::PathBuf>,
         }
         $($(#[doc = $group_doc])+
         #[derive(Clone, Debug)]
@@ -126,7 +128,7 @@ macro_rules! settings {
             // All groups are read before the first one can fail, so that every mistake is reported.
             pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
                 $(let $group = $Group::read(reader);)+
-                Some(Self { $($group: $group?,)+ recipes: crawler::Recipes::default() })
+                Some(Self { $($group: $group?,)+ recipes: crawler::Recipes::default(), root: None })
             }
         }
         /// Every variable, in the order of the documentation.

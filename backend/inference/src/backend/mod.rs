@@ -5,6 +5,7 @@ mod onnx;
 mod prepared;
 
 pub use graphs::PixelGraphs;
+pub(crate) use onnx::is_out_of_memory;
 pub use onnx::{OnnxModel, Placement};
 pub use prepared::{Preparation, PreparedModel};
 

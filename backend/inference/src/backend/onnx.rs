@@ -205,9 +205,9 @@ pub(super) fn show<'a>(
     Ok(())
 }
 
-/// The runtime reports device errors as text only. The phrases are those of CUDA (`cudaGetErrorString`), HIP, cuDNN and
-/// the runtime's own arena.
-pub(super) fn classify(message: &str) -> BackendError {
+/// Whether the runtime, which reports device errors as text only, ran out of memory. The phrases are
+/// those of CUDA (`cudaGetErrorString`), HIP, cuDNN and the runtime's own arena.
+pub(crate) fn is_out_of_memory(message: &str) -> bool {
     const MEMORY: [&str; 6] = [
         "out of memory",
         "memory_allocation",
@@ -216,6 +216,13 @@ pub(super) fn classify(message: &str) -> BackendError {
         "bad_alloc",
         "available memory of",
     ];
+    let text = message.to_ascii_lowercase();
+    MEMORY.iter().any(|phrase| text.contains(phrase))
+}
+
+/// Returns what a run that failed with `message` means for the next ones. The phrases are those of
+/// CUDA and HIP.
+pub(super) fn classify(message: &str) -> BackendError {
     const LOST: [&str; 9] = [
         "illegal memory access",
         "unspecified launch failure",
@@ -228,7 +235,7 @@ pub(super) fn classify(message: &str) -> BackendError {
         "hiperrornodevice",
     ];
     let text = message.to_ascii_lowercase();
-    if MEMORY.iter().any(|phrase| text.contains(phrase)) {
+    if is_out_of_memory(message) {
         BackendError::OutOfMemory(message.to_owned())
     } else if LOST.iter().any(|phrase| text.contains(phrase)) {
         BackendError::DeviceLost(message.to_owned())

@@ -22,6 +22,26 @@ pub(crate) fn of(provider: Provider, id: u32) -> Option<GpuDevice> {
     devices.into_iter().find(|device| device.id == id)
 }
 
+/// What the drivers of a provider tell of the machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Drivers {
+    /// The driver's version, where it tells it.
+    pub(crate) version: Option<String>,
+    /// GPUs that it lists.
+    pub(crate) devices: usize,
+}
+
+/// What the drivers of `provider` tell now; nothing for providers without one.
+pub(crate) fn drivers(provider: Provider) -> Drivers {
+    match provider {
+        Provider::Cuda | Provider::Tensorrt => {
+            Drivers { version: nvidia::driver(), devices: nvidia::discover().len() }
+        }
+        Provider::Migraphx => Drivers { version: None, devices: amd::discover().len() },
+        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => Drivers::default(),
+    }
+}
+
 /// Sets the gauges `facecrawl_gpu_memory_bytes` and `facecrawl_gpu_utilization`. Asks the drivers, which takes milliseconds.
 pub fn record() {
     for device in discover() {

@@ -10,18 +10,31 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
+/// The driver's files, for machines without its management library.
+const FILES: &str = "/proc/driver/nvidia";
+
 pub(super) fn discover() -> Vec<GpuDevice> {
-    static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
-    let library = LIBRARY.get_or_init(|| {
-        Nvml::init()
-            .inspect_err(|error| tracing::debug!(%error, "NVIDIA's management library is not there"))
-            .ok()
-    });
-    let managed = library.as_ref().map(read_managed).transpose().unwrap_or_else(|error| {
+    let managed = library().map(read_managed).transpose().unwrap_or_else(|error| {
         tracing::warn!(%error, "NVIDIA's management library does not answer");
         None
     });
-    managed.unwrap_or_else(|| read_files(Path::new("/proc/driver/nvidia")))
+    managed.unwrap_or_else(|| read_files(Path::new(FILES)))
+}
+
+/// The driver's version, also where it lists no GPU.
+pub(super) fn driver() -> Option<String> {
+    let managed = library().and_then(|nvml| nvml.sys_driver_version().ok());
+    managed.or_else(|| read_version(Path::new(FILES)))
+}
+
+fn library() -> Option<&'static Nvml> {
+    static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
+    let init = || {
+        Nvml::init()
+            .inspect_err(|error| tracing::debug!(%error, "NVIDIA's management library is not there"))
+            .ok()
+    };
+    LIBRARY.get_or_init(init).as_ref()
 }
 
 fn read_managed(nvml: &Nvml) -> Result<Vec<GpuDevice>, NvmlError> {
@@ -46,11 +59,14 @@ fn read_managed(nvml: &Nvml) -> Result<Vec<GpuDevice>, NvmlError> {
         .collect()
 }
 
+fn read_version(root: &Path) -> Option<String> {
+    let text = fs::read_to_string(root.join("version")).ok()?;
+    let line = text.lines().find(|line| line.contains("NVRM version"))?;
+    line.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned)
+}
+
 fn read_files(root: &Path) -> Vec<GpuDevice> {
-    let driver = fs::read_to_string(root.join("version")).ok().and_then(|text| {
-        let line = text.lines().find(|l| l.contains("NVRM version"))?.to_owned();
-        line.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned)
-    });
+    let driver = read_version(root);
     folders(&root.join("gpus"))
         .iter()
         .filter_map(|gpu| fs::read_to_string(gpu.join("information")).ok())

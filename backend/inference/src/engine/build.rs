@@ -5,7 +5,8 @@ use crate::backend::OnnxModel;
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::runtime::Runtime;
-use crate::{Config, ResolvedPack, StartError};
+use crate::unavailable::diagnose;
+use crate::{Config, ResolvedPack, StartError, preload};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -49,11 +50,17 @@ pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEn
 }
 
 fn available(config: &Config, runtime: &Runtime) -> Result<(), String> {
-    if let Some(reason) = Provider::Tensorrt.absence(runtime) {
-        return Err(reason);
+    let provider = Provider::Tensorrt;
+    if let Some(reason) = provider.absence(runtime) {
+        return Err(reason.to_string());
     }
-    let Some(first) = config.device_ids.first() else { return Err("no device id is given".to_owned()) };
-    Provider::Tensorrt.load_library(runtime, *first).map_err(|e| e.to_string())
+    let Some(&first) = config.device_ids.first() else { return Err("no device id is given".to_owned()) };
+    preload::libraries(provider, runtime);
+    runtime.quietly(|| provider.load_library(runtime, first)).map_err(|error| {
+        let reason = diagnose(provider, first, &error.to_string());
+        tracing::debug!(provider = provider.name(), detail = reason.detail, "provider not usable");
+        reason.to_string()
+    })
 }
 
 fn build<M: Model>(

@@ -1,6 +1,5 @@
-//! Which providers an operation may try, and on which devices.
+//! Which providers an operation may try, and how much of a device's memory it may take.
 use crate::ep::Provider;
-use crate::runtime::Runtime;
 use crate::{Config, Operation, StandIn};
 
 /// The providers to try, best first.
@@ -9,31 +8,6 @@ pub(super) fn candidates(config: &Config) -> &'static [Provider] {
         StandIn::None => Provider::candidates(config.backend),
         StandIn::Cpu | StandIn::Failing => &[Provider::Cpu],
     }
-}
-
-/// What `prove` makes of each configured device with the first provider that works on all of them, or why none does.
-pub(super) fn first_that_works<T>(
-    config: &Config,
-    runtime: &Runtime,
-    mut prove: impl FnMut(Provider, u32) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
-    let candidates = candidates(config);
-    if candidates.is_empty() {
-        return Err("GPU_BACKEND is cpu".to_owned());
-    }
-    let mut reasons = Vec::new();
-    for provider in candidates {
-        let found = match provider.absence(runtime) {
-            Some(reason) => Err(reason),
-            None if config.device_ids.is_empty() => Err("no device id is given".to_owned()),
-            None => config.device_ids.iter().map(|id| prove(*provider, *id)).collect(),
-        };
-        match found {
-            Ok(found) => return Ok(found),
-            Err(reason) => reasons.push(format!("{}: {reason}", provider.name())),
-        }
-    }
-    Err(reasons.join("; "))
 }
 
 /// Bytes of device memory for a session of `operation`: a share for every operation that asked for a GPU, where a model counts four

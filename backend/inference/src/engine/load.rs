@@ -1,4 +1,5 @@
 //! From a pack on disk to a running engine.
+use super::attempts::Attempts;
 use super::placement::{Placed, place};
 use super::prepared::Colocation;
 use super::subject::{Subject, Trial};
@@ -20,7 +21,8 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let began = Instant::now();
     describe_metrics();
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
-    let (pixels, other) = super::pixels::place(config, &runtime)?;
+    let attempts = Attempts::new(config, &runtime);
+    let (pixels, other) = super::pixels::place(&attempts)?;
 
     let (subject, reference) = detector(config, &runtime, pack)?;
     let file = subject.file;
@@ -30,7 +32,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let refine = |model: &DetectorModel, trial: Trial, batch: usize| {
         colocation.prepare(model, trial.session, &trial.placement, batch)
     };
-    let detection = start(subject, reference, refine)?;
+    let detection = start(&attempts, subject, reference, refine)?;
     let detector = DetectorInfo {
         name: file.stem().to_owned(),
         sha256: file.sha256.to_ascii_lowercase(),
@@ -42,7 +44,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
 
     let (subject, reference) = embedder(config, &runtime, pack)?;
     let file = subject.file;
-    let embedding = start(subject, reference, alone)?;
+    let embedding = start(&attempts, subject, reference, alone)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
         identity: crate::models::identity(file),
@@ -63,13 +65,14 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     if let Some((subject, reference)) = scorer(config, &runtime, pack)? {
         let file = subject.file;
         let info = ScorerInfo { name: file.stem().to_owned(), sha256: file.sha256.to_ascii_lowercase() };
-        let started = start(subject, reference, alone)?;
+        let started = start(&attempts, subject, reference, alone)?;
         if let Some(checks) = operations.iter_mut().find(|o| o.operation == started.report.operation) {
             join(checks, &started.report, &info.name);
         }
         models.extend(started.loads);
         scoring = Some((started.batcher, info));
     }
+    attempts.tell();
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
@@ -196,12 +199,13 @@ struct Started<M: Model> {
 
 /// Places one model and starts its threads; `refine` puts before a session on a device what belongs there.
 fn start<M: Model>(
+    attempts: &Attempts<'_>,
     subject: Subject<'_, M>,
     reference: OnnxModel,
     refine: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
 ) -> Result<Started<M>, StartError> {
     let (config, file) = (subject.config, subject.file);
-    let Placed { model, devices, max_batch, report, loads } = place(subject, reference, refine)?;
+    let Placed { model, devices, max_batch, report, loads } = place(attempts, subject, reference, refine)?;
     let pictures = devices.iter().all(|device| device.primary.takes_pictures());
     let limits = Limits {
         queue_capacity: config.queue_capacity,

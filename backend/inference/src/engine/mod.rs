@@ -1,6 +1,8 @@
 //! The engine: models loaded once, called from everywhere.
+mod attempts;
 mod build;
 mod candidates;
+mod cpu_backend;
 mod forms;
 mod load;
 mod loading;

@@ -9,6 +9,7 @@ use crate::models::Model;
 use crate::pixels::{CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel};
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
+use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
 use crate::{Config, devices, graphs};
 use std::sync::Arc;
 use std::time::Instant;
@@ -103,7 +104,8 @@ impl<M: Model> PictureSubject<M> {
         provider: Provider,
         device_id: u32,
         measure: bool,
-    ) -> Result<PictureTrial, String> {
+    ) -> Result<PictureTrial, Unavailable> {
+        let failed = |text: String| diagnose(provider, device_id, &text);
         let operation = self.model.operation();
         let placement = Placement {
             provider: provider.for_pixels()?,
@@ -119,20 +121,23 @@ impl<M: Model> PictureSubject<M> {
             began: Instant::now(),
             before: devices::of(placement.provider, device_id),
         };
-        let mut graphs = PixelGraphs::load(runtime, &self.programs, &placement)?;
+        let mut graphs = PixelGraphs::load(runtime, &self.programs, &placement).map_err(failed)?;
         let session_seconds = loading.began.elapsed().as_secs_f64();
         let mut run = BatchRun { batch: 1, first_seconds: 0.0, steady_seconds: None, difference: 0.0 };
         for (number, sample) in self.samples.iter().enumerate() {
             let began = Instant::now();
-            let found = self.run(&mut graphs, sample)?;
+            let found = self.run(&mut graphs, sample).map_err(failed)?;
             if number == 0 {
                 run.first_seconds = began.elapsed().as_secs_f64();
             }
-            run.difference = (self.same)(sample, found)?.max(run.difference);
+            let difference = (self.same)(sample, found)
+                .map_err(|reason| Unavailable::new(provider, UnavailableKind::Disagrees, reason))?;
+            run.difference = difference.max(run.difference);
         }
         let load = loading.finish(&placement);
         if measure {
-            run.steady_seconds = Some(steady(|| self.run(&mut graphs, &self.samples[0]).map(drop))?);
+            let again = || self.run(&mut graphs, &self.samples[0]).map(drop);
+            run.steady_seconds = Some(steady(again).map_err(failed)?);
         }
         Ok(PictureTrial { graphs, placement, session_seconds, load, run })
     }

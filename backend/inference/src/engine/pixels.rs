@@ -1,14 +1,13 @@
 //! The operations on whole pictures on devices: placed like the models, called through the engine.
-use super::candidates::first_that_works;
+use super::attempts::Attempts;
 use super::picture_subject::PictureSubject;
-use super::placement::{on_the_cpu, refuse};
+use super::placement::on_the_cpu;
 use super::{Engine, Inner, Lane, Timed};
 use crate::backend::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
 use crate::batcher::{Batcher, Device, Limits};
 use crate::models::Model;
 use crate::pixels::{CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel};
-use crate::runtime::Runtime;
-use crate::{Config, Operation, OperationReport, RunError, StandIn, StartError};
+use crate::{Operation, OperationReport, RunError, StandIn, StartError};
 use std::sync::Arc;
 use vision::enhance::Enhanced;
 use vision::quality::GreyStatistics;
@@ -32,13 +31,10 @@ impl PixelDevices {
 }
 
 /// Places all three. The reports come in the order of the documentation.
-pub(super) fn place(
-    config: &Config,
-    runtime: &Runtime,
-) -> Result<(PixelDevices, Vec<OperationReport>), StartError> {
-    let canvas = place_one(config, runtime, PictureSubject::canvas())?;
-    let enhancement = place_one(config, runtime, PictureSubject::enhancement())?;
-    let statistics = place_one(config, runtime, PictureSubject::statistics())?;
+pub(super) fn place(attempts: &Attempts<'_>) -> Result<(PixelDevices, Vec<OperationReport>), StartError> {
+    let canvas = place_one(attempts, PictureSubject::canvas())?;
+    let enhancement = place_one(attempts, PictureSubject::enhancement())?;
+    let statistics = place_one(attempts, PictureSubject::statistics())?;
 
     let reports = vec![canvas.report, enhancement.report, statistics.report];
     let devices = PixelDevices {
@@ -57,17 +53,17 @@ struct PlacedPixels<M: Model> {
 }
 
 fn place_one<M: Model>(
-    config: &Config,
-    runtime: &Runtime,
+    attempts: &Attempts<'_>,
     subject: PictureSubject<M>,
 ) -> Result<PlacedPixels<M>, StartError> {
+    let Attempts { config, runtime, .. } = *attempts;
     let operation = subject.model.operation();
     let mut report = on_the_cpu(config, operation);
     if !report.gpu_requested {
         return Ok(PlacedPixels { batcher: None, placements: Vec::new(), report });
     }
     let prove = |provider, device_id| subject.try_on(config, runtime, provider, device_id, false);
-    match first_that_works(config, runtime, prove) {
+    match attempts.first_that_works(prove) {
         Ok(found) => {
             let (graphs, placements): (Vec<_>, Vec<_>) =
                 found.into_iter().map(|trial| (trial.graphs, trial.placement)).unzip();
@@ -89,9 +85,9 @@ fn place_one<M: Model>(
                 })?;
             Ok(PlacedPixels { batcher: Some(batcher), placements, report })
         }
-        Err(reason) => {
-            refuse(config, operation, &report.requested, &reason)?;
-            report.reason = Some(reason);
+        Err(refusal) => {
+            attempts.refuse(operation, &report.requested, &refusal)?;
+            report.add_refusal(&refusal);
             Ok(PlacedPixels { batcher: None, placements: Vec::new(), report })
         }
     }

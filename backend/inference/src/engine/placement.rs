@@ -1,5 +1,7 @@
 //! Which device an operation gets: try what was asked for, prove it, or say why not.
-use super::candidates::{candidates, first_that_works};
+use super::attempts::Attempts;
+use super::candidates::candidates;
+use super::cpu_backend;
 use super::loading::Loading;
 use super::subject::{Subject, Trial, cpu};
 use crate::backend::{Backend, OnnxModel, Placement};
@@ -7,7 +9,8 @@ use crate::batcher::Device;
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::LoadedModel;
-use crate::{Config, CpuBackend, Operation, OperationReport, Precision, StartError};
+use crate::unavailable::{Refusal, diagnose};
+use crate::{Config, Operation, OperationReport, StartError};
 use std::time::Instant;
 
 /// A model with its devices.
@@ -39,37 +42,14 @@ pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationRepo
         requested: requested(config, operation),
         effective: Provider::Cpu.name().to_owned(),
         reason: None,
+        reason_kind: None,
+        detail: None,
     }
-}
-
-/// The one way in which an operation does not get its GPU: an error with `FORCE_GPU_ONLY`, else a warning and a count.
-pub(super) fn refuse(
-    config: &Config,
-    operation: Operation,
-    provider: &str,
-    reason: &str,
-) -> Result<(), StartError> {
-    if config.force_gpu_only {
-        return Err(StartError::GpuOnly {
-            operation: operation.name(),
-            provider: provider.to_owned(),
-            reason: reason.to_owned(),
-        });
-    }
-    fell_back(operation, provider, reason, "no GPU for this operation; it runs on the CPU");
-    Ok(())
-}
-
-/// No fallback is silent.
-fn fell_back(operation: Operation, provider: &str, reason: &str, message: &str) {
-    let operation = operation.name();
-    metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation, "provider" => provider.to_owned())
-        .increment(1);
-    tracing::warn!(operation, provider, reason, "{message}");
 }
 
 /// Puts the model where its operation is wanted. `reference` is the session that the subject was loaded with.
 pub(super) fn place<M: Model>(
+    attempts: &Attempts<'_>,
     mut subject: Subject<'_, M>,
     mut reference: OnnxModel,
     refine: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
@@ -81,7 +61,7 @@ pub(super) fn place<M: Model>(
     let mut report = on_the_cpu(config, operation);
 
     if report.gpu_requested {
-        match providers(&mut subject, &mut reference) {
+        match providers(attempts, &mut subject, &mut reference) {
             Ok(found) => {
                 let loads = found.iter().map(|trial| trial.load.clone()).collect();
                 let sessions: Vec<_> =
@@ -91,19 +71,23 @@ pub(super) fn place<M: Model>(
                 let devices = with_fallbacks(&subject, sessions, reference).map_err(failed)?;
                 return Ok(Placed { max_batch: subject.batch, model: subject.model, devices, report, loads });
             }
-            Err(reason) => {
-                refuse(config, operation, &report.requested, &reason)?;
-                report.reason = Some(reason);
+            Err(refusal) => {
+                attempts.refuse(operation, &report.requested, &refusal)?;
+                report.add_refusal(&refusal);
             }
         }
     }
 
     let sessions = cpu_sessions(config);
     let (mut first, mut placement) = (reference, cpu(config));
-    if let Some(wanted) = chosen_on_cpu(&subject) {
-        match prove_on_cpu(&subject, &wanted) {
+    if let Some(wanted) = cpu_backend::chosen(&subject) {
+        match cpu_backend::prove(&subject, &wanted) {
             Ok(session) => (first, placement) = (session, wanted),
-            Err(reason) => report.add_reason(reason),
+            Err(reason) => {
+                let refusal = Refusal::from(reason);
+                attempts.fell_back(operation, cpu_backend::name(&wanted), &refusal, BY_ONNX_RUNTIME);
+                report.add_refusal(&refusal);
+            }
         }
     }
     let devices = more_sessions(&subject, first, sessions, &placement).map_err(failed)?;
@@ -114,71 +98,9 @@ pub(super) fn place<M: Model>(
     Ok(Placed { model: subject.model, devices, max_batch: 1, report, loads })
 }
 
-/// What `CPU_BACKEND` asks for besides the session that is there already. INT8 is for embedders: a detector's scores
-/// would move across its threshold.
-fn chosen_on_cpu<M: Model>(subject: &Subject<'_, M>) -> Option<Placement> {
-    let embeds = subject.model.operation() == Operation::FaceEmbedding;
-    match subject.config.cpu_backend {
-        CpuBackend::Auto if embeds && subject.file.int8 && multiplies_bytes() => {
-            Some(subject.placement(Provider::Cpu, 0))
-        }
-        CpuBackend::OnnxRuntimeInt8 if embeds => Some(subject.placement(Provider::Cpu, 0)),
-        CpuBackend::OpenVino(_) => Some(subject.placement(Provider::OpenVino, 0)),
-        CpuBackend::Auto | CpuBackend::OnnxRuntime | CpuBackend::OnnxRuntimeInt8 => None,
-    }
-}
-
-/// A proven session there; or why there is none, which is counted and said, but does not fail the start: the CPU is what
-/// was asked for, and the CPU it is.
-fn prove_on_cpu<M: Model>(subject: &Subject<'_, M>, wanted: &Placement) -> Result<OnnxModel, String> {
-    let name = match wanted.provider {
-        Provider::Cpu => wanted.precision.name(),
-        provider => provider.name(),
-    };
-    let found = match wanted.provider.absence(subject.runtime) {
-        Some(reason) => Err(reason),
-        None if wanted.precision == Precision::Bf16 && !multiplies_bf16() => {
-            Err("this processor has no instructions for bf16".to_owned())
-        }
-        None if wanted.precision == Precision::Int8 && !multiplies_bytes() => {
-            Err("this processor has no instructions for sums of products of bytes".to_owned())
-        }
-        None => subject.cpu_session(wanted),
-    };
-    found.map_err(|reason| {
-        let message = "CPU_BACKEND cannot be had for this operation; ONNX Runtime computes it in FP32";
-        fell_back(subject.model.operation(), name, &reason, message);
-        format!("{name}: {reason}")
-    })
-}
-
-/// ONNX Runtime computes in INT8 without them too, but slower and, on x86, with sums that overflow.
-fn multiplies_bytes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni")
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        std::arch::is_aarch64_feature_detected!("dotprod")
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        false
-    }
-}
-
-/// OpenVINO computes in FP32, and does not say so, where this is false.
-fn multiplies_bf16() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        std::arch::is_x86_feature_detected!("avx512bf16")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        false
-    }
-}
+/// The message of the warning about operations that `CPU_BACKEND` does not compute. It does not fail the
+/// start: what was asked for is the CPU.
+const BY_ONNX_RUNTIME: &str = "CPU_BACKEND does not compute these operations; ONNX Runtime does, in FP32";
 
 /// `first` and as many sessions beside it as make `wanted`, loaded side by side.
 ///
@@ -212,16 +134,16 @@ fn cpu_sessions(config: &Config) -> usize {
 
 /// One replica per device on the first provider that works, or why none does.
 fn providers<M: Model>(
+    attempts: &Attempts<'_>,
     subject: &mut Subject<'_, M>,
     reference: &mut OnnxModel,
-) -> Result<Vec<Trial>, String> {
-    let (config, runtime) = (subject.config, subject.runtime);
+) -> Result<Vec<Trial>, Refusal> {
     let mut batches = false;
-    first_that_works(config, runtime, |provider, id| {
+    attempts.first_that_works(|provider, id| {
         if !std::mem::replace(&mut batches, true) {
             subject.allow_batches(reference);
         }
-        subject.try_on(provider, id, false)
+        subject.try_on(provider, id, false).map_err(|text| diagnose(provider, id, &text))
     })
 }
 

@@ -37,9 +37,15 @@ impl Colocation<'_> {
             tracing::warn!(device, reason, "pictures cross to this device as tensors and not as bytes");
         };
         // The graphs are those of `image_processing`, on its provider: TensorRT would compile each size of picture.
-        let graphs = placement.provider.for_pixels().and_then(|provider| {
-            Preparation::load(self.runtime, self.input, &sizes, &Placement { provider, ..placement.clone() })
-        });
+        let graphs =
+            placement.provider.for_pixels().map_err(|reason| reason.message()).and_then(|provider| {
+                Preparation::load(
+                    self.runtime,
+                    self.input,
+                    &sizes,
+                    &Placement { provider, ..placement.clone() },
+                )
+            });
         let preparation = match graphs {
             Ok(preparation) => preparation,
             Err(reason) => {

@@ -1,4 +1,5 @@
 //! Every model and every graph of ours on every provider and device of the machine, compared with the CPU and timed.
+use super::attempts::Attempts;
 use super::load::{detector, embedder, scorer};
 use super::picture_subject::PictureSubject;
 use super::subject::Subject;
@@ -6,6 +7,7 @@ use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
+use crate::unavailable::{Unavailable, diagnose};
 use crate::{Config, GpuDevice, Operation, ResolvedPack, StartError, devices};
 use serde::Serialize;
 
@@ -32,8 +34,12 @@ pub struct DeviceTest {
     pub operation: Option<&'static str>,
     /// How it ended.
     pub outcome: Outcome,
-    /// Why it did not pass.
+    /// Why it did not pass, in plain words, with what to do.
     pub reason: Option<String>,
+    /// The kind of the reason, as in [`crate::OperationReport`].
+    pub reason_kind: Option<&'static str>,
+    /// What the runtime, the loader or the driver said, as it said it.
+    pub detail: Option<String>,
     /// Making the session, no run included.
     pub session_seconds: Option<f64>,
     /// What loading and the first runs took.
@@ -69,38 +75,29 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
         scorer.allow_batches(&mut reference);
         scorer
     });
+    let attempts = Attempts::new(config, &runtime);
     let mut tests = Vec::new();
     for provider in Provider::ALL {
         if let Some(reason) = provider.absence(&runtime) {
-            tests.push(absent(provider, reason));
+            tests.push(DeviceTest {
+                outcome: Outcome::Absent,
+                ..failed(of(provider, provider.name(), None), &reason)
+            });
             continue;
         }
         for id in ids(provider, config, &devices) {
-            tests.push(test(&detector, provider, id));
-            tests.push(test(&embedder, provider, id));
-            tests.extend(scorer.as_ref().map(|scorer| test(scorer, provider, id)));
+            tests.push(test(&attempts, &detector, provider, id));
+            tests.push(test(&attempts, &embedder, provider, id));
+            tests.extend(scorer.as_ref().map(|scorer| test(&attempts, scorer, provider, id)));
             // TensorRT leaves them to CUDA, and OpenVINO to the CPU's own code; both are tested by themselves.
             if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
-                tests.push(test_pictures(&PictureSubject::canvas(), config, &runtime, provider, id));
-                tests.push(test_pictures(&PictureSubject::enhancement(), config, &runtime, provider, id));
-                tests.push(test_pictures(&PictureSubject::statistics(), config, &runtime, provider, id));
+                tests.push(test_pictures(&attempts, &PictureSubject::canvas(), provider, id));
+                tests.push(test_pictures(&attempts, &PictureSubject::enhancement(), provider, id));
+                tests.push(test_pictures(&attempts, &PictureSubject::statistics(), provider, id));
             }
         }
     }
     Ok(SelfTest { runtime_version: runtime.version().to_owned(), devices, tests })
-}
-
-fn absent(provider: Provider, reason: String) -> DeviceTest {
-    DeviceTest {
-        provider: provider.name(),
-        device: provider.name().to_owned(),
-        operation: None,
-        outcome: Outcome::Absent,
-        reason: Some(reason),
-        session_seconds: None,
-        load: None,
-        runs: Vec::new(),
-    }
 }
 
 /// The devices that the drivers list and those that are configured.
@@ -117,29 +114,36 @@ fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
     ids
 }
 
-fn test<M: Model>(subject: &Subject<'_, M>, provider: Provider, id: u32) -> DeviceTest {
-    let trial = subject.try_on(provider, id, true);
-    let told = trial.map(|trial| (trial.session_seconds, trial.load, trial.runs));
-    ended(of(subject.model.operation(), provider, id), told)
-}
-
-fn test_pictures<M: Model>(
-    subject: &PictureSubject<M>,
-    config: &Config,
-    runtime: &Runtime,
+fn test<M: Model>(
+    attempts: &Attempts<'_>,
+    subject: &Subject<'_, M>,
     provider: Provider,
     id: u32,
 ) -> DeviceTest {
-    let test = of(subject.model.operation(), provider, id);
+    let trial = attempts.attempt(provider, id, || {
+        subject.try_on(provider, id, true).map_err(|text| diagnose(provider, id, &text))
+    });
+    let told = trial.map(|trial| (trial.session_seconds, trial.load, trial.runs));
+    ended(on(subject.model.operation(), provider, id), told)
+}
+
+fn test_pictures<M: Model>(
+    attempts: &Attempts<'_>,
+    subject: &PictureSubject<M>,
+    provider: Provider,
+    id: u32,
+) -> DeviceTest {
+    let test = on(subject.model.operation(), provider, id);
     if let Err(reason) = provider.for_pixels() {
-        return DeviceTest { reason: Some(reason), ..test };
+        return DeviceTest { outcome: Outcome::Absent, ..failed(test, &reason) };
     }
-    let trial = subject.try_on(config, runtime, provider, id, true);
+    let Attempts { config, runtime, .. } = *attempts;
+    let trial = attempts.attempt(provider, id, || subject.try_on(config, runtime, provider, id, true));
     ended(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
 }
 
 /// `test` with what the trial told: seconds of making the session, the load, and the runs; or why it failed.
-fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), String>) -> DeviceTest {
+fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), Unavailable>) -> DeviceTest {
     match told {
         Ok((session_seconds, load, runs)) => DeviceTest {
             outcome: Outcome::Passed,
@@ -148,15 +152,40 @@ fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), Strin
             runs,
             ..test
         },
-        Err(reason) => DeviceTest { outcome: Outcome::Failed, reason: Some(reason), ..test },
+        Err(reason) => failed(test, &reason),
+    }
+}
+
+fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
+    DeviceTest {
+        outcome: Outcome::Failed,
+        reason: Some(reason.sentence()),
+        reason_kind: Some(reason.kind.name()),
+        detail: Some(reason.detail.clone()),
+        ..test
     }
 }
 
 /// A test of `operation` that has not been made.
-fn of(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
+fn on(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
     let device = match provider {
         provider if provider.on_cpu() => provider.name().to_owned(),
         _ => format!("{}:{id}", provider.name()),
     };
-    DeviceTest { device, operation: Some(operation.name()), reason: None, ..absent(provider, String::new()) }
+    of(provider, &device, Some(operation.name()))
+}
+
+fn of(provider: Provider, device: &str, operation: Option<&'static str>) -> DeviceTest {
+    DeviceTest {
+        provider: provider.name(),
+        device: device.to_owned(),
+        operation,
+        outcome: Outcome::Absent,
+        reason: None,
+        reason_kind: None,
+        detail: None,
+        session_seconds: None,
+        load: None,
+        runs: Vec::new(),
+    }
 }

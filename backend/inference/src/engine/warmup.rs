@@ -1,6 +1,7 @@
 //! The first runs of a session, on a drawn picture.
 use crate::backend::{Backend, BatchView, OutputView};
 use crate::models::Model;
+use crate::unavailable::DISAGREES;
 
 /// Largest allowed distance between a device's output and the CPU's, as a share of the output's length (both as vectors).
 /// Reduced precision on GPUs (TF32, fp16) stays below 0.01; a wrong kernel is far above.
@@ -122,10 +123,10 @@ pub(super) fn agree(
     batch: usize,
     tolerance: f64,
 ) -> Result<f64, String> {
-    let share = difference(expected, found, batch)?;
+    let share = difference(expected, found, batch).map_err(|reason| format!("{DISAGREES}{reason}"))?;
     if share > tolerance {
         return Err(format!(
-            "at batch {batch} its output differs from the CPU's by {:.1} %; up to {:.0} % is allowed",
+            "{DISAGREES}at batch {batch} by {:.1} %; up to {:.0} % is allowed",
             share * 100.0,
             tolerance * 100.0
         ));

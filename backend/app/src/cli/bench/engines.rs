@@ -53,7 +53,9 @@ pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyh
 fn roomy(settings: &Settings, args: &BenchArgs) -> Config {
     let config = settings.inference();
     let in_flight = (args.batch_size as usize).max(2 * config.gpu_batch_size);
-    Config { queue_capacity: config.queue_capacity.max(64 * in_flight), ..config }
+    // A process loads one library, and both sides use it.
+    let dylib_path = settings.library(!args.no_gpu);
+    Config { queue_capacity: config.queue_capacity.max(64 * in_flight), dylib_path, ..config }
 }
 
 /// Everything on the CPU, whatever the variables say.

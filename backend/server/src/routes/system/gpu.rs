@@ -20,9 +20,22 @@ struct OperationView {
     /// The provider in use.
     #[schema(example = "cpu")]
     effective: String,
-    /// Why they differ, or why there is nothing to place.
-    #[schema(example = "CUDA is not in the loaded library")]
+    /// Why they differ, in plain words, with what to do; or why there is nothing to place.
+    #[schema(
+        example = "cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime` brings it (package nvidia-cublas)"
+    )]
     reason: Option<String>,
+    /// The kind of the reason: `not_in_build`, `not_in_library`, `library_missing`, `driver_missing`,
+    /// `driver_too_old`, `driver_mismatch`, `no_device`, `device_id`, `device_unsupported`,
+    /// `out_of_memory`, `runtime_out_of_date`, `disagrees`, `unsuited`, `switched_off`, `failed`.
+    #[schema(example = "library_missing")]
+    reason_kind: Option<String>,
+    /// What ONNX Runtime, the loader or the driver said, as it said it; a line for each provider that
+    /// was tried.
+    #[schema(
+        example = "cuda: Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: cannot open shared object file"
+    )]
+    detail: Option<String>,
 }
 
 /// An execution provider.
@@ -184,6 +197,8 @@ pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
                 requested: operation.requested,
                 effective: operation.effective,
                 reason: operation.reason,
+                reason_kind: operation.reason_kind.map(str::to_owned),
+                detail: operation.detail,
             })
             .collect(),
         models: report

@@ -1,0 +1,143 @@
+//! The attempts of a start to get devices: what failed for every operation is not tried again, and
+//! what was refused is told once.
+use super::candidates::candidates;
+use crate::ep::Provider;
+use crate::runtime::Runtime;
+use crate::unavailable::{Refusal, Unavailable};
+use crate::{Config, Operation, StartError, UnavailableKind, preload};
+use std::cell::RefCell;
+
+/// The message of the warning about operations that stay on the CPU.
+const ON_THE_CPU: &str = "no GPU for these operations; they run on the CPU";
+
+/// What one start tried and did not get.
+pub(super) struct Attempts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) runtime: &'a Runtime,
+    /// What no operation can have, by provider and device.
+    hopeless: RefCell<Vec<(Provider, u32, Unavailable)>>,
+    refused: RefCell<Vec<Refused>>,
+}
+
+struct Refused {
+    operations: Vec<Operation>,
+    /// The provider that was asked for.
+    provider: String,
+    refusal: Refusal,
+    message: &'static str,
+}
+
+impl<'a> Attempts<'a> {
+    pub(super) fn new(config: &'a Config, runtime: &'a Runtime) -> Self {
+        Self { config, runtime, hopeless: RefCell::default(), refused: RefCell::default() }
+    }
+
+    /// What `prove` makes of each configured device with the first provider that works on all of
+    /// them, or why none does.
+    pub(super) fn first_that_works<T>(
+        &self,
+        mut prove: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
+    ) -> Result<Vec<T>, Refusal> {
+        let candidates = candidates(self.config);
+        if candidates.is_empty() {
+            return Err(Unavailable::switched_off().into());
+        }
+        let ids = &self.config.device_ids;
+        let mut tried = Vec::new();
+        for provider in candidates {
+            let found = match provider.absence(self.runtime) {
+                Some(reason) => Err(reason),
+                None if ids.is_empty() => {
+                    Err(Unavailable::new(*provider, UnavailableKind::Failed, "no device id is given"))
+                }
+                None => ids.iter().map(|id| self.attempt(*provider, *id, || prove(*provider, *id))).collect(),
+            };
+            match found {
+                Ok(found) => return Ok(found),
+                Err(reason) => tried.push(reason),
+            }
+        }
+        Err(Refusal::of(&tried))
+    }
+
+    /// `prove` on one device, unless another operation already found that it cannot work.
+    pub(super) fn attempt<T>(
+        &self,
+        provider: Provider,
+        id: u32,
+        prove: impl FnOnce() -> Result<T, Unavailable>,
+    ) -> Result<T, Unavailable> {
+        let known = self.hopeless.borrow().iter().find(|(p, at, _)| (*p, *at) == (provider, id)).cloned();
+        if let Some((_, _, reason)) = known {
+            return Err(reason);
+        }
+        preload::libraries(provider, self.runtime);
+        self.runtime.quietly(prove).inspect_err(|reason| {
+            tracing::debug!(
+                provider = provider.name(),
+                device = id,
+                detail = reason.detail,
+                "provider not usable"
+            );
+            if reason.kind.concerns_all_operations() {
+                self.hopeless.borrow_mut().push((provider, id, reason.clone()));
+            }
+        })
+    }
+
+    /// The one way in which an operation does not get its GPU: an error with `FORCE_GPU_ONLY`, else
+    /// a count and a warning.
+    pub(super) fn refuse(
+        &self,
+        operation: Operation,
+        provider: &str,
+        refusal: &Refusal,
+    ) -> Result<(), StartError> {
+        if self.config.force_gpu_only {
+            return Err(StartError::GpuOnly {
+                operation: operation.name(),
+                provider: provider.to_owned(),
+                refusal: Box::new(refusal.clone()),
+            });
+        }
+        self.fell_back(operation, provider, refusal, ON_THE_CPU);
+        Ok(())
+    }
+
+    /// No fallback is silent: it is counted now, and [`Self::tell`] warns of it.
+    pub(super) fn fell_back(
+        &self,
+        operation: Operation,
+        provider: &str,
+        refusal: &Refusal,
+        message: &'static str,
+    ) {
+        metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation.name(), "provider" => provider.to_owned())
+            .increment(1);
+        let mut refused = self.refused.borrow_mut();
+        let same = |other: &&mut Refused| {
+            (other.provider.as_str(), other.message) == (provider, message)
+                && other.refusal.nearest == refusal.nearest
+        };
+        match refused.iter_mut().find(same) {
+            Some(other) if other.operations.contains(&operation) => {}
+            Some(other) => other.operations.push(operation),
+            None => refused.push(Refused {
+                operations: vec![operation],
+                provider: provider.to_owned(),
+                refusal: refusal.clone(),
+                message,
+            }),
+        }
+    }
+
+    /// Warns of each reason once, with the operations that it concerns.
+    pub(super) fn tell(&self) {
+        for Refused { operations, provider, refusal, message } in self.refused.borrow().iter() {
+            let concerned = Operation::ALL.into_iter().filter(|operation| operations.contains(operation));
+            let operations = concerned.map(Operation::name).collect::<Vec<_>>().join(", ");
+            tracing::warn!(operations, provider, reason = %refusal, "{message}");
+            tracing::debug!(operations, provider, detail = refusal.detail, "what the providers said");
+        }
+    }
+}

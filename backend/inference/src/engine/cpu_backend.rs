@@ -1,0 +1,76 @@
+//! What computes a model on the CPU, where `CPU_BACKEND` asks for more than ONNX Runtime's own kernels in FP32.
+use super::subject::Subject;
+use crate::backend::{OnnxModel, Placement};
+use crate::ep::Provider;
+use crate::models::Model;
+use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
+use crate::{CpuBackend, Operation, Precision};
+
+/// The place to try besides FP32 on ONNX Runtime's kernels. INT8 is for embedders: a detector's scores would move across
+/// its threshold.
+pub(super) fn chosen<M: Model>(subject: &Subject<'_, M>) -> Option<Placement> {
+    let embeds = subject.model.operation() == Operation::FaceEmbedding;
+    match subject.config.cpu_backend {
+        CpuBackend::Auto if embeds && subject.file.int8 && multiplies_bytes() => {
+            Some(subject.placement(Provider::Cpu, 0))
+        }
+        CpuBackend::OnnxRuntimeInt8 if embeds => Some(subject.placement(Provider::Cpu, 0)),
+        CpuBackend::OpenVino(_) => Some(subject.placement(Provider::OpenVino, 0)),
+        CpuBackend::Auto | CpuBackend::OnnxRuntime | CpuBackend::OnnxRuntimeInt8 => None,
+    }
+}
+
+/// Its name in warnings and metrics.
+pub(super) fn name(chosen: &Placement) -> &'static str {
+    match chosen.provider {
+        Provider::Cpu => chosen.precision.name(),
+        provider => provider.name(),
+    }
+}
+
+/// A proven session there; or why there is none.
+pub(super) fn prove<M: Model>(
+    subject: &Subject<'_, M>,
+    chosen: &Placement,
+) -> Result<OnnxModel, Unavailable> {
+    let provider = chosen.provider;
+    let unsuited = |reason: &str| Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
+    match provider.absence(subject.runtime) {
+        Some(reason) => Err(reason),
+        None if chosen.precision == Precision::Bf16 && !multiplies_bf16() => {
+            unsuited("this processor has no instructions for bf16")
+        }
+        None if chosen.precision == Precision::Int8 && !multiplies_bytes() => {
+            unsuited("this processor has no instructions for sums of products of bytes")
+        }
+        None => subject.cpu_session(chosen).map_err(|text| diagnose(provider, 0, &text)),
+    }
+}
+
+/// ONNX Runtime computes in INT8 without them too, but slower and, on x86, with sums that overflow.
+fn multiplies_bytes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni")
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        std::arch::is_aarch64_feature_detected!("dotprod")
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        false
+    }
+}
+
+/// OpenVINO computes in FP32, and does not say so, where this is false.
+fn multiplies_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("avx512bf16")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}

@@ -1,0 +1,75 @@
+//! CUDA's libraries, loaded by path from the folder of ONNX Runtime.
+//!
+//! The provider's library names the others without a folder, and has no search path of its own. The
+//! loader takes one that is already loaded under the same name, so loading them by path first needs
+//! no `LD_LIBRARY_PATH`. Where they do not lie beside ONNX Runtime, nothing is loaded and the
+//! system's loader searches as usual.
+use crate::ep::Provider;
+use crate::runtime::Runtime;
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+
+/// In the order in which they need each other. cuDNN and cuFFT find their own parts: their search
+/// path is their folder.
+const CUDA: [&str; 8] = [
+    "libcudart",
+    "libnvrtc",
+    "libnvJitLink",
+    "libcublasLt",
+    "libcublas",
+    "libcurand",
+    "libcufft",
+    "libcudnn",
+];
+const TENSORRT: [&str; 3] = ["libnvinfer", "libnvinfer_plugin", "libnvonnxparser"];
+
+/// Loads what `provider` needs of the libraries that lie beside ONNX Runtime, once per process.
+pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
+    static DONE: Mutex<Vec<Provider>> = Mutex::new(Vec::new());
+    let wanted: Vec<&str> = match provider {
+        _ if !cfg!(target_os = "linux") => return,
+        Provider::Cuda => CUDA.to_vec(),
+        Provider::Tensorrt => [&CUDA[..], &TENSORRT[..]].concat(),
+        _ => return,
+    };
+    let mut done = DONE.lock();
+    if done.contains(&provider) {
+        return;
+    }
+    done.push(provider);
+    let Some(folder) = runtime.path().parent() else { return };
+    for library in wanted.iter().filter_map(|name| beside(folder, name)) {
+        match ort::util::preload_dylib(&library) {
+            Ok(()) => tracing::debug!(library = %library.display(), "library loaded by path"),
+            // The provider fails with a reason of its own, which is told.
+            Err(error) => {
+                tracing::debug!(library = %library.display(), %error, "library cannot be loaded by path");
+            }
+        }
+    }
+}
+
+/// `NAME.so.VERSION` in the folder; of several versions the last by name.
+fn beside(folder: &Path, name: &str) -> Option<PathBuf> {
+    let start = format!("{name}.so.");
+    let named =
+        |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&start));
+    std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(named).max()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_library_is_found_by_its_name_and_not_by_the_beginning_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["libcublasLt.so.13", "libcublas.so.13", "libcublas.so.12", "libcublas.a"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(beside(folder.path(), "libcublas"), Some(folder.path().join("libcublas.so.13")));
+        assert_eq!(beside(folder.path(), "libcudnn"), None);
+        assert_eq!(beside(&folder.path().join("nowhere"), "libcublas"), None);
+    }
+}

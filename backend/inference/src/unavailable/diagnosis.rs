@@ -1,0 +1,213 @@
+//! From the text of a failed attempt to its kind.
+//!
+//! ONNX Runtime hands out errors of the loader, of CUDA and of HIP as text alone, so the phrases of
+//! these are looked for: those of glibc's loader, of `cudaGetErrorString` and `hipGetErrorString`,
+//! and of ONNX Runtime's own checks.
+use super::{Unavailable, UnavailableKind};
+use crate::backend::is_out_of_memory;
+use crate::devices::{self, Drivers};
+use crate::ep::Provider;
+
+/// How the text of a comparison begins that a device did not pass.
+pub(crate) const DISAGREES: &str = "its results differ from the CPU's: ";
+
+/// The driver's own library; the provider and CUDA's libraries ask for it by this name.
+const DRIVER_LIBRARY: &str = "libcuda.so";
+
+/// `cudaErrorInsufficientDriver`, `cudaErrorUnsupportedPtxVersion`,
+/// `cudaErrorCompatNotSupportedOnDevice`.
+const DRIVER_TOO_OLD: [&str; 6] = [
+    "driver version is insufficient",
+    "cuda failure 35:",
+    "the provided ptx was compiled with an unsupported toolchain",
+    "cuda failure 222:",
+    "forward compatibility was attempted",
+    "cuda failure 804:",
+];
+/// `cudaErrorSystemDriverMismatch`.
+const DRIVER_MISMATCH: [&str; 2] =
+    ["unsupported display driver / cuda driver combination", "cuda failure 803:"];
+/// `cudaErrorNoDevice`, `hipErrorNoDevice`.
+const NO_DEVICE: [&str; 4] =
+    ["no cuda-capable device", "cuda failure 100:", "no rocm-capable device", "hip failure 100:"];
+/// `cudaErrorInvalidDevice`, `hipErrorInvalidDevice`.
+const DEVICE_ID: [&str; 3] = ["invalid device ordinal", "cuda failure 101:", "hip failure 101:"];
+/// `cudaErrorNoKernelImageForDevice`.
+const DEVICE_UNSUPPORTED: [&str; 2] = ["no kernel image is available", "cuda failure 209:"];
+/// Libraries that ONNX Runtime opens itself, and what it says without them.
+const OPENED_LATER: [(&str, &str); 3] = [
+    ("cudnn is not available", "libcudnn.so.9"),
+    ("cudnn library was not found", "libcudnn.so.9"),
+    ("unable to load any libcudart", "libcudart.so.13"),
+];
+/// Another version of a library than the one that it was linked with: glibc's loader, and ONNX
+/// Runtime's check of its interface.
+const OUT_OF_DATE: [&str; 4] = [
+    "undefined symbol:",
+    "' not found (required by",
+    "is not supported, only version",
+    "no version information",
+];
+
+/// The kind of `text`, which an attempt to use `provider` ended with. Asks the drivers where that
+/// tells more.
+pub(crate) fn diagnose(provider: Provider, device_id: u32, text: &str) -> Unavailable {
+    Unavailable::new(provider, kind(provider, device_id, text, &devices::drivers(provider)), text)
+}
+
+fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> UnavailableKind {
+    let lower = text.to_ascii_lowercase();
+    let says = |phrases: &[&str]| phrases.iter().any(|phrase| lower.contains(phrase));
+    if text.starts_with(DISAGREES) {
+        return UnavailableKind::Disagrees;
+    }
+    if let Some(name) = missing_library(text) {
+        return match provider {
+            Provider::Cuda | Provider::Tensorrt if name.starts_with(DRIVER_LIBRARY) => {
+                UnavailableKind::DriverMissing
+            }
+            _ => UnavailableKind::LibraryMissing { name },
+        };
+    }
+    let found = || drivers.version.clone();
+    if says(&DRIVER_TOO_OLD) || missing_symbol(text).is_some_and(is_of_the_driver) {
+        UnavailableKind::DriverTooOld { found: found() }
+    } else if says(&DRIVER_MISMATCH) {
+        UnavailableKind::DriverMismatch
+    } else if says(&NO_DEVICE) {
+        UnavailableKind::NoDevice { listed: drivers.devices }
+    } else if says(&DEVICE_ID) {
+        UnavailableKind::DeviceId { id, listed: drivers.devices }
+    } else if says(&DEVICE_UNSUPPORTED) {
+        UnavailableKind::DeviceUnsupported
+    } else if is_out_of_memory(text) {
+        UnavailableKind::OutOfMemory
+    } else if let Some((_, name)) = OPENED_LATER.iter().find(|(phrase, _)| lower.contains(phrase)) {
+        UnavailableKind::LibraryMissing { name: (*name).to_owned() }
+    } else if says(&OUT_OF_DATE) {
+        UnavailableKind::RuntimeOutOfDate
+    } else {
+        UnavailableKind::Failed
+    }
+}
+
+/// The file that the loader did not find: `libcublasLt.so.13: cannot open shared object file`
+/// (glibc), `Library not loaded: @rpath/lib.dylib` (dyld).
+fn missing_library(text: &str) -> Option<String> {
+    let glibc = text.split_once(": cannot open shared object file").map(|(before, _)| before);
+    let path = match glibc {
+        Some(before) => before.split_whitespace().next_back()?,
+        None => text.split_once("Library not loaded: ")?.1.split_whitespace().next()?,
+    };
+    path.rsplit('/').next().map(|name| name.trim_matches(['"', '\'', '`']).to_owned())
+}
+
+/// The symbol that a library lacks: `undefined symbol: cuTensorMapEncodeTiled`.
+fn missing_symbol(text: &str) -> Option<&str> {
+    text.split_once("undefined symbol: ")?.1.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+/// Whether the driver's interface begins its names so: `cuInit`, where CUDA's other libraries have
+/// `cudaMalloc` or `cublasCreate`.
+fn is_of_the_driver(symbol: &str) -> bool {
+    symbol.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+}
+
+/// `text` in one line, without the places in C++ sources that ONNX Runtime and CUDA put into it.
+pub(super) fn plain(text: &str) -> String {
+    let start = text.rfind("FAIL : ").map_or(0, |at| at + "FAIL : ".len());
+    let text = text[start..].trim();
+    let text = ["CUDA failure ", "HIP failure "]
+        .iter()
+        .find_map(|call| text.find(call))
+        .map_or(text, |at| &text[at..]);
+    // `CUDA failure 999: unknown error ; GPU=0 ; hostname=… ; file=… ; line=65 ;
+    // expr=cudaSetDevice(id);`
+    let text = text.split(" ; GPU=").next().unwrap_or(text);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> UnavailableKind {
+        kind(Provider::Cuda, 3, text, &Drivers { version: Some("535.183.01".into()), devices: 2 })
+    }
+
+    fn missing(name: &str) -> UnavailableKind {
+        UnavailableKind::LibraryMissing { name: name.into() }
+    }
+
+    /// What ONNX Runtime puts around the text of the loader and of CUDA.
+    const LOADER: &str = "/onnxruntime_src/onnxruntime/core/session/provider_bridge_ort.cc:2043 onnxruntime::Provider& \
+        onnxruntime::ProviderLibrary::Get() [ONNXRuntimeError] : 1 : FAIL : Failed to load library \
+        libonnxruntime_providers_cuda.so with error: ";
+    const CALL: &str = "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:133 std::conditional_t<THRW, void, \
+        onnxruntime::common::Status> onnxruntime::CudaCall(ERRTYPE, const char*, const char*, ERRTYPE, const char*, const char*, int) \
+        [with ERRTYPE = cudaError; bool THRW = true] ";
+    const EXPRESSION: &str = " ; GPU=-1 ; hostname=host ; file=/onnxruntime_src/onnxruntime/core/providers/cuda/\
+        cuda_execution_provider.cc ; line=281 ; expr=cudaSetDevice(info_.device_id); \n\n";
+
+    #[test]
+    fn the_loaders_texts_name_the_library_or_the_driver() {
+        let loader = |text: &str| of(&format!("{LOADER}{text}"));
+        let absent = ": cannot open shared object file: No such file or directory";
+        assert_eq!(loader(&format!("libcublasLt.so.13{absent}")), missing("libcublasLt.so.13"));
+        assert_eq!(loader(&format!("libcuda.so.1{absent}")), UnavailableKind::DriverMissing);
+        let provider = format!("/opt/onnxruntime/libonnxruntime_providers_cuda.so{absent}");
+        assert_eq!(loader(&provider), missing("libonnxruntime_providers_cuda.so"));
+        assert_eq!(
+            of("dlopen(libonnxruntime.dylib): Library not loaded: @rpath/libomp.dylib"),
+            missing("libomp.dylib")
+        );
+        let old = "libonnxruntime_providers_cuda.so: undefined symbol: cuTensorMapEncodeTiled";
+        assert_eq!(loader(old), UnavailableKind::DriverTooOld { found: Some("535.183.01".into()) });
+        for unfit in [
+            "libonnxruntime_providers_cuda.so: undefined symbol: cudaGraphInstantiate_v9",
+            "libcudnn.so.9: version `libcudnn.so.9' not found (required by libonnxruntime_providers_cuda.so)",
+        ] {
+            assert_eq!(loader(unfit), UnavailableKind::RuntimeOutOfDate, "{unfit}");
+        }
+    }
+
+    #[test]
+    fn cudas_texts_tell_driver_device_and_memory() {
+        let call = |text: &str| of(&format!("{CALL}{text}{EXPRESSION}"));
+        let insufficient = "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version";
+        assert_eq!(call(insufficient), UnavailableKind::DriverTooOld { found: Some("535.183.01".into()) });
+        let mismatch = "CUDA failure 803: system has unsupported display driver / cuda driver combination";
+        assert_eq!(call(mismatch), UnavailableKind::DriverMismatch);
+        let none = "CUDA failure 100: no CUDA-capable device is detected";
+        assert_eq!(call(none), UnavailableKind::NoDevice { listed: 2 });
+        let ordinal = "CUDA failure 101: invalid device ordinal";
+        assert_eq!(call(ordinal), UnavailableKind::DeviceId { id: 3, listed: 2 });
+        let image = "CUDA failure 209: no kernel image is available for execution on the device";
+        assert_eq!(call(image), UnavailableKind::DeviceUnsupported);
+        assert_eq!(call("CUDA failure 2: out of memory"), UnavailableKind::OutOfMemory);
+        let arena = "BFCArena::AllocateRawInternal Available memory of 1048576 is smaller than requested bytes of 4194304";
+        assert_eq!(of(arena), UnavailableKind::OutOfMemory);
+        let cudnn = "cuDNN is not available. Install cuDNN, update the system library search path, or set enable_cudnn=0";
+        assert_eq!(of(cudnn), missing("libcudnn.so.9"));
+        assert_eq!(call("CUDA failure 999: unknown error"), UnavailableKind::Failed);
+    }
+
+    #[test]
+    fn the_plain_text_has_no_place_in_c_plus_plus() {
+        let text = format!("{CALL}CUDA failure 999: unknown error{EXPRESSION}");
+        let text = format!("[ONNXRuntimeError] : 1 : FAIL : {text}");
+        assert_eq!(plain(&text), "CUDA failure 999: unknown error");
+        assert_eq!(
+            plain(&format!("{LOADER}libx.so: invalid ELF header")),
+            "Failed to load library \
+            libonnxruntime_providers_cuda.so with error: libx.so: invalid ELF header"
+        );
+        assert_eq!(plain("two\n lines "), "two lines");
+    }
+
+    #[test]
+    fn a_comparison_that_failed_is_not_taken_for_a_device_error() {
+        let text = format!("{DISAGREES}at batch 4 by 12.0 %; up to 3 % is allowed");
+        assert_eq!(of(&text), UnavailableKind::Disagrees);
+    }
+}

@@ -1,0 +1,345 @@
+//! Why a provider cannot be used, by kind, with what to do about it.
+mod diagnosis;
+mod packages;
+
+pub(crate) use diagnosis::{DISAGREES, diagnose};
+
+use crate::GpuBackend;
+use crate::ep::Provider;
+use packages::Package;
+use std::fmt;
+
+/// The oldest NVIDIA driver that CUDA 13 runs with.
+const DRIVER: u32 = 580;
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnavailableKind {
+    /// This program was built without the provider.
+    NotInBuild,
+    /// The loaded ONNX Runtime was built without the provider.
+    NotInLibrary {
+        /// The library's file.
+        library: String,
+    },
+    /// A shared library that the provider needs cannot be found.
+    LibraryMissing {
+        /// Its file name.
+        name: String,
+    },
+    /// The GPU's driver is not installed, or not visible in this container.
+    DriverMissing,
+    /// The driver is older than the provider needs.
+    DriverTooOld {
+        /// Its version, where the driver tells it.
+        found: Option<String>,
+    },
+    /// The driver's library and its kernel module have different versions.
+    DriverMismatch,
+    /// The driver shows no GPU to this process.
+    NoDevice {
+        /// GPUs that the driver's management library lists all the same.
+        listed: usize,
+    },
+    /// There is no GPU with that number.
+    DeviceId {
+        /// The number that was asked for.
+        id: u32,
+        /// GPUs that there are.
+        listed: usize,
+    },
+    /// The GPU is of a generation that the libraries have no code for.
+    DeviceUnsupported,
+    /// The GPU has not enough free memory.
+    OutOfMemory,
+    /// ONNX Runtime, its provider and the libraries are of versions that do not fit together.
+    RuntimeOutOfDate,
+    /// What it computes differs from what the CPU computes.
+    Disagrees,
+    /// The provider is not used for this operation, by design.
+    Unsuited,
+    /// `GPU_BACKEND` is `cpu`.
+    SwitchedOff,
+    /// Anything else; the detail says what.
+    Failed,
+}
+
+impl UnavailableKind {
+    /// Its name in `GET /gpu`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NotInBuild => "not_in_build",
+            Self::NotInLibrary { .. } => "not_in_library",
+            Self::LibraryMissing { .. } => "library_missing",
+            Self::DriverMissing => "driver_missing",
+            Self::DriverTooOld { .. } => "driver_too_old",
+            Self::DriverMismatch => "driver_mismatch",
+            Self::NoDevice { .. } => "no_device",
+            Self::DeviceId { .. } => "device_id",
+            Self::DeviceUnsupported => "device_unsupported",
+            Self::OutOfMemory => "out_of_memory",
+            Self::RuntimeOutOfDate => "runtime_out_of_date",
+            Self::Disagrees => "disagrees",
+            Self::Unsuited => "unsuited",
+            Self::SwitchedOff => "switched_off",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether every operation would fail with it on the same device, so that one attempt is
+    /// enough.
+    pub(crate) fn concerns_all_operations(&self) -> bool {
+        matches!(
+            self,
+            Self::NotInBuild
+                | Self::NotInLibrary { .. }
+                | Self::LibraryMissing { .. }
+                | Self::DriverMissing
+                | Self::DriverTooOld { .. }
+                | Self::DriverMismatch
+                | Self::NoDevice { .. }
+                | Self::DeviceId { .. }
+                | Self::RuntimeOutOfDate
+                | Self::SwitchedOff
+        )
+    }
+}
+
+/// Why one provider cannot be used. Its `Display` is one plain line: the provider, what is wrong,
+/// what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// The provider; `None` where no provider was allowed.
+    pub provider: Option<Provider>,
+    /// What is wrong.
+    pub kind: UnavailableKind,
+    /// What the runtime, the loader or the driver said, as it said it.
+    pub detail: String,
+}
+
+impl Unavailable {
+    pub(crate) fn new(provider: Provider, kind: UnavailableKind, detail: impl Into<String>) -> Self {
+        Self { provider: Some(provider), kind, detail: detail.into() }
+    }
+
+    /// `GPU_BACKEND` allows no provider.
+    pub(crate) fn switched_off() -> Self {
+        let detail = "GPU_BACKEND is cpu".to_owned();
+        Self { provider: None, kind: UnavailableKind::SwitchedOff, detail }
+    }
+
+    /// What is wrong, in one sentence without its end.
+    pub fn message(&self) -> String {
+        let amd = self.provider == Some(Provider::Migraphx);
+        let maker = if amd { "AMD" } else { "NVIDIA" };
+        match &self.kind {
+            UnavailableKind::NotInBuild => "this program was built without it".to_owned(),
+            UnavailableKind::NotInLibrary { library } => {
+                format!("the loaded ONNX Runtime {library} was built without it")
+            }
+            UnavailableKind::LibraryMissing { name } => format!("the library {name} is missing"),
+            UnavailableKind::DriverMissing if amd => "the AMD GPU driver is missing".to_owned(),
+            UnavailableKind::DriverMissing => {
+                "the NVIDIA driver is missing (its library libcuda.so.1 was not found)".to_owned()
+            }
+            // Minor versions of CUDA can need more than the first driver of CUDA 13.
+            UnavailableKind::DriverTooOld { found: Some(version) } if is_enough(version) => {
+                format!("the NVIDIA driver {version} is too old for these libraries")
+            }
+            UnavailableKind::DriverTooOld { found: Some(version) } => {
+                format!("the NVIDIA driver {version} is too old; CUDA 13 needs {DRIVER} or newer")
+            }
+            UnavailableKind::DriverTooOld { found: None } => {
+                format!("the NVIDIA driver is missing or too old; CUDA 13 needs {DRIVER} or newer")
+            }
+            UnavailableKind::DriverMismatch => {
+                "the NVIDIA driver's library and its kernel module have different versions".to_owned()
+            }
+            UnavailableKind::NoDevice { listed: 0 } => format!("there is no {maker} GPU"),
+            UnavailableKind::NoDevice { listed } => {
+                format!("the driver lists {}, but this process may use none", gpus(*listed))
+            }
+            UnavailableKind::DeviceId { id, listed: 0 } => format!("there is no GPU with the number {id}"),
+            UnavailableKind::DeviceId { id, listed } => {
+                format!("there is no GPU with the number {id}; the driver lists {}", gpus(*listed))
+            }
+            UnavailableKind::DeviceUnsupported => "the libraries have no code for this GPU".to_owned(),
+            UnavailableKind::OutOfMemory => "the GPU has not enough free memory".to_owned(),
+            UnavailableKind::RuntimeOutOfDate => {
+                "ONNX Runtime and the libraries beside it are of versions that do not fit together".to_owned()
+            }
+            UnavailableKind::Disagrees
+            | UnavailableKind::Unsuited
+            | UnavailableKind::SwitchedOff
+            | UnavailableKind::Failed => diagnosis::plain(&self.detail),
+        }
+    }
+
+    /// What to do about it, as a command to the reader; `None` where nothing can be done on this
+    /// machine.
+    pub fn advice(&self) -> Option<String> {
+        let amd = self.provider == Some(Provider::Migraphx);
+        let advice = match &self.kind {
+            UnavailableKind::NotInLibrary { .. } => return self.remedy_of_the_library(),
+            UnavailableKind::LibraryMissing { name } => Package::of(name).advice(),
+            UnavailableKind::DriverMissing | UnavailableKind::NoDevice { .. } if amd => {
+                "install ROCm's driver; /dev/kfd and /dev/dri must be visible to this process".to_owned()
+            }
+            UnavailableKind::DriverMissing => {
+                format!("install driver {DRIVER} or newer (in a container: start it with `--gpus all`)")
+            }
+            UnavailableKind::DriverTooOld { .. } => "update the driver and restart the machine".to_owned(),
+            UnavailableKind::DriverMismatch => "restart the machine".to_owned(),
+            UnavailableKind::NoDevice { .. } => {
+                "check `nvidia-smi` and CUDA_VISIBLE_DEVICES (in a container: start it with `--gpus all`)"
+                    .to_owned()
+            }
+            UnavailableKind::DeviceId { .. } => {
+                "set GPU_DEVICE_ID or GPU_DEVICE_IDS to numbers that `facecrawl gpu` lists".to_owned()
+            }
+            UnavailableKind::DeviceUnsupported => {
+                "CUDA 13 needs compute capability 7.5 or newer (GeForce RTX 20, T4)".to_owned()
+            }
+            UnavailableKind::OutOfMemory => {
+                "lower GPU_MEMORY_LIMIT_GB or GPU_BATCH_SIZE, or stop other programs on the GPU".to_owned()
+            }
+            UnavailableKind::RuntimeOutOfDate => {
+                "run `./scripts/gpu-runtime`, and leave ORT_DYLIB_PATH and LD_LIBRARY_PATH unset".to_owned()
+            }
+            UnavailableKind::NotInBuild
+            | UnavailableKind::Disagrees
+            | UnavailableKind::Unsuited
+            | UnavailableKind::SwitchedOff
+            | UnavailableKind::Failed => return None,
+        };
+        Some(advice)
+    }
+
+    fn remedy_of_the_library(&self) -> Option<String> {
+        let ready_made = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+        match self.provider? {
+            Provider::Cuda | Provider::Tensorrt if ready_made => {
+                Some("`./scripts/gpu-runtime` brings one that has it".to_owned())
+            }
+            Provider::OpenVino if ready_made => {
+                Some("`./scripts/openvino` brings one that has it".to_owned())
+            }
+            Provider::Migraphx if ready_made => {
+                Some("docs/OPERATIONS.md (GPUs) says where one that has it comes from".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// What is wrong and what to do, in one line without the provider.
+    pub fn sentence(&self) -> String {
+        match self.advice() {
+            Some(advice) => format!("{}; {advice}", self.message()),
+            None => self.message(),
+        }
+    }
+
+    /// How near the provider came to running: the reason of the nearest one is told first.
+    fn nearness(&self) -> u8 {
+        let elsewhere = match self.provider {
+            Some(Provider::CoreMl) => !cfg!(target_os = "macos"),
+            Some(Provider::Cuda | Provider::Tensorrt | Provider::Migraphx) => !cfg!(target_os = "linux"),
+            _ => false,
+        };
+        match self.kind {
+            _ if elsewhere => 0,
+            UnavailableKind::NotInBuild => 1,
+            UnavailableKind::NotInLibrary { .. } => 2,
+            _ => 3,
+        }
+    }
+}
+
+fn is_enough(driver: &str) -> bool {
+    driver.split('.').next().and_then(|major| major.parse().ok()).is_some_and(|major: u32| major >= DRIVER)
+}
+
+fn gpus(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "GPU" } else { "GPUs" })
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(provider) = self.provider {
+            write!(f, "{}: ", provider.name())?;
+        }
+        f.write_str(&self.sentence())
+    }
+}
+
+/// Why an operation did not get the provider that was asked for: the reason of the provider that
+/// came nearest, with the raw texts of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The provider that came nearest.
+    pub nearest: Unavailable,
+    /// The raw text of each provider that was tried, a line each.
+    pub detail: String,
+}
+
+impl Refusal {
+    /// Of the providers that were tried, best first.
+    pub(crate) fn of(tried: &[Unavailable]) -> Self {
+        let mut nearest: Option<&Unavailable> = None;
+        for one in tried {
+            if nearest.is_none_or(|other| one.nearness() > other.nearness()) {
+                nearest = Some(one);
+            }
+        }
+        let line = |one: &Unavailable| match one.provider {
+            Some(provider) => format!("{}: {}", provider.name(), one.detail.trim()),
+            None => one.detail.clone(),
+        };
+        Self {
+            nearest: nearest.cloned().unwrap_or_else(Unavailable::switched_off),
+            detail: tried.iter().map(line).collect::<Vec<_>>().join("\n"),
+        }
+    }
+}
+
+impl Refusal {
+    /// The provider's name before a colon, where there is one.
+    pub(crate) fn provider(&self) -> String {
+        self.nearest.provider.map(|provider| format!("{}: ", provider.name())).unwrap_or_default()
+    }
+
+    /// The advice, or else how to do without a GPU.
+    pub(crate) fn way_out(&self) -> String {
+        let without = "set FORCE_GPU_ONLY=false to run on the CPU";
+        self.nearest.advice().map_or_else(|| without.to_owned(), |advice| format!("{advice}; or {without}"))
+    }
+}
+
+impl From<Unavailable> for Refusal {
+    fn from(one: Unavailable) -> Self {
+        Self::of(&[one])
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.nearest.fmt(f)
+    }
+}
+
+/// The libraries that a program set up by `scripts/run` lacks for `backend`: the argument of
+/// `scripts/gpu-runtime`. `None` where it brings nothing.
+pub fn gpu_runtime(backend: GpuBackend) -> Option<&'static str> {
+    let amd_alone = || {
+        let devices = crate::devices::discover();
+        !devices.is_empty() && devices.iter().all(|device| device.backend == Provider::Migraphx.name())
+    };
+    match backend {
+        GpuBackend::Cuda | GpuBackend::Tensorrt => Some("cuda"),
+        GpuBackend::Rocm => Some("rocm"),
+        GpuBackend::Auto if !cfg!(target_os = "linux") => None,
+        GpuBackend::Auto if amd_alone() => Some("rocm"),
+        GpuBackend::Auto => Some("cuda"),
+        GpuBackend::Mps | GpuBackend::Cpu => None,
+    }
+}

@@ -1,0 +1,85 @@
+//! Which package holds a shared library.
+
+/// Where a library comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Package {
+    /// A wheel of `scripts/gpu-wheels.txt`.
+    Wheel(&'static str),
+    /// A wheel of `scripts/openvino-wheels.txt`.
+    OpenVino,
+    /// TensorRT, which no script brings.
+    Tensorrt,
+    /// ROCm, which no script brings.
+    Rocm,
+    /// The system's zlib, which cuDNN needs.
+    Zlib,
+    /// Not known.
+    Other,
+}
+
+/// By the beginning of the file's name; the first that fits.
+const PACKAGES: [(&str, Package); 16] = [
+    ("libonnxruntime_providers_openvino", Package::OpenVino),
+    ("libonnxruntime_providers_migraphx", Package::Rocm),
+    ("libonnxruntime_providers_", Package::Wheel("onnxruntime-gpu")),
+    ("libcublas", Package::Wheel("nvidia-cublas")),
+    ("libcudart", Package::Wheel("nvidia-cuda-runtime")),
+    ("libnvrtc", Package::Wheel("nvidia-cuda-nvrtc")),
+    ("libnvJitLink", Package::Wheel("nvidia-nvjitlink")),
+    ("libcufft", Package::Wheel("nvidia-cufft")),
+    ("libcurand", Package::Wheel("nvidia-curand")),
+    ("libcudnn", Package::Wheel("nvidia-cudnn-cu13")),
+    ("libnvinfer", Package::Tensorrt),
+    ("libnvonnxparser", Package::Tensorrt),
+    ("libopenvino", Package::OpenVino),
+    ("libmigraphx", Package::Rocm),
+    ("libamdhip", Package::Rocm),
+    ("libz.so", Package::Zlib),
+];
+
+impl Package {
+    /// The package of a library's file.
+    pub(super) fn of(library: &str) -> Self {
+        PACKAGES
+            .iter()
+            .find(|(start, _)| library.starts_with(start))
+            .map_or(Self::Other, |(_, package)| *package)
+    }
+
+    /// What to do where one of its libraries is missing.
+    pub(super) fn advice(self) -> String {
+        match self {
+            Self::Wheel(name) => format!("`./scripts/gpu-runtime` brings it (package {name})"),
+            Self::OpenVino => "`./scripts/openvino` brings it".to_owned(),
+            Self::Tensorrt => {
+                "install TensorRT 10 for CUDA 13 (package tensorrt), and put its libraries beside ONNX Runtime"
+                    .to_owned()
+            }
+            Self::Rocm => "install ROCm 7.2.4 with MIGraphX (package migraphx)".to_owned(),
+            Self::Zlib => "install zlib (package zlib1g or zlib)".to_owned(),
+            Self::Other => "install the package that holds it".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_nvidia_wheel_of_the_list_is_named_for_a_library() {
+        let listed = include_str!("../../../../scripts/gpu-wheels.txt");
+        let nvidia = listed.split("# AMD").next().unwrap_or_default();
+        let wheels: Vec<&str> = nvidia.lines().filter_map(|line| Some(line.split_once("==")?.0)).collect();
+        for wheel in &wheels {
+            assert!(PACKAGES.iter().any(|(_, package)| *package == Package::Wheel(wheel)), "{wheel}");
+        }
+        for (library, package) in PACKAGES {
+            if let Package::Wheel(wheel) = package {
+                assert!(wheels.contains(&wheel), "{library}: {wheel} is not in scripts/gpu-wheels.txt");
+            }
+        }
+        assert_eq!(Package::of("libcublasLt.so.13"), Package::Wheel("nvidia-cublas"));
+        assert_eq!(Package::of("libelsewhere.so.1"), Package::Other);
+    }
+}
