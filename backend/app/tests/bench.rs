@@ -321,6 +321,7 @@ fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
     }
     let notes = report["notes"].as_array().unwrap();
     assert!(notes.iter().any(|note| note.as_str().unwrap().contains(cpu_library)), "{report}");
+    both.fits();
     assert!(both.stdout.contains("images/s") && both.stdout.contains(cpu_library), "{}", both.stdout);
     let refused = place.run(&[&["bench", "--gpu"], &common[..]].concat()).expect(1);
     assert!(refused.stderr.contains("there is no GPU to measure: face_detection:"), "{}", refused.stderr);

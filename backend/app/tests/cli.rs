@@ -263,13 +263,13 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
     let missing = run(&["gpu", "--test"], "cuda").expect(1);
     assert!(missing.stdout.contains("absent") && missing.stdout.contains("passed"), "{}", missing.stdout);
     assert!(missing.stdout.contains("\ncuda, tensorrt: the loaded ONNX Runtime"), "{}", missing.stdout);
-    fits(&missing.stdout);
+    missing.fits();
     let listed = Finished::of(place.facecrawl(&["gpu"]).env("ALL_GPU", "true")).expect(0);
     let told = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
     assert_eq!(told, 1, "one reason is told once: {}", listed.stdout);
-    fits(&listed.stdout);
-    fits(&run(&["config", "check"], "auto").expect(0).stdout);
-    fits(&run(&["models", "list"], "auto").expect(0).stdout);
+    listed.fits();
+    run(&["config", "check"], "auto").expect(0).fits();
+    run(&["models", "list"], "auto").expect(0).fits();
 
     let wrong = run(&["models", "build"], "cuda").expect(2);
     assert!(wrong.stderr.contains("GPU_BACKEND=tensorrt"), "{}", wrong.stderr);
@@ -280,13 +280,6 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
     );
     let forced = forced.expect(1).stderr;
     assert!(forced.contains("FORCE_GPU_ONLY") && forced.contains("cuda: "), "{forced}");
-}
-
-/// Every line of a table has at most 100 columns.
-fn fits(text: &str) {
-    for line in text.lines().filter(|line| line.starts_with(['│', '┌', '├', '└', '╞'])) {
-        assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
-    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The report for people.
 use super::{Report, SideReport, ordered};
-use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use crate::cli::{table, whole};
 use std::fmt::Write;
 
 /// Order in which stages are passed.
@@ -8,22 +8,22 @@ const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", 
 
 /// Two tables, the headline and the notes.
 pub fn text(report: &Report) -> String {
-    let mut speeds = table(&[
-        "operation",
-        "size",
-        "side",
-        "runs on",
-        "ms/image",
-        "median",
-        "p95",
-        "images/s",
-        "faces/s",
-        "cores",
-        "success",
-        "GPU gain",
-    ]);
-    let mut stages = table(&["ms per image", "size", "side"]);
-    stages.set_header(["ms per image", "size", "side"].into_iter().chain(STAGES));
+    // Two values in a cell: twelve columns would not fit the width of a page.
+    let mut speeds = whole(
+        0,
+        [
+            "operation",
+            "runs on",
+            "ms/image",
+            "median\np95",
+            "images/s\nfaces/s",
+            "cores",
+            "success",
+            "GPU gain",
+        ],
+    );
+    let mut stages = whole(0, ["ms per image"]);
+    stages.set_header(["ms per image"].into_iter().chain(STAGES));
     for (operation, size, side, result) in ordered(&report.benchmark_results) {
         let name = if side == "gpu_true" { "GPU" } else { "CPU" };
         let gain = report.analysis.performance_gains.get(operation).and_then(|gains| gains.get(size));
@@ -32,27 +32,25 @@ pub fn text(report: &Report) -> String {
                 Some(percent) => format!("{percent:+.1} %"),
                 None => "none".to_owned(),
             });
+        let both = |one, other| format!("{}\n{}", number(one), number(other));
+        let what = format!("{operation}\n{size}, {name}");
         speeds.add_row([
-            operation.to_owned(),
-            size.to_owned(),
-            name.to_owned(),
+            what.clone(),
             places(result),
             number(result.mean_time_ms),
-            number(result.median_time_ms),
-            number(result.p95_time_ms),
-            number(Some(result.mean_throughput)),
-            number(Some(result.faces_per_second)),
+            both(result.median_time_ms, result.p95_time_ms),
+            both(Some(result.mean_throughput), Some(result.faces_per_second)),
             result.cores_used.map(|cores| format!("{cores:.1}")).unwrap_or_default(),
             format!("{:.0} %", result.success_rate * 100.0),
             gain.unwrap_or_default(),
         ]);
         let took =
             STAGES.map(|stage| result.stages.get(stage).map(|ms| format!("{ms:.2}")).unwrap_or_default());
-        stages.add_row([operation.to_owned(), size.to_owned(), name.to_owned()].into_iter().chain(took));
+        stages.add_row(std::iter::once(what).chain(took));
     }
     let mut out = format!("{speeds}\n{stages}\n");
     if let Some(auto) = &report.auto_batch {
-        let mut steps = table(&["batch", "images/s", "GPU memory", "reason"]);
+        let mut steps = table(["batch", "images/s", "GPU memory", "reason"]);
         for step in &auto.found.steps {
             steps.add_row([
                 step.batch.to_string(),
@@ -86,15 +84,6 @@ pub fn text(report: &Report) -> String {
     }
     out.truncate(out.trim_end().len());
     out
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header(header);
-    table
 }
 
 fn number(value: Option<f64>) -> String {

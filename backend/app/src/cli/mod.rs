@@ -22,7 +22,7 @@ mod sweep;
 mod up;
 
 pub use args::{Cli, Command};
-pub(crate) use output::megabytes;
+pub(crate) use output::{megabytes, table, whole};
 pub(crate) use scan::find_images;
 
 use crate::config::{ConfigErrors, Loaded, Log, Otlp, Settings, load};

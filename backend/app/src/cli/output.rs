@@ -9,7 +9,7 @@ use time::format_description::well_known::Rfc3339;
 const COLUMNS: u16 = 100;
 
 /// An empty table in the house style, as wide as the terminal and at most 100 columns.
-pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
+pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_FULL_CONDENSED)
@@ -21,7 +21,7 @@ pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
 }
 
 /// The same with one column whose words are never broken; the others are as wide as the rest allows.
-pub(super) fn whole<const N: usize>(column: usize, header: [&str; N]) -> Table {
+pub(crate) fn whole<const N: usize>(column: usize, header: [&str; N]) -> Table {
     let mut table = table(header);
     if let Some(column) = table.column_mut(column) {
         column.set_constraint(ColumnConstraint::ContentWidth);

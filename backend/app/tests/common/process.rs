@@ -72,6 +72,13 @@ impl Finished {
         self
     }
 
+    /// Fails when a table on stdout has more than 100 columns.
+    pub fn fits(&self) {
+        for line in self.stdout.lines().filter(|line| line.starts_with(['│', '┌', '├', '└', '╞'])) {
+            assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
+        }
+    }
+
     /// The one JSON document on stdout.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
