@@ -32,7 +32,7 @@ fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
 }
 
 fn showing(file: &str) -> Value {
-    json!({"image_base64": BASE64_STANDARD.encode(testing::image(file).unwrap())})
+    json!({"image_base64": BASE64_STANDARD.encode(testing::picture(file))})
 }
 
 /// A page with one picture that is answered when the gate opens; who asks for it is told.
@@ -85,15 +85,15 @@ fn psql(database: &TestDatabase, statement: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let (old_place, database) = (Workplace::new(), TestDatabase::create().await);
     let facecrawl = |args: &[&str]| on(&old_place, &database, args);
-    for file in ["biden.jpg", "Rob_Lowe_0001.jpg", "Rob_Lowe_0002.jpg", "alex2.jpg"] {
-        old_place.put(&format!("album/{file}"), testing::image(file).unwrap());
+    for file in ["ben.jpg", "cora.jpg", "cora_2.jpg", "dan.jpg"] {
+        old_place.put(&format!("album/{file}"), testing::picture(file));
     }
-    old_place.put("album/obama.jpg", &obama);
+    old_place.put("album/ada.jpg", &ada);
     Finished::of(&mut facecrawl(&["scan", "album"])).expect(0);
-    Finished::of(&mut facecrawl(&["scan", "album/biden.jpg", "--collection", "closed"])).expect(0);
+    Finished::of(&mut facecrawl(&["scan", "album/ben.jpg", "--collection", "closed"])).expect(0);
     let key = |name: &str| {
         let made =
             Finished::of(&mut facecrawl(&["keys", "create", "--all", "--scope", SCOPES, "--name", name]));
@@ -104,12 +104,12 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     let caller = Caller { base: service.base.clone(), key: key.clone() };
 
     // Somebody is enrolled, and a job is in a worker's hands.
-    let subject = caller.ask(201, Method::POST, "/subjects", Some(&json!({"name": "Barack"}))).await;
-    let his = found(&caller, "obama2.jpg").await;
+    let subject = caller.ask(201, Method::POST, "/subjects", Some(&json!({"name": "Ada"}))).await;
+    let his = found(&caller, "ada_2.jpg").await;
     let enrol = json!({"face_ids": [his[0].0], "force": true});
     let faces_of = format!("/subjects/{}/faces", subject["id"].as_str().unwrap());
     caller.ask(200, Method::POST, &faces_of, Some(&enrol)).await;
-    let (site, asked, gate) = gated_site(testing::image("obama3.jpg").unwrap()).await;
+    let (site, asked, gate) = gated_site(testing::picture("ada_3.jpg")).await;
     let crawl =
         caller.ask(201, Method::POST, "/crawls", Some(&json!({"seeds": [site], "delay_ms": 0}))).await;
     asked.notified().await;
@@ -126,14 +126,14 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     assert_eq!((mode(&backup), mode(&backup.join("faces.dump"))), (0o700, 0o600));
 
     // A person, an image, a collection and a key go after the backup.
-    let rob = found(&caller, "Rob_Lowe_0001.jpg").await;
-    assert_eq!(rob.len(), 2);
-    let mut likeness = showing("Rob_Lowe_0001.jpg");
+    let cora = found(&caller, "cora.jpg").await;
+    assert_eq!(cora.len(), 2);
+    let mut likeness = showing("cora.jpg");
     likeness["suppress_person"] = json!(true);
     caller.ask(201, Method::POST, "/erasures", Some(&likeness)).await;
     let images = caller.get("/images").await;
     let other = (images["images"].as_array().unwrap().iter())
-        .find(|image| image["sources"][0]["image_url"].as_str().unwrap().ends_with("alex2.jpg"))
+        .find(|image| image["sources"][0]["image_url"].as_str().unwrap().ends_with("dan.jpg"))
         .unwrap()["id"]
         .clone();
     let other = format!("/images/{}", other.as_str().unwrap());
@@ -146,7 +146,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     Finished::of(&mut facecrawl(&["backup", "--only-erasures", folder])).expect(0);
     assert_eq!(std::fs::read(backup.join("faces.dump")).unwrap(), dump);
     let kept = pictures(&caller).await;
-    let same = found(&caller, "obama2.jpg").await;
+    let same = found(&caller, "ada_2.jpg").await;
     service.signal(Signal::KILL);
     let _ = service.ended();
 
@@ -169,8 +169,8 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     let caller = Caller { base: service.base.clone(), key };
     assert_eq!(pictures(&caller).await, kept, "the same faces, the same bytes");
     assert!(kept.len() < before.len() && kept.iter().all(|(name, bytes)| before[name] == *bytes));
-    assert_eq!(found(&caller, "obama2.jpg").await, same);
-    assert_eq!(found(&caller, "Rob_Lowe_0002.jpg").await, []);
+    assert_eq!(found(&caller, "ada_2.jpg").await, same);
+    assert_eq!(found(&caller, "cora_2.jpg").await, []);
     assert_eq!(caller.get("/subjects").await["subjects"][0]["face_count"], 1);
     let stranger = Caller { base: service.base.clone(), key: lost_key };
     stranger.ask(401, Method::GET, "/faces", None).await;
@@ -184,7 +184,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     let crawl = format!("/crawls/{}", crawl["id"].as_str().unwrap());
     let crawl = caller.until(&crawl, |crawl| crawl["state"] != "running").await;
     assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
-    assert_eq!(found(&caller, "obama2.jpg").await.len(), same.len() + 1);
+    assert_eq!(found(&caller, "ada_2.jpg").await.len(), same.len() + 1);
     let plan = psql(
         &restored,
         "set enable_seqscan = off; set enable_sort = off; explain select id from faces where model_id = 1
@@ -193,7 +193,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     assert!(plan.contains("faces_embedding_hnsw_1"), "{plan}");
 
     // The erased person does not come back by another way either.
-    place.put("new/rob.jpg", testing::image("Rob_Lowe_0002.jpg").unwrap());
+    place.put("new/cora.jpg", testing::picture("cora_2.jpg"));
     let scanned = Finished::of(&mut facecrawl(&["scan", "new", "--json"])).expect(0).json();
     assert_eq!(scanned["images"]["suppressed"], 1, "{scanned}");
     let swept = Finished::of(&mut facecrawl(&["sweep", "--json"])).expect(0).json();
@@ -202,9 +202,9 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_private_database_comes_back_and_a_damaged_picture_is_told() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let place = Workplace::new();
-    place.put("album/obama.jpg", &obama);
+    place.put("album/ada.jpg", &ada);
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);
         Finished::of(command.env("POSTGRES_BIN_DIR", postgres_programs()))

@@ -3,11 +3,12 @@
 mod common;
 
 use app::bench::{Counters, Device, Pictures, Plan, Side, SideReport, Spread, Subject, gain, measure, svg};
-use common::process::Workplace;
+use common::process::{Finished, Workplace};
 use inference::{Engine, Manifest, Operation, ResolvedPack};
 use pipeline::Analyzer;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::process::Command;
 use testing::{draw_face, fixture_pack};
 use vision::{Frame, Limits};
 
@@ -187,9 +188,6 @@ fn wrong_arguments_are_refused_with_what_is_allowed() {
         (&["--no-gpu", "--images", "nowhere"], "no folder"),
         (&["--no-gpu", "--images", "empty"], "no pictures"),
     ] {
-        if args[0] == "--no-gpu" && testing::models_dir().is_none() {
-            continue;
-        }
         let refused = place.run(&[&["bench"], args].concat()).expect(2);
         assert!(refused.stderr.contains(said) && refused.stdout.is_empty(), "{args:?}: {refused:?}");
     }
@@ -199,9 +197,6 @@ fn wrong_arguments_are_refused_with_what_is_allowed() {
 
 #[test]
 fn the_command_writes_report_trace_and_plot() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let place = Workplace::new();
     let printed = place
         .run(&[
@@ -275,18 +270,31 @@ fn trace_is_nested(trace: &Value) {
 }
 
 #[test]
-fn both_families_of_detectors_find_everybody_who_was_drawn() {
-    if testing::models_dir().is_none() {
-        return;
-    }
+fn the_default_detector_finds_everybody_who_was_drawn() {
     let place = Workplace::new();
-    for (pack, size) in
-        [("compact", "small"), ("compact", "medium"), ("research", "small"), ("research", "medium")]
-    {
+    everybody_is_found(testing::DEFAULT_PACK, |args| place.facecrawl(args));
+}
+
+#[testing::needs(shared)]
+#[test]
+fn both_families_of_detectors_find_everybody_who_was_drawn() {
+    let place = Workplace::new();
+    for pack in ["compact", "research"] {
+        everybody_is_found(pack, |args| {
+            let mut command = place.facecrawl(args);
+            command.env("FACE_MODEL_MIRROR", testing::shared_models());
+            command
+        });
+    }
+}
+
+fn everybody_is_found(pack: &str, facecrawl: impl Fn(&[&str]) -> Command) {
+    for size in ["small", "medium"] {
         let args = ["bench", "--operation", "pipeline", "--image-size", size, "--no-gpu", "--json", "-"];
         let few = ["--batch-size", "4", "--iterations", "1", "--warmup", "0"];
         let models = ["--model-pack", pack, "--accept-license"];
-        let report = place.run(&[&args[..], &few, &models].concat()).expect(0).json();
+        let command = &mut facecrawl(&[&args[..], &few, &models].concat());
+        let report = Finished::of(command).expect(0).json();
         let result = &report["benchmark_results"]["pipeline"][size]["gpu_false"];
         assert_eq!((&result["images"], &result["faces"]), (&4.into(), &16.into()), "{pack}: {result}");
     }
@@ -294,9 +302,6 @@ fn both_families_of_detectors_find_everybody_who_was_drawn() {
 
 #[test]
 fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let place = Workplace::new();
     let common = [
         "--operation",

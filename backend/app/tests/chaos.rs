@@ -145,7 +145,7 @@ async fn every(base: &str, list: &str) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_once() {
-    let Some(portrait) = testing::image("Rob_Lowe_0001.jpg") else { return };
+    let portrait = testing::picture("cora.jpg");
     let site = Arc::new(Site { portrait, gate: watch::Sender::new(true), waiting: watch::Sender::default() });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());

@@ -136,40 +136,50 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     assert!(unknown.stderr.contains("MODEL_PACK") && unknown.stderr.contains("compact"), "{unknown:?}");
 }
 
+/// The state of a pack in the list of models.
+fn state(place: &Workplace, name: &str) -> Value {
+    let list = place.run(&["models", "list", "--json"]).expect(0).json();
+    let packs = list["packs"].as_array().unwrap();
+    packs.iter().find(|pack| pack["name"] == name).unwrap()["state"].clone()
+}
+
 #[test]
 fn models_are_listed_fetched_and_verified() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let place = Workplace::new();
-    let state = |name: &str| {
-        let list = place.run(&["models", "list", "--json"]).expect(0).json();
-        let packs = list["packs"].as_array().unwrap();
-        packs.iter().find(|pack| pack["name"] == name).unwrap()["state"].clone()
-    };
-    assert_eq!(state("compact"), "missing");
+    let pack = testing::pack().pack;
+    let state = || state(&place, &pack.name);
+    assert_eq!(state(), "missing");
     place.run(&["models", "verify"]).expect(1);
     place.run(&["models", "fetch"]).expect(0);
-    assert_eq!(state("compact"), "ready");
-    place.run(&["models", "verify", "compact", "--json"]).expect(0);
-    place.put("models/mobilefacenet.onnx", "bit rot");
-    assert_eq!(state("compact"), "corrupt");
+    assert_eq!(state(), "ready");
+    place.run(&["models", "verify", &pack.name, "--json"]).expect(0);
+    place.put(&format!("models/{}", pack.files[1].file), "bit rot");
+    assert_eq!(state(), "corrupt");
     assert!(place.run(&["models", "verify"]).expect(1).stdout.contains("corrupt"));
-    place.run(&["models", "fetch", "compact"]).expect(0);
+    place.run(&["models", "fetch", &pack.name]).expect(0);
     place.run(&["models", "verify"]).expect(0);
+    let listed = place.run(&["models", "list"]).expect(0).stdout;
+    assert!(listed.contains(&format!("{} (in use)", pack.name)), "{listed}");
 
     let refused = place.run(&["models", "fetch", "research"]).expect(2);
     assert!(refused.stderr.contains("non-commercial") && refused.stderr.contains("--accept-license"));
-    place.run(&["models", "fetch", "research", "--accept-license"]).expect(0);
-    assert!(place.run(&["models", "list"]).expect(0).stdout.contains("compact (in use)"));
+}
+
+#[testing::needs(shared)]
+#[test]
+fn a_pack_with_a_condition_is_fetched_when_that_is_accepted() {
+    let place = Workplace::new();
+    let mut fetch = place.facecrawl(&["models", "fetch", "research", "--accept-license"]);
+    Finished::of(fetch.env("FACE_MODEL_MIRROR", testing::shared_models())).expect(0);
+    assert_eq!(state(&place, "research"), "ready");
 }
 
 #[test]
 fn detect_takes_more_files_than_there_is_memory_for() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let place = Workplace::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
-    files.iter().for_each(|file| drop(place.put(file, &obama)));
+    files.iter().for_each(|file| drop(place.put(file, &ada)));
     // One of them has room at a time.
     let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
     let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
@@ -181,15 +191,15 @@ fn detect_takes_more_files_than_there_is_memory_for() {
 
 #[test]
 fn detect_answers_like_the_api_and_says_what_failed() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let place = Workplace::new();
-    place.put("obama.jpg", &obama);
-    place.put("view.jpg", testing::image("view.jpg").unwrap());
-    place.put("truncated.jpg", &obama[..2000]);
+    place.put("ada.jpg", &ada);
+    place.put("view.jpg", testing::picture("view.jpg"));
+    place.put("truncated.jpg", &ada[..2000]);
     place.put("notes.jpg", "no image");
-    let found = place.run(&["detect", "--json", "obama.jpg", "view.jpg"]).expect(0).json();
+    let found = place.run(&["detect", "--json", "ada.jpg", "view.jpg"]).expect(0).json();
     let results = found["results"].as_array().unwrap();
-    assert_eq!((&results[0]["file"], &results[1]["file"]), (&"obama.jpg".into(), &"view.jpg".into()));
+    assert_eq!((&results[0]["file"], &results[1]["file"]), (&"ada.jpg".into(), &"view.jpg".into()));
     let faces = results[0]["faces"].as_array().unwrap();
     assert_eq!(faces.len(), 1);
     assert!(faces[0]["det_score"].as_f64().unwrap() > 0.8);
@@ -200,7 +210,7 @@ fn detect_answers_like_the_api_and_says_what_failed() {
     assert_eq!(results[1]["faces"], Value::Array(Vec::new()));
 
     let mixed =
-        place.run(&["detect", "--json", "--no-embeddings", "notes.jpg", "obama.jpg", "gone.jpg"]).expect(3);
+        place.run(&["detect", "--json", "--no-embeddings", "notes.jpg", "ada.jpg", "gone.jpg"]).expect(3);
     let mixed = mixed.json();
     assert_eq!(mixed["results"][0]["error"]["code"], "not_an_image");
     assert_eq!(mixed["results"][2]["error"]["code"], "unreadable");
@@ -215,15 +225,15 @@ fn detect_answers_like_the_api_and_says_what_failed() {
 
 #[test]
 fn detect_prints_a_table_and_draws_what_it_found() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let place = Workplace::new();
-    place.put("obama.jpg", &obama);
-    let table = place.run(&["detect", "obama.jpg", "--draw", "faces.png"]).expect(0);
-    assert!(table.stdout.contains("obama.jpg") && table.stdout.contains("score"), "{}", table.stdout);
+    place.put("ada.jpg", &ada);
+    let table = place.run(&["detect", "ada.jpg", "--draw", "faces.png"]).expect(0);
+    assert!(table.stdout.contains("ada.jpg") && table.stdout.contains("score"), "{}", table.stdout);
     let drawn = std::fs::read(place.path().join("faces.png")).unwrap();
     let limits = vision::Limits::default();
     let (before, after) =
-        (vision::decode(&obama, &limits).unwrap().frame, vision::decode(&drawn, &limits).unwrap().frame);
+        (vision::decode(&ada, &limits).unwrap().frame, vision::decode(&drawn, &limits).unwrap().frame);
     assert_eq!((before.width(), before.height()), (after.width(), after.height()));
     let green = |frame: &vision::Frame| frame.data().chunks(3).filter(|rgb| **rgb == [64, 255, 64]).count();
     assert!(green(&after) > 500 && green(&before) == 0);
@@ -231,9 +241,6 @@ fn detect_prints_a_table_and_draws_what_it_found() {
 
 #[test]
 fn gpu_says_what_runs_where() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let place = Workplace::new();
     let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();
     let operations = report["operations"].as_array().unwrap();
@@ -249,9 +256,6 @@ fn gpu_says_what_runs_where() {
 
 #[test]
 fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let place = Workplace::new();
     let run = |args: &[&str], backend: &str| {
         Finished::of(place.facecrawl(args).env("GPU_BACKEND", backend).env("GPU_BATCH_SIZE", "2"))
@@ -286,7 +290,12 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
 fn a_library_that_cannot_be_loaded_is_named() {
     let place = Workplace::new();
     let library = place.put("broken.so", "no library");
-    let failed = Finished::of(place.facecrawl(&["gpu"]).env("ORT_DYLIB_PATH", &library)).expect(1);
+    // Models that nothing has to fetch.
+    let models = place.path().join("models");
+    std::fs::create_dir(&models).unwrap();
+    place.put("models/packs.toml", testing::fixture_pack(&models).manifest());
+    let mut gpu = place.facecrawl(&["gpu"]);
+    let failed = Finished::of(gpu.env("ORT_DYLIB_PATH", &library).env("MODEL_PACK", "fixture")).expect(1);
     assert!(failed.stderr.contains("broken.so"), "{}", failed.stderr);
 }
 

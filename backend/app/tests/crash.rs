@@ -40,10 +40,8 @@ async fn image(State(site): State<Arc<Site>>, Path(name): Path<String>) -> impl 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() {
-    let Some(files) = testing::images() else { return };
-    let images: BTreeMap<String, Vec<u8>> = (files.iter().take(24))
-        .map(|file| (file.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(file).unwrap()))
-        .collect();
+    let images: BTreeMap<String, Vec<u8>> =
+        (testing::gallery::names().take(24)).map(|name| (name.to_owned(), testing::picture(name))).collect();
     let total = images.len() as i64;
     let site = Arc::new(Site { images, asked: AtomicUsize::new(0), open: watch::Sender::new(false) });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -103,10 +101,10 @@ async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_that_was_deleted_is_erased_also_when_the_service_was_killed() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let place = Workplace::new();
-    place.put("album/obama.jpg", obama);
+    place.put("album/ada.jpg", ada);
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);
         command.env("DATABASE_URL", database.url());

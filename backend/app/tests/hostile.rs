@@ -111,7 +111,7 @@ fn peak(pid: u32) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_site_ends_within_the_limits() {
-    let Some(good) = testing::image("obama.jpg") else { return };
+    let good = testing::picture("ada.jpg");
     let seed = site(good).await;
     let database = TestDatabase::create().await;
     let place = Workplace::new();

@@ -165,14 +165,14 @@ const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_and_dashboard_ask_for_metrics_and_labels_that_there_are() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
     let _installs_tls = get(&format!("{}/faces", service.base)).await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let detect = client.post(format!("{}/faces/detect", service.base)).header("content-type", "image/jpeg");
-    assert_eq!(detect.body(obama).send().await.unwrap().status(), 200);
+    assert_eq!(detect.body(ada).send().await.unwrap().status(), 200);
     let (_, metrics) = get(&format!("{}/metrics", service.base)).await;
     service.signal(Signal::TERM);
     assert_eq!(service.ended().0, Some(0));

@@ -77,7 +77,7 @@ async fn answered(seen: &Seen, callers: &mut JoinSet<()>, count: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_under_load_answers_every_accepted_request() {
-    let Some(picture) = testing::image("obama.jpg") else { return };
+    let picture = testing::picture("ada.jpg");
     let _already = rustls::crypto::ring::default_provider().install_default();
     let database = TestDatabase::create().await;
     let place = Workplace::new();
@@ -118,7 +118,7 @@ fn start_on(place: &Workplace, socket: &std::net::TcpListener, database: &TestDa
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_on_an_inherited_socket_fails_no_request() {
-    let Some(picture) = testing::image("obama.jpg") else { return };
+    let picture = testing::picture("ada.jpg");
     let _already = rustls::crypto::ring::default_provider().install_default();
     let database = TestDatabase::create().await;
     let place = Workplace::new();

@@ -34,13 +34,14 @@ async fn objects(bucket: &Bucket) -> Vec<String> {
     bucket.blobs().list().map_ok(|blob| blob.key).try_collect().await.unwrap()
 }
 
+#[testing::needs(s3)]
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
-    let Some(bucket) = Bucket::start().await else { return };
+    let ada = testing::picture("ada.jpg");
+    let bucket = Bucket::start().await;
     let (place, database) = (Workplace::new(), TestDatabase::create().await);
-    place.put("album/obama.jpg", &obama);
-    place.put("album/biden.jpg", testing::image("biden.jpg").unwrap());
+    place.put("album/ada.jpg", &ada);
+    place.put("album/ben.jpg", testing::picture("ben.jpg"));
     Finished::of(&mut on(&place, &database, &bucket, &["scan", "album"])).expect(0);
     assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip each");
     assert!(!place.path().join("data/blobs").exists());
@@ -83,7 +84,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     assert_eq!((swept.removed, swept.missing), (1, Some(0)));
     assert_eq!(blobs.get(&orphan).await.unwrap(), None);
 
-    let likeness = json!({"image_base64": BASE64_STANDARD.encode(&obama)});
+    let likeness = json!({"image_base64": BASE64_STANDARD.encode(&ada)});
     let done = caller.ask(201, Method::POST, "/erasures", Some(&likeness)).await;
     assert_eq!(done["images"], 1, "{done}");
     assert_eq!(objects(&bucket).await.len(), 3);
@@ -92,12 +93,10 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     assert_eq!((&pruned["blobs"]["removed"], &pruned["blobs"]["there"]), (&json!(3), &json!(3)), "{pruned}");
 }
 
+#[testing::needs(s3)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_that_does_not_do_is_said_at_the_start() {
-    if testing::models_dir().is_none() {
-        return;
-    }
-    let Some(mut bucket) = Bucket::start().await else { return };
+    let mut bucket = Bucket::start().await;
     let (place, database) = (Workplace::new(), TestDatabase::create().await);
     let refused = |bucket: &Bucket, name: &str, value: &str, words: &[&str]| {
         let mut command = on(&place, &database, bucket, &["serve", "--port", "0"]);
@@ -125,16 +124,17 @@ async fn a_bucket_that_does_not_do_is_said_at_the_start() {
     );
 }
 
+#[testing::needs(s3)]
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
-    let Some(mut bucket) = Bucket::start().await else { return };
+    let ada = testing::picture("ada.jpg");
+    let mut bucket = Bucket::start().await;
     let (place, database) = (Workplace::new(), TestDatabase::create().await);
     let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
     let caller = caller(&service);
     let router = Router::new()
-        .route("/", route(async || Html("<img src=/obama.jpg>")))
-        .route("/obama.jpg", route(async move || obama));
+        .route("/", route(async || Html("<img src=/ada.jpg>")))
+        .route("/ada.jpg", route(async move || ada));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let seed = format!("http://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });

@@ -13,7 +13,7 @@ use testing::TestDatabase;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn up_is_ready_answers_and_stops_when_asked() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
@@ -23,7 +23,7 @@ async fn up_is_ready_answers_and_stops_when_asked() {
 
     let detect = format!("{}/faces/detect", service.base);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let answer = client.post(detect).header("content-type", "image/jpeg").body(obama).send().await.unwrap();
+    let answer = client.post(detect).header("content-type", "image/jpeg").body(ada).send().await.unwrap();
     let answer: serde_json::Value = answer.json().await.unwrap();
     assert_eq!(answer["faces"].as_array().unwrap().len(), 1);
 
@@ -39,9 +39,6 @@ async fn up_is_ready_answers_and_stops_when_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn up_brings_a_database_of_its_own_and_takes_it_along() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let place = Workplace::new();
     let bin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
     let up = |place: &Workplace| {
@@ -56,8 +53,8 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
 
     // A scan beside the service stores into the same database.
-    let Some(obama) = testing::image("obama.jpg") else { return };
-    place.put("album/obama.jpg", obama);
+    let ada = testing::picture("ada.jpg");
+    place.put("album/ada.jpg", ada);
     let mut scan = place.facecrawl(&["scan", "album", "--json"]);
     Finished::of(scan.env("POSTGRES_BIN_DIR", &bin)).expect(0);
     let (_, faces) = get(&format!("{}/faces", service.base)).await;
@@ -79,9 +76,6 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn serve_and_worker_share_a_database() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     place.run(&["models", "fetch"]).expect(0);
@@ -108,9 +102,6 @@ async fn a_port_in_use_is_said_before_anything_slow_starts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_not_there_is_named_without_its_password() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let place = Workplace::new();
     let url = "postgres://u:s3cret@127.0.0.1:1/faces";
     let failed = Finished::of(place.facecrawl(&["migrate"]).env("DATABASE_URL", url)).expect(1);
@@ -147,7 +138,7 @@ fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_accepted_request_is_answered_after_the_signal() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     let mut service = Service::start(
@@ -155,10 +146,10 @@ async fn an_accepted_request_is_answered_after_the_signal() {
             .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=60"])
             .env("DATABASE_URL", database.url()),
     );
-    let mut request = half_a_request(&service.base, &obama);
+    let mut request = half_a_request(&service.base, &ada);
     service.signal(Signal::TERM);
     service.wait_for("", "stopping;");
-    request.write_all(&obama[obama.len() / 2..]).unwrap();
+    request.write_all(&ada[ada.len() / 2..]).unwrap();
     let mut answer = String::new();
     request.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"faces\""), "{answer}");
@@ -168,7 +159,7 @@ async fn an_accepted_request_is_answered_after_the_signal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_it_at_once() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     let mut service = Service::start(
@@ -176,7 +167,7 @@ async fn a_second_signal_ends_it_at_once() {
             .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=600"])
             .env("DATABASE_URL", database.url()),
     );
-    let _held = half_a_request(&service.base, &obama);
+    let _held = half_a_request(&service.base, &ada);
     service.signal(Signal::TERM);
     service.wait_for("", "stopping;");
     service.signal(Signal::INT);

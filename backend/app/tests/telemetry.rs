@@ -25,8 +25,8 @@ fn client() -> reqwest::Client {
 /// A page with one picture.
 async fn site(picture: Vec<u8>) -> String {
     let router = Router::new()
-        .route("/", route(|| async { Html("<img src=/obama.jpg>") }))
-        .route("/obama.jpg", route(|| async move { picture.clone() }));
+        .route("/", route(|| async { Html("<img src=/ada.jpg>") }))
+        .route("/ada.jpg", route(|| async move { picture.clone() }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -58,7 +58,7 @@ fn spans(line: &Value) -> Vec<&Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn json_lines_of_requests_and_jobs_carry_their_ids() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     let mut command = place.facecrawl(&["up", "--port", "0", "--log-format", "json"]);
@@ -80,9 +80,9 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
         }
     };
     let detect = client().post(format!("{base}/faces/detect")).header("x-request-id", "from-the-caller");
-    let answer = detect.header("content-type", "image/jpeg").body(obama.clone()).send().await.unwrap();
+    let answer = detect.header("content-type", "image/jpeg").body(ada.clone()).send().await.unwrap();
     assert_eq!(answer.headers()["x-request-id"], "from-the-caller");
-    crawl(&base, &site(obama).await).await;
+    crawl(&base, &site(ada).await).await;
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
     log.extend(lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).expect("JSON")));
     assert!(child.wait().unwrap().success());
@@ -135,7 +135,7 @@ async fn collector() -> (String, Sent) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
-    let Some(obama) = testing::image("obama.jpg") else { return };
+    let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let (endpoint, sent) = collector().await;
     let place = Workplace::new();
@@ -148,8 +148,8 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
         .env("OTEL_SERVICE_NAME", "faces-of-the-archive");
     let mut service = Service::start(&mut command);
     let detect = client().post(format!("{}/faces/detect", service.base)).header("x-request-id", "followed");
-    detect.header("content-type", "image/jpeg").body(obama.clone()).send().await.unwrap();
-    crawl(&service.base, &site(obama).await).await;
+    detect.header("content-type", "image/jpeg").body(ada.clone()).send().await.unwrap();
+    crawl(&service.base, &site(ada).await).await;
     service.signal(Signal::TERM);
     let (status, log) = tokio::task::spawn_blocking(move || service.ended()).await.unwrap();
     assert_eq!(status, Some(0), "{log}");
@@ -176,14 +176,11 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
     ] {
         assert!(has(text), "{text} was not sent");
     }
-    assert!(!has("answered") && !has("obama.jpg"), "log lines and what they name stay here");
+    assert!(!has("answered") && !has("ada.jpg"), "log lines and what they name stay here");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_not_there_changes_nothing_but_a_warning() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     let mut command = place.facecrawl(&["serve", "--port", "0"]);
@@ -208,9 +205,6 @@ fn a_protocol_that_is_not_built_in_is_wrong_configuration() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_shows_health_and_metrics_on_a_port_of_its_own() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     // Free a moment ago; the worker says at once if it is no longer.

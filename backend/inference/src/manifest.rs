@@ -201,17 +201,15 @@ mod tests {
 
     #[test]
     fn verification_names_what_is_missing_and_what_is_corrupt() {
-        let Some(models) = testing::models_dir() else { return };
-        let pack = Manifest::builtin().pack("compact").unwrap().clone();
-        ResolvedPack::verify(&pack, &models).unwrap();
+        let pack = testing::pack().pack;
 
         let folder = std::env::temp_dir().join(format!("facecrawl-verify-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("mobilefacenet.onnx"), b"not a model").unwrap();
+        std::fs::write(folder.join(&pack.files[1].file), b"not a model").unwrap();
         let faults = ResolvedPack::verify(&pack, &folder).unwrap_err();
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(faults.len(), 2);
-        assert!(faults[0].contains("face_detection_yunet_dynamic.onnx is missing"), "{}", faults[0]);
-        assert!(faults[1].contains("mobilefacenet.onnx is corrupt"), "{}", faults[1]);
+        assert!(faults[0].contains(&format!("{} is missing", pack.files[0].file)), "{}", faults[0]);
+        assert!(faults[1].contains(&format!("{} is corrupt", pack.files[1].file)), "{}", faults[1]);
     }
 }

@@ -11,13 +11,14 @@ use inference::{
     Config, CpuBackend, Engine, GpuBackend, Lane, ModelKind, Operation, Outcome, PerformanceMode, Precision,
     StartError, build_engines, self_test,
 };
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[test]
 fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
-    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let pack = testing::pack();
     let config = Config { gpu_batch_size: 4, ..config() };
     let report = self_test(&config, &pack).unwrap();
     let cpu: Vec<_> = report.tests.iter().filter(|test| test.provider == "cpu").collect();
@@ -29,7 +30,7 @@ fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
     }
     let (models, graphs) = cpu.split_at(2);
     for test in models {
-        // MobileFaceNet's batch axis is fixed in the file: a batch of 4 is the proof that it was freed and means the same.
+        // The batch axes are fixed in the files: a batch of 4 is the proof that it was freed and means the same.
         let sizes: Vec<_> = test.runs.iter().map(|run| run.batch).collect();
         assert_eq!(sizes, [1, 4], "{test:?}");
         assert!(test.runs.iter().all(|run| run.difference < 1e-3));
@@ -52,7 +53,7 @@ fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
 
 #[test]
 fn openvino_in_a_library_without_it_leaves_the_models_to_onnx_runtime_and_says_so() {
-    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let pack = testing::pack();
     let config = Config { cpu_backend: CpuBackend::OpenVino(Precision::Fp32), ..config() };
     let report = Engine::start(&config, &pack).unwrap().report();
     for operation in &report.operations[..2] {
@@ -67,10 +68,11 @@ fn openvino_in_a_library_without_it_leaves_the_models_to_onnx_runtime_and_says_s
     );
 }
 
+#[testing::needs(shared)]
 #[test]
 fn a_model_whose_items_cannot_be_told_apart_stays_without_batches() {
     // SCRFD 2.5G merges items and anchors into one axis.
-    let Some(pack) = resolve(&builtin("research")) else { return };
+    let pack = resolve(&builtin("research"));
     let report = self_test(&Config { gpu_batch_size: 4, ..config() }, &pack).unwrap();
     let detection = report.tests.iter().find(|test| test.operation == Some("face_detection")).unwrap();
     assert_eq!(detection.outcome, Outcome::Passed, "{detection:?}");
@@ -79,7 +81,7 @@ fn a_model_whose_items_cannot_be_told_apart_stays_without_batches() {
 
 #[test]
 fn engines_cannot_be_built_without_tensorrt_and_the_error_says_so() {
-    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let pack = testing::pack();
     let config = Config { backend: GpuBackend::Tensorrt, ..config() };
     match build_engines(&config, &pack).unwrap_err() {
         StartError::NoTensorrt { reason } => assert!(reason.contains("built without it"), "{reason}"),
@@ -88,19 +90,18 @@ fn engines_cannot_be_built_without_tensorrt_and_the_error_says_so() {
     assert!(!config.tensorrt.cache_dir.exists(), "nothing is left behind");
 }
 
-fn session(runtime: &Runtime, file: &str) -> OnnxModel {
-    let bytes = std::fs::read(testing::model(file).unwrap()).unwrap();
+fn session(runtime: &Runtime, path: &Path) -> OnnxModel {
+    let bytes = std::fs::read(path).unwrap();
     OnnxModel::load(runtime, &bytes, &Placement::CPU).unwrap()
 }
 
 #[test]
 fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
-    let yunet = || session(&runtime, "face_detection_yunet_dynamic.onnx");
-    let profile = || Profile::new(yunet().input_name(), [3, 64, 64], 2, PerformanceMode::Throughput);
+    let folder = tempfile::tempdir().unwrap();
+    let models = testing::fixture_pack(folder.path());
+    let detector = || session(&runtime, &models.detector.path);
+    let profile = || Profile::new(detector().input_name(), [3, 64, 64], 2, PerformanceMode::Throughput);
     let run = |model: &mut OnnxModel, shape: [usize; 4]| {
         let data = vec![9.0; shape.iter().product()];
         let mut values = Vec::new();
@@ -109,7 +110,7 @@ fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
         });
         result.map(|()| values)
     };
-    let mut alone = yunet().limited_to(profile(), None);
+    let mut alone = detector().limited_to(profile(), None);
     for inside in [[1, 3, 64, 64], [2, 3, 64, 64]] {
         run(&mut alone, inside).unwrap();
     }
@@ -117,20 +118,18 @@ fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
         let refused = run(&mut alone, outside).unwrap_err().to_string();
         assert!(refused.contains("outside the shapes") && refused.contains("1x3x64x64"), "{refused}");
     }
-    let mut both = yunet().limited_to(profile(), Some(yunet()));
-    assert_eq!(run(&mut both, [1, 3, 96, 64]), run(&mut yunet(), [1, 3, 96, 64]));
+    let mut both = detector().limited_to(profile(), Some(detector()));
+    assert_eq!(run(&mut both, [1, 3, 96, 64]), run(&mut detector(), [1, 3, 96, 64]));
 }
 
 /// A batch of many canvases gives what single runs give, through the threads that devices use.
+#[testing::needs(shared)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_canvases_equals_single_runs() {
-    if testing::models_dir().is_none() {
-        return;
-    }
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
     let file = builtin("compact").file(ModelKind::Detector).unwrap().clone();
     let start = |max_batch: usize| {
-        let session = session(&runtime, "face_detection_yunet_dynamic.onnx");
+        let session = session(&runtime, &testing::model("face_detection_yunet_dynamic.onnx"));
         let model = DetectorModel::new(&file, session.input(), session.outputs()).unwrap();
         let device = Device { primary: Box::new(session), fallback: None };
         let (max_delay, prefetch) = (Duration::from_secs(3600), max_batch > 1);
@@ -187,7 +186,7 @@ impl tracing::Subscriber for Warnings {
 
 #[test]
 fn without_a_gpu_one_warning_names_all_operations_and_what_to_do() {
-    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let pack = testing::pack();
     let warnings = Arc::new(Warnings(AtomicUsize::new(0), Mutex::default()));
     let config = Config { gpu_operations: Operation::ALL.to_vec(), backend: GpuBackend::Auto, ..config() };
     let engine =

@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use inference::{
-    Config, Engine, GpuBackend, Lane, ModelKind, Operation, Pack, ResolvedPack, RunError, StartError,
+    Config, Engine, GpuBackend, Lane, Manifest, ModelKind, Operation, ResolvedPack, RunError, StartError,
 };
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ fn start_counting(
 
 #[tokio::test]
 async fn an_absent_provider_falls_back_loudly() {
-    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let pack = testing::pack();
     let config = Config {
         gpu_operations: vec![Operation::FaceDetection, Operation::QualityChecks],
         backend: GpuBackend::Cuda,
@@ -83,14 +83,14 @@ async fn an_absent_provider_falls_back_loudly() {
     let reason = report.operations[0].reason.as_deref().unwrap();
     assert!(reason.contains("cuda") && reason.contains("built without"), "{reason}");
 
-    let frame = photograph("obama.jpg");
+    let frame = drawing("ada.jpg");
     assert_eq!(detect_at_640(&engine, &frame).await.len(), 1, "it serves on the CPU");
     engine.ready().unwrap();
 }
 
 #[test]
 fn every_backend_that_is_not_there_is_named() {
-    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let pack = testing::pack();
     for (backend, requested, reason) in [
         (GpuBackend::Auto, "auto", "cuda: "),
         (GpuBackend::Tensorrt, "tensorrt", "tensorrt: "),
@@ -109,7 +109,7 @@ fn every_backend_that_is_not_there_is_named() {
 
 #[test]
 fn force_gpu_only_refuses_to_start() {
-    let Some(pack) = resolve(&builtin("compact")) else { return };
+    let pack = testing::pack();
     for operation in Operation::ALL {
         let config = Config {
             gpu_operations: vec![operation],
@@ -139,20 +139,13 @@ fn force_gpu_only_refuses_to_start() {
     Engine::start(&Config { force_gpu_only: true, ..config() }, &pack).unwrap();
 }
 
-/// A pack whose files lie in a folder of the test, with contents and hashes that agree.
+/// The fixture pack in a folder of the test, with a detector of other contents and their hash.
 fn pack_of(folder: &std::path::Path, detector: &[u8]) -> ResolvedPack {
     use sha2::Digest;
-    let mut pack: Pack = builtin("compact");
-    let models = testing::models_dir().unwrap();
-    for file in &mut pack.files {
-        let path = folder.join(&file.file);
-        if file.kind == ModelKind::Detector {
-            std::fs::write(path, detector).unwrap();
-            file.sha256 = hex::encode(sha2::Sha256::digest(detector));
-        } else {
-            std::fs::copy(models.join(&file.file), path).unwrap();
-        }
-    }
+    let written = testing::fixture_pack(folder);
+    let mut pack = Manifest::parse(&written.manifest()).unwrap().pack("fixture").unwrap().clone();
+    std::fs::write(&written.detector.path, detector).unwrap();
+    pack.files[0].sha256 = hex::encode(sha2::Sha256::digest(detector));
     ResolvedPack { pack, directory: folder.to_owned() }
 }
 
@@ -165,36 +158,40 @@ fn model_error(config: &Config, pack: &ResolvedPack) -> String {
 
 #[test]
 fn models_that_cannot_be_used_are_named() {
-    if testing::models_dir().is_none() {
-        return;
-    }
-    let folder = std::env::temp_dir().join(format!("facecrawl-models-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let error = model_error(&config(), &pack_of(folder.path(), b"not an ONNX file"));
+    assert!(error.starts_with("fixture_detector.onnx: "), "{error}");
 
-    let error = model_error(&config(), &pack_of(&folder, b"not an ONNX file"));
-    assert!(error.starts_with("face_detection_yunet_dynamic.onnx: "), "{error}");
+    let embedder = std::fs::read(path("fixture_embedder.onnx")).unwrap();
+    let error = model_error(&config(), &pack_of(folder.path(), &embedder));
+    assert!(error.contains("1 outputs"), "an embedder that is called a YuNet: {error}");
 
-    let scrfd = std::fs::read(testing::model("scrfd_2.5g_bnkps.onnx").unwrap()).unwrap();
-    let error = model_error(&config(), &pack_of(&folder, &scrfd));
-    assert!(error.contains("9 outputs"), "an SCRFD that is called a YuNet: {error}");
-
-    let mut changed = pack_of(&folder, &scrfd);
-    changed.pack.files[0].sha256 = builtin("compact").files[0].sha256.clone();
+    let mut changed = pack_of(folder.path(), &embedder);
+    changed.pack.files[0].sha256 = hex::encode([0; 32]);
     assert!(model_error(&config(), &changed).contains("is corrupt"));
 
-    std::fs::remove_file(folder.join("mobilefacenet.onnx")).unwrap();
-    let yunet = std::fs::read(testing::model("face_detection_yunet_dynamic.onnx").unwrap()).unwrap();
-    let mut missing = pack_of(&folder, &yunet);
-    std::fs::remove_file(folder.join("mobilefacenet.onnx")).unwrap();
-    assert!(model_error(&config(), &missing).starts_with("mobilefacenet.onnx: "));
+    testing::fixture_pack(folder.path());
+    let detector = std::fs::read(path("fixture_detector.onnx")).unwrap();
+    let mut missing = pack_of(folder.path(), &detector);
+    std::fs::remove_file(path("fixture_embedder.onnx")).unwrap();
+    assert!(model_error(&config(), &missing).starts_with("fixture_embedder.onnx: "));
     missing.pack.files.retain(|f| f.kind == ModelKind::Detector);
     assert!(model_error(&config(), &missing).contains("no embedder"));
-    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[testing::needs(shared)]
+#[test]
+fn an_scrfd_that_is_called_a_yunet_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let scrfd = std::fs::read(testing::model("scrfd_2.5g_bnkps.onnx")).unwrap();
+    let error = model_error(&config(), &pack_of(folder.path(), &scrfd));
+    assert!(error.contains("9 outputs"), "{error}");
 }
 
 #[tokio::test]
 async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
-    let Some(engine) = engine(&builtin("compact")) else { return };
+    let engine = fixture_engine();
     let detect = |width, height, min_score| {
         engine.detect(Arc::new(Frame::filled(width, height, [9, 9, 9])), min_score, Lane::Interactive)
     };
@@ -214,11 +211,11 @@ async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_requests_get_their_own_answers() {
-    let Some(engine) = engine(&builtin("compact")) else { return };
-    let names = ["obama.jpg", "two_people.jpg", "view.jpg", "biden.jpg", "group_6.jpg", "Rob_Lowe_0001.jpg"];
+    let engine = default_engine();
+    let names = ["ada.jpg", "two_people.jpg", "view.jpg", "ben.jpg", "group.jpg", "cora.jpg"];
     let mut alone = Vec::new();
     for name in names {
-        alone.push((Arc::new(photograph(name)), detect_at_640(&engine, &photograph(name)).await));
+        alone.push((Arc::new(drawing(name)), detect_at_640(&engine, &drawing(name)).await));
     }
     let tasks: Vec<_> = (0..60)
         .map(|i| {
@@ -233,14 +230,14 @@ async fn concurrent_requests_get_their_own_answers() {
     let (infos, detector) = (engine.embedder().clone(), engine.detector().clone());
     assert_eq!(
         (infos.name.as_str(), detector.name.as_str()),
-        ("mobilefacenet", "face_detection_yunet_dynamic")
+        ("face_recognition_sface_2021dec_int8bq", "face_detection_yunet_2023mar_int8bq")
     );
     assert_eq!(infos.identity.len(), 64);
 }
 
 #[tokio::test]
 async fn a_caller_whose_time_is_over_gets_no_run() {
-    let Some(engine) = engine(&builtin("compact")) else { return };
+    let engine = fixture_engine();
     let late = engine.before(std::time::Instant::now());
     let canvas = || Arc::new(Frame::filled(64, 64, [9, 9, 9]));
     let over = late.detect(canvas(), 0.5, Lane::Interactive).await.unwrap_err();

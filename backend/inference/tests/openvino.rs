@@ -2,16 +2,25 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
-use inference::{Config, CpuBackend, Engine, Lane, Outcome, Precision, self_test};
+use inference::{Config, CpuBackend, Engine, Lane, Outcome, Precision, ResolvedPack, self_test};
 use std::sync::Arc;
 use vision::{Detection, Frame};
 
-const PHOTOGRAPHS: [&str; 3] = ["obama.jpg", "group_1.jpg", "two_people.jpg"];
+/// The default pack on drawn people.
+fn drawn() -> (ResolvedPack, Vec<Frame>) {
+    (testing::pack(), ["ada.jpg", "group.jpg", "two_people.jpg"].map(drawing).into())
+}
 
-/// An engine of that backend; `None` where the library or the models are not there.
-fn engine_of(cpu_backend: CpuBackend, pack: &str) -> Option<Engine> {
-    let config = Config { dylib_path: Some(testing::openvino()?), cpu_backend, ..config() };
-    Some(Engine::start(&config, &resolve(&builtin(pack))?).unwrap())
+/// The packs of ../shared on photographs.
+fn photographed() -> [(ResolvedPack, Vec<Frame>); 2] {
+    let photographs = ["obama.jpg", "group_1.jpg", "two_people.jpg"].map(photograph);
+    ["compact", "research"].map(|pack| (resolve(&builtin(pack)), photographs.to_vec()))
+}
+
+/// An engine of that backend.
+fn engine_of(cpu_backend: CpuBackend, pack: &ResolvedPack) -> Engine {
+    let config = Config { dylib_path: Some(testing::openvino()), cpu_backend, ..config() };
+    Engine::start(&config, pack).unwrap()
 }
 
 fn computes(engine: &Engine) -> Vec<(String, &'static str, &'static str)> {
@@ -35,62 +44,87 @@ async fn compare(
     (expected, faces, least)
 }
 
+#[testing::needs(openvino)]
 #[tokio::test]
 async fn openvino_finds_and_describes_the_faces_that_onnx_runtime_does() {
-    for pack in ["compact", "research"] {
-        let Some(plain) = engine_of(CpuBackend::OnnxRuntime, pack) else { return };
-        let openvino = engine_of(CpuBackend::OpenVino(Precision::Fp32), pack).unwrap();
-        assert!(computes(&plain).iter().all(|at| *at == ("cpu".to_owned(), "cpu", "fp32")));
-        assert!(computes(&openvino).iter().all(|at| *at == ("cpu".to_owned(), "openvino", "fp32")));
-        assert!(openvino.report().operations.iter().all(|operation| operation.reason.is_none()));
-        for name in PHOTOGRAPHS {
-            let (expected, faces, cosine) = compare(&plain, &openvino, &photograph(name)).await;
-            assert!(
-                !expected.is_empty() && expected.len() == faces.len(),
-                "{pack}, {name}: {expected:?} {faces:?}"
-            );
-            for (a, b) in expected.iter().zip(&faces) {
-                assert!(
-                    distance(&a.bbox, &b.bbox).0 < 0.1 && (a.det_score - b.det_score).abs() < 1e-3,
-                    "{name}: {a:?} {b:?}"
-                );
-            }
-            assert!(cosine > 0.9999, "{pack}, {name}: {cosine}");
-        }
+    let (pack, pictures) = drawn();
+    same_faces(&pack, &pictures).await;
+}
+
+#[testing::needs(openvino, shared)]
+#[tokio::test]
+async fn openvino_finds_and_describes_the_photographed_faces_that_onnx_runtime_does() {
+    for (pack, pictures) in photographed() {
+        same_faces(&pack, &pictures).await;
     }
 }
 
+async fn same_faces(pack: &ResolvedPack, pictures: &[Frame]) {
+    let plain = engine_of(CpuBackend::OnnxRuntime, pack);
+    let openvino = engine_of(CpuBackend::OpenVino(Precision::Fp32), pack);
+    assert!(computes(&plain).iter().all(|at| *at == ("cpu".to_owned(), "cpu", "fp32")));
+    assert!(computes(&openvino).iter().all(|at| *at == ("cpu".to_owned(), "openvino", "fp32")));
+    assert!(openvino.report().operations.iter().all(|operation| operation.reason.is_none()));
+    let pack = &pack.pack.name;
+    for (number, picture) in pictures.iter().enumerate() {
+        let (expected, faces, cosine) = compare(&plain, &openvino, picture).await;
+        assert!(
+            !expected.is_empty() && expected.len() == faces.len(),
+            "{pack}, picture {number}: {expected:?} {faces:?}"
+        );
+        for (a, b) in expected.iter().zip(&faces) {
+            assert!(
+                distance(&a.bbox, &b.bbox).0 < 0.1 && (a.det_score - b.det_score).abs() < 1e-3,
+                "{pack}, picture {number}: {a:?} {b:?}"
+            );
+        }
+        assert!(cosine > 0.9999, "{pack}, picture {number}: {cosine}");
+    }
+}
+
+#[testing::needs(openvino)]
 #[tokio::test]
 async fn bf16_finds_the_same_faces_and_moves_their_embeddings_by_little_or_says_that_the_processor_lacks_it()
 {
-    for pack in ["compact", "research"] {
-        let Some(plain) = engine_of(CpuBackend::OnnxRuntime, pack) else { return };
-        let bf16 = engine_of(CpuBackend::OpenVino(Precision::Bf16), pack).unwrap();
-        if computes(&bf16).iter().any(|at| at.1 != "openvino") {
-            let report = bf16.report();
-            let reasons: Vec<_> =
-                report.operations[..2].iter().filter_map(|operation| operation.reason.clone()).collect();
-            assert!(
-                reasons.len() == 2 && reasons.iter().all(|reason| reason.contains("bf16")),
-                "{reasons:?}"
-            );
-            continue;
-        }
-        assert!(computes(&bf16).iter().all(|at| at.2 == "bf16"));
-        for name in PHOTOGRAPHS {
-            let (expected, faces, cosine) = compare(&plain, &bf16, &photograph(name)).await;
-            for clear in expected.iter().filter(|face| face.det_score >= 0.7) {
-                let face = closest(&faces, clear).unwrap();
-                assert!(distance(&clear.bbox, &face.bbox).1 < 0.03, "{pack}, {name}: {clear:?} {face:?}");
-            }
-            assert!(cosine > 0.99, "{pack}, {name}: {cosine}");
-        }
+    let (pack, pictures) = drawn();
+    nearly_the_same_faces(&pack, &pictures).await;
+}
+
+#[testing::needs(openvino, shared)]
+#[tokio::test]
+async fn bf16_finds_the_same_photographed_faces_or_says_that_the_processor_lacks_it() {
+    for (pack, pictures) in photographed() {
+        nearly_the_same_faces(&pack, &pictures).await;
     }
 }
 
+async fn nearly_the_same_faces(pack: &ResolvedPack, pictures: &[Frame]) {
+    let plain = engine_of(CpuBackend::OnnxRuntime, pack);
+    let bf16 = engine_of(CpuBackend::OpenVino(Precision::Bf16), pack);
+    if computes(&bf16).iter().any(|at| at.1 != "openvino") {
+        let report = bf16.report();
+        let reasons: Vec<_> =
+            report.operations[..2].iter().filter_map(|operation| operation.reason.clone()).collect();
+        assert!(reasons.len() == 2 && reasons.iter().all(|reason| reason.contains("bf16")), "{reasons:?}");
+        return;
+    }
+    assert!(computes(&bf16).iter().all(|at| at.2 == "bf16"));
+    let pack = &pack.pack.name;
+    for (number, picture) in pictures.iter().enumerate() {
+        let (expected, faces, cosine) = compare(&plain, &bf16, picture).await;
+        for clear in expected.iter().filter(|face| face.det_score >= 0.7) {
+            let face = closest(&faces, clear).unwrap();
+            let away = distance(&clear.bbox, &face.bbox).1;
+            assert!(away < 0.03, "{pack}, picture {number}: {clear:?} {face:?}");
+        }
+        assert!(cosine > 0.99, "{pack}, picture {number}: {cosine}");
+    }
+}
+
+#[testing::needs(openvino)]
 #[test]
 fn the_self_test_tells_openvino_from_the_own_kernels() {
-    let (Some(library), Some(pack)) = (testing::openvino(), resolve(&builtin("compact"))) else { return };
+    let (library, pack) = (testing::openvino(), testing::pack());
     let cpu_backend = CpuBackend::OpenVino(Precision::Fp32);
     let config = Config { dylib_path: Some(library), cpu_backend, gpu_batch_size: 4, ..config() };
     let report = self_test(&config, &pack).unwrap();

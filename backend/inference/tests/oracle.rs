@@ -18,13 +18,14 @@ fn oracle_faces(image: &serde_json::Value, detector: &str) -> Vec<Detection> {
 /// OpenCV suppresses overlaps on boxes cut down to whole pixels, so among small faces in a crowd another one of two
 /// overlapping candidates may survive. Such a face must still be among our candidates, equal within the tolerances, and have
 /// been suppressed by a kept one that is at least as good; and these are few.
+#[testing::needs(shared)]
 #[tokio::test]
 async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
-    let Some(oracle) = testing::oracle() else { return };
+    let oracle = testing::oracle();
     let pack = builtin("compact");
     let mut all = pack.clone();
     all.files.iter_mut().for_each(|f| f.nms_iou = f.nms_iou.map(|_| 1.0));
-    let (Some(engine), Some(unsuppressed)) = (engine(&pack), engine(&all)) else { return };
+    let (engine, unsuppressed) = (engine(&pack), engine(&all));
     let (mut wrong, mut compared, mut explained) = (Vec::new(), 0, 0);
     for (name, image) in oracle.as_object().unwrap() {
         let canvas = Arc::new(padded(&photograph(name)));
@@ -50,10 +51,11 @@ async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
     assert!(explained * 100 <= compared, "{explained} of {compared} differ in the suppression");
 }
 
+#[testing::needs(shared)]
 #[tokio::test]
 async fn scrfd_agrees_with_the_reference_at_640() {
-    let Some(oracle) = testing::oracle() else { return };
-    let Some(engine) = engine(&builtin("research")) else { return };
+    let oracle = testing::oracle();
+    let engine = engine(&builtin("research"));
     assert!(engine.detector().landmarks && engine.detector().fixed_size.is_none());
     let (mut wrong, mut compared) = (Vec::new(), 0);
     for (name, image) in oracle.as_object().unwrap() {
@@ -68,13 +70,12 @@ async fn scrfd_agrees_with_the_reference_at_640() {
     assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The same network with a fixed 640x640 input gives the same faces.
+/// The same network, exported with a fixed 640x640 input that is freed when it is loaded, gives the same faces.
+#[testing::needs(shared)]
 #[tokio::test]
 async fn fixed_yunet_equals_dynamic_yunet() {
     let fixed = builtin("opencv-fp32").file(ModelKind::Detector).unwrap().clone();
-    let (Some(fixed), Some(dynamic)) = (engine(&pack_with(fixed)), engine(&builtin("compact"))) else {
-        return;
-    };
+    let (fixed, dynamic) = (engine(&pack_with(fixed)), engine(&builtin("compact")));
     assert_eq!(fixed.detector().fixed_size, None, "the canvas is freed");
     assert_eq!(dynamic.detector().fixed_size, None);
     for name in ["obama.jpg", "group_1.jpg", "two_people.jpg", "view.jpg"] {
@@ -89,13 +90,14 @@ async fn fixed_yunet_equals_dynamic_yunet() {
 
 /// Another export: a batch axis, another order of outputs, a fixed size. It is a weaker network, so only faces that
 /// nobody overlooks are asked for.
+#[testing::needs(shared)]
 #[tokio::test]
 async fn the_other_scrfd_layout_finds_the_obvious_faces() {
     let mut file = builtin("research").file(ModelKind::Detector).unwrap().clone();
     file.file = "scrfd_500m_kps_640.onnx".into();
     file.sha256 = "517cb1980c72422e676738fc45431700fb7cbee56d0f825b623ee427b3e5ce58".into();
-    let Some(engine) = engine(&pack_with(file)) else { return };
-    let Some(oracle) = testing::oracle() else { return };
+    let engine = engine(&pack_with(file));
+    let oracle = testing::oracle();
     assert_eq!(engine.detector().fixed_size, Some((640, 640)));
     let mut compared = 0;
     for (name, image) in oracle.as_object().unwrap() {
@@ -116,8 +118,8 @@ async fn the_other_scrfd_layout_finds_the_obvious_faces() {
 }
 
 /// Chips of the oracle's landmarks with the embeddings that the reference computed from them.
-fn chips() -> Option<Vec<(String, Arc<Frame>, Embedding)>> {
-    let oracle = testing::oracle()?;
+fn chips() -> Vec<(String, Arc<Frame>, Embedding)> {
+    let oracle = testing::oracle();
     let mut chips = Vec::new();
     for (name, image) in oracle.as_object().unwrap() {
         let frame = photograph(name);
@@ -130,12 +132,13 @@ fn chips() -> Option<Vec<(String, Arc<Frame>, Embedding)>> {
             ));
         }
     }
-    Some(chips)
+    chips
 }
 
+#[testing::needs(shared)]
 #[tokio::test]
 async fn mobilefacenet_agrees_with_the_reference() {
-    let (Some(engine), Some(chips)) = (engine(&builtin("compact")), chips()) else { return };
+    let (engine, chips) = (engine(&builtin("compact")), chips());
     assert_eq!(engine.embedder().dimensions, 128);
     let (mut wrong, mut lowest) = (Vec::new(), 1.0_f32);
     for (name, chip, wanted) in &chips {
@@ -152,9 +155,10 @@ async fn mobilefacenet_agrees_with_the_reference() {
 }
 
 /// A batch of many gives what many batches of one give, on the model whose batch axis is free.
+#[testing::needs(shared)]
 #[tokio::test]
 async fn a_batch_equals_single_runs() {
-    let (Some(path), Some(chips)) = (testing::model("mobilefacenet_dynamic.onnx"), chips()) else { return };
+    let (path, chips) = (testing::model("mobilefacenet_dynamic.onnx"), chips());
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
     let bytes = std::fs::read(path).unwrap();
     let file = builtin("compact").file(ModelKind::Embedder).unwrap().clone();
@@ -192,6 +196,7 @@ async fn largest_face(engine: &Engine, name: &str) -> Embedding {
     engine.embed(Arc::new(chip), Lane::Interactive).await.unwrap().output
 }
 
+#[testing::needs(shared)]
 #[tokio::test]
 async fn every_pair_of_one_person_is_closer_than_every_pair_of_two() {
     const PEOPLE: [&[&str]; 4] = [
@@ -210,7 +215,7 @@ async fn every_pair_of_one_person_is_closer_than_every_pair_of_two() {
         &["Rob_Lowe_0001.jpg", "Rob_Lowe_0002.jpg"],
     ];
     for pack in ["research", "compact"] {
-        let Some(engine) = engine(&builtin(pack)) else { return };
+        let engine = engine(&builtin(pack));
         let mut faces = Vec::new();
         for (person, names) in PEOPLE.iter().enumerate() {
             for name in *names {

@@ -24,13 +24,14 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
 /// OpenCV suppresses overlaps on boxes cut down to whole pixels of the canvas, where faces of crowds are a dozen pixels
 /// high, so another one of two overlapping candidates may survive. Such a face must still be among our candidates, equal
 /// within the tolerances, and have been suppressed by a kept one that is as good.
+#[testing::needs(shared)]
 #[tokio::test]
 async fn the_default_detector_agrees_with_opencv() {
-    let Some(oracle) = testing::assets::oracle_opencv() else { return };
-    let pack = builtin("opencv");
-    let mut all = pack.clone();
-    all.files.iter_mut().for_each(|file| file.nms_iou = file.nms_iou.map(|_| 1.0));
-    let (Some(engine), Some(unsuppressed)) = (engine(&pack), engine(&all)) else { return };
+    let oracle = testing::assets::oracle_opencv();
+    let engine = default_engine();
+    let mut all = testing::pack();
+    all.pack.files.iter_mut().for_each(|file| file.nms_iou = file.nms_iou.map(|_| 1.0));
+    let unsuppressed = Engine::start(&config(), &all).unwrap();
     assert_eq!(engine.detector().fixed_size, None, "the canvas is free");
     let (mut wrong, mut compared, mut explained) = (Vec::new(), 0, 0);
     for (name, image) in oracle.as_object().unwrap() {
@@ -59,10 +60,11 @@ async fn the_default_detector_agrees_with_opencv() {
     assert!(explained * 50 <= compared, "{explained} of {compared} differ in the suppression");
 }
 
+#[testing::needs(shared)]
 #[tokio::test]
 async fn the_default_embedder_agrees_with_opencv_on_every_face() {
-    let Some(oracle) = testing::assets::oracle_opencv() else { return };
-    let Some(resolved) = resolve(&builtin("opencv")) else { return };
+    let oracle = testing::assets::oracle_opencv();
+    let resolved = testing::pack();
     for cpu_backend in [CpuBackend::OnnxRuntime, CpuBackend::OnnxRuntimeInt8] {
         let engine = Engine::start(&Config { cpu_backend, ..config() }, &resolved).unwrap();
         let (mut compared, mut lowest) = (0, (1.0_f32, String::new()));

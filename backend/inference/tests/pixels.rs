@@ -12,7 +12,7 @@ const PIXELS: [Operation; 3] =
     [Operation::ImageProcessing, Operation::ImageEnhancement, Operation::QualityChecks];
 
 /// An engine whose `operations` are on a device of which there are two.
-fn on_devices(operations: &[Operation], stand_in: StandIn) -> Option<Engine> {
+fn on_devices(operations: &[Operation], stand_in: StandIn) -> Engine {
     let config = Config {
         gpu_operations: operations.to_vec(),
         device_ids: vec![0, 1],
@@ -20,7 +20,12 @@ fn on_devices(operations: &[Operation], stand_in: StandIn) -> Option<Engine> {
         stand_in,
         ..config()
     };
-    Some(Engine::start(&config, &resolve(&builtin("compact"))?).unwrap())
+    Engine::start(&config, &testing::pack()).unwrap()
+}
+
+/// Every picture of the gallery, decoded.
+fn drawings() -> Vec<(String, Arc<Frame>)> {
+    testing::gallery::names().map(|name| (name.to_owned(), Arc::new(drawing(name)))).collect()
 }
 
 /// Every photograph, decoded.
@@ -29,7 +34,7 @@ fn photographs() -> Vec<(String, Arc<Frame>)> {
         let decoded = vision::decode(&std::fs::read(&path).unwrap(), &Limits::default()).unwrap();
         (path.file_name().unwrap().to_string_lossy().into_owned(), Arc::new(decoded.frame))
     };
-    testing::images().unwrap().into_iter().map(decode).collect()
+    testing::images().into_iter().map(decode).collect()
 }
 
 /// Edges, ramps and grain.
@@ -86,18 +91,28 @@ async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
 
 #[tokio::test]
 async fn pictures_of_every_size_are_treated_as_on_the_cpu() {
-    let Some(engine) = on_devices(&PIXELS, StandIn::Cpu) else { return };
+    let engine = on_devices(&PIXELS, StandIn::Cpu);
     for (width, height) in SIZES {
         compare(&engine, &format!("{width}x{height}"), &drawn(width, height)).await;
     }
 }
 
 #[tokio::test]
+async fn drawn_people_are_treated_as_on_the_cpu() {
+    as_on_the_cpu(&drawings()).await;
+}
+
+#[testing::needs(shared)]
+#[tokio::test]
 async fn photographs_are_treated_as_on_the_cpu() {
-    let Some(engine) = on_devices(&PIXELS, StandIn::Cpu) else { return };
     let photographs = photographs();
     assert!(photographs.len() > 40);
-    join_all(photographs.iter().map(async |(name, frame)| {
+    as_on_the_cpu(&photographs).await;
+}
+
+async fn as_on_the_cpu(pictures: &[(String, Arc<Frame>)]) {
+    let engine = on_devices(&PIXELS, StandIn::Cpu);
+    join_all(pictures.iter().map(async |(name, frame)| {
         compare(&engine, name, frame).await;
         // Most are too large to be enlarged.
         compare(&engine, &format!("{name}, small"), &Arc::new(crop::thumbnail(frame, 120))).await;
@@ -118,16 +133,16 @@ fn same_faces(a: &[Detection], b: &[Detection]) -> bool {
 #[tokio::test]
 async fn a_picture_that_crosses_once_shows_the_same_faces() {
     let operations = [Operation::FaceDetection, Operation::ImageProcessing];
-    let Some(device) = on_devices(&operations, StandIn::Cpu) else { return };
-    let ordinary = engine(&builtin("compact")).unwrap();
+    let device = on_devices(&operations, StandIn::Cpu);
+    let ordinary = default_engine();
     assert!(device.detects_frames() && !ordinary.detects_frames());
-    let photographs = photographs();
+    let pictures = drawings();
     let found = |engine: &Engine| {
         let engine = engine.clone();
-        let photographs = photographs.clone();
+        let pictures = pictures.clone();
         // All at once, so that there are batches.
         async move {
-            join_all(photographs.iter().map(async |(_, frame)| {
+            join_all(pictures.iter().map(async |(_, frame)| {
                 let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
                 engine.detect_frame(frame.clone(), letterbox, 0.6, Lane::Interactive).await.unwrap().output
             }))
@@ -137,7 +152,7 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
     let (once, drawn) = (found(&device).await, found(&ordinary).await);
     let faces: usize = drawn.iter().map(Vec::len).sum();
     assert!(faces > 100, "{faces} faces");
-    for ((name, frame), (once, drawn)) in photographs.iter().zip(once.iter().zip(&drawn)) {
+    for ((name, frame), (once, drawn)) in pictures.iter().zip(once.iter().zip(&drawn)) {
         assert!(same_faces(once, drawn), "{name}: {once:?} {drawn:?}");
         let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
         let canvas = Arc::new(letterbox.draw(frame));
@@ -148,7 +163,7 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
 
 #[tokio::test]
 async fn operations_on_different_devices_stay_apart() {
-    let Some(engine) = on_devices(&[Operation::FaceDetection], StandIn::Cpu) else { return };
+    let engine = on_devices(&[Operation::FaceDetection], StandIn::Cpu);
     assert!(!engine.detects_frames());
     assert!(PIXELS.iter().all(|operation| !engine.on_device(*operation)));
     let error = engine.statistics(drawn(8, 8), Lane::Interactive).await.unwrap_err();
@@ -157,7 +172,7 @@ async fn operations_on_different_devices_stay_apart() {
 
 #[tokio::test]
 async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
-    let Some(engine) = on_devices(&PIXELS, StandIn::Failing) else { return };
+    let engine = on_devices(&PIXELS, StandIn::Failing);
     engine.ready().unwrap();
     let error = engine.statistics(drawn(8, 8), Lane::Interactive).await.unwrap_err();
     assert!(error.to_string().contains("on purpose"), "{error}");
@@ -170,7 +185,7 @@ async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
         force_gpu_only: true,
         ..config()
     };
-    let forced = Engine::start(&config, &resolve(&builtin("compact")).unwrap()).unwrap();
+    let forced = Engine::start(&config, &testing::pack()).unwrap();
     let error = forced.enhance(drawn(8, 8), Limits::default(), Lane::Interactive).await.unwrap_err();
     assert!(!forced.stands_in(Operation::ImageEnhancement, &error), "FORCE_GPU_ONLY forbids it");
 }

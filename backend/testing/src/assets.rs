@@ -1,87 +1,133 @@
-//! Photographs, models and reference outputs from the folder beside the checkout.
+//! Files that tests read: the default models, the libraries, and the reference photographs and outputs of `../shared`.
 //!
-//! They are optional: without them the tests that need them say so and pass, unless `REQUIRE_MODELS=1`, which turns
-//! their absence into a failure.
+//! Everything is there when a test runs: a test that needs more than `./scripts/test` brings says so with
+//! [`needs`](crate::needs), and is reported as ignored where that is missing.
 
+use inference::{Manifest, ResolvedPack};
 use std::path::{Path, PathBuf};
 
+/// Returns the root of the checkout.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace root exists")
 }
 
-/// Says that something is missing and that the test is skipped; a failure where `variable` is 1.
-pub fn skip(variable: &str, missing: &str, remedy: &str) {
-    let required = std::env::var(variable).as_deref() == Ok("1");
-    assert!(!required, "{variable}=1, but {missing} is not there; {remedy}");
-    eprintln!("skipped: {missing} is not there; {remedy} ({variable}=1 makes this a failure)");
-}
-
-/// `path` of the workspace, or `None` where the test must skip itself.
-fn optional(path: &str, variable: &str, remedy: &str) -> Option<PathBuf> {
+/// Returns `path`, relative to the root of the checkout. Panics with the remedy when it is not there.
+fn present(path: impl AsRef<Path>, remedy: &str) -> PathBuf {
     let path = root().join(path);
-    if path.exists() {
-        return Some(path);
-    }
-    skip(variable, &path.display().to_string(), remedy);
-    None
+    assert!(path.exists(), "{} is not there; {remedy}", path.display());
+    path
 }
 
-fn shared(part: &str) -> Option<PathBuf> {
-    optional(&format!("../shared/{part}"), "REQUIRE_MODELS", "put a folder with it beside the checkout")
+fn shared(part: &str) -> PathBuf {
+    present(
+        Path::new("../shared").join(part),
+        "the test lacks #[needs(shared)], or ./scripts/test must compile it anew",
+    )
 }
 
-/// ONNX Runtime's shared library as `./scripts/setup` unpacks it. Panics when it is absent: every checkout has it after set-up.
+/// Returns ONNX Runtime's shared library as `./scripts/setup` unpacks it.
+///
+/// # Panics
+/// When it is absent.
 pub fn library() -> PathBuf {
     if let Some(path) = std::env::var_os("ORT_DYLIB_PATH") {
         return path.into();
     }
     let name = if cfg!(target_os = "macos") { "libonnxruntime.dylib" } else { "libonnxruntime.so" };
-    let path = root().join(".runtime/onnxruntime").join(name);
-    assert!(path.exists(), "{} is not there; run ./scripts/setup", path.display());
-    path
+    present(Path::new(".runtime/onnxruntime").join(name), "run ./scripts/setup")
 }
 
-/// ONNX Runtime with OpenVINO as `./scripts/openvino` unpacks it, or `None` where the test must skip itself.
-pub fn openvino() -> Option<PathBuf> {
-    optional(".runtime/openvino/libonnxruntime.so", "REQUIRE_OPENVINO", "run ./scripts/openvino")
+/// Returns ONNX Runtime with OpenVINO as `./scripts/openvino` unpacks it.
+///
+/// # Panics
+/// When it is absent: the test must say `#[needs(openvino)]`.
+pub fn openvino() -> PathBuf {
+    present(".runtime/openvino/libonnxruntime.so", "run ./scripts/openvino")
 }
 
-/// The folder of models, or `None` where the test must skip itself.
-pub fn models_dir() -> Option<PathBuf> {
+/// Returns the folder that holds the files of the default pack.
+///
+/// # Panics
+/// When one of them is absent.
+pub fn models_dir() -> PathBuf {
+    let models = root().join("models");
+    for file in &default_pack().files {
+        present(
+            Path::new("models").join(&file.file),
+            "run ./scripts/test, and remove models/.fetched before",
+        );
+    }
+    models
+}
+
+/// The pack that the program uses where nothing else is chosen.
+pub const DEFAULT_PACK: &str = "opencv";
+
+fn default_pack() -> inference::Pack {
+    Manifest::builtin().pack(DEFAULT_PACK).expect("the default pack is described").clone()
+}
+
+/// Returns the default pack in [`models_dir`].
+///
+/// # Panics
+/// When a file is absent or is not what the manifest says.
+pub fn pack() -> ResolvedPack {
+    ResolvedPack::verify(&default_pack(), &models_dir()).expect("the files of the default pack are whole")
+}
+
+/// Returns the folder of all models, those of the default pack and those that no package index has.
+///
+/// # Panics
+/// When it is absent: the test must say `#[needs(shared)]`.
+pub fn shared_models() -> PathBuf {
     shared("models")
 }
 
-/// One model file.
-pub fn model(file: &str) -> Option<PathBuf> {
-    shared("models").map(|dir| dir.join(file))
+/// Returns one model file of [`shared_models`].
+///
+/// # Panics
+/// When the folder is absent.
+pub fn model(file: &str) -> PathBuf {
+    shared_models().join(file)
 }
 
-/// The bytes of one photograph.
-pub fn image(file: &str) -> Option<Vec<u8>> {
-    let path = shared("images")?.join(file);
-    Some(std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+/// Returns the bytes of one reference photograph.
+///
+/// # Panics
+/// When it is absent: the test must say `#[needs(shared)]`.
+pub fn image(file: &str) -> Vec<u8> {
+    let path = shared("images").join(file);
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// All photographs, by name.
-pub fn images() -> Option<Vec<PathBuf>> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(shared("images")?)
+/// Returns the paths of all reference photographs, by name.
+///
+/// # Panics
+/// When the folder is absent: the test must say `#[needs(shared)]`.
+pub fn images() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(shared("images"))
         .expect("the folder can be read")
         .map(|entry| entry.expect("the entry can be read").path())
         .filter(|path| path.extension().is_some_and(|e| e != "md"))
         .collect();
     files.sort();
-    Some(files)
+    files
 }
 
-/// What OpenCV computes with the default pack's files: file name to `{width, height, scale, faces}`.
-pub fn oracle_opencv() -> Option<serde_json::Value> {
-    let text =
-        std::fs::read(shared("oracle")?.join("reference_opencv.json")).expect("the oracle can be read");
-    Some(serde_json::from_slice(&text).expect("the oracle is JSON"))
+/// Returns what OpenCV computes with the default pack's files: file name to `{width, height, scale, faces}`.
+///
+/// # Panics
+/// When it is absent: the test must say `#[needs(shared)]`.
+pub fn oracle_opencv() -> serde_json::Value {
+    let text = std::fs::read(shared("oracle/reference_opencv.json")).expect("the oracle can be read");
+    serde_json::from_slice(&text).expect("the oracle is JSON")
 }
 
-/// The reference outputs: file name to `{width, height, image_quality, yunet_native, scrfd_640}`.
-pub fn oracle() -> Option<serde_json::Value> {
-    let text = std::fs::read(shared("oracle")?.join("reference.json")).expect("the oracle can be read");
-    Some(serde_json::from_slice(&text).expect("the oracle is JSON"))
+/// Returns the reference outputs: file name to `{width, height, image_quality, yunet_native, scrfd_640}`.
+///
+/// # Panics
+/// When they are absent: the test must say `#[needs(shared)]`.
+pub fn oracle() -> serde_json::Value {
+    let text = std::fs::read(shared("oracle/reference.json")).expect("the oracle can be read");
+    serde_json::from_slice(&text).expect("the oracle is JSON")
 }

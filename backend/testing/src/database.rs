@@ -41,6 +41,12 @@ impl TestDatabase {
         Self { name, server, pool }
     }
 
+    /// A connection of its own.
+    pub(crate) async fn connection(&self) -> PgConnection {
+        let options = self.server.clone().database(&self.name);
+        PgConnection::connect_with(&options).await.expect("the database answers")
+    }
+
     /// A pool on it.
     pub fn pool(&self) -> &PgPool {
         &self.pool

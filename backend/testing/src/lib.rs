@@ -1,4 +1,4 @@
-//! What the tests share: databases, photographs and reference outputs.
+//! What the tests share: databases, models, drawn people, photographs and reference outputs.
 //!
 //! Tests run through `./scripts/test`, which starts one throw-away Postgres and names it in `TEST_DATABASE_URL`.
 
@@ -7,12 +7,21 @@ pub mod clock;
 pub mod damage;
 pub mod database;
 pub mod embeddings;
+pub mod files;
 pub mod fixture_models;
+pub mod gallery;
+pub mod hold;
 pub mod people;
 pub mod scene;
 
-pub use assets::{image, images, library, model, models_dir, openvino, oracle, skip};
+pub use assets::{
+    DEFAULT_PACK, image, images, library, model, models_dir, openvino, oracle, pack, shared_models,
+};
 pub use database::TestDatabase;
+pub use files::files_below;
 pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,
 };
+pub use gallery::picture;
+pub use hold::Hold;
+pub use testing_macros::needs;

@@ -6,7 +6,7 @@ use vision::quality::{GreyStatistics, assess, grey_statistics};
 use vision::{Detection, Frame, Landmarks, Limits, PerceptualHashes, Point, Profile, QualityReport, Rect};
 
 fn photograph(name: &str) -> Frame {
-    let bytes = testing::image(name).unwrap();
+    let bytes = testing::image(name);
     vision::decode(&bytes, &Limits::default()).unwrap_or_else(|e| panic!("{name}: {e}")).frame
 }
 
@@ -49,9 +49,10 @@ fn disagreements(ours: &GreyStatistics, theirs: &Value) -> Vec<String> {
     off.collect()
 }
 
+#[testing::needs(shared)]
 #[test]
 fn sizes_and_statistics_of_every_photograph() {
-    let Some(oracle) = testing::oracle() else { return };
+    let oracle = testing::oracle();
     let mut off = Vec::new();
     for (name, expected) in oracle.as_object().unwrap() {
         let frame = photograph(name);
@@ -63,9 +64,10 @@ fn sizes_and_statistics_of_every_photograph() {
     assert!(off.is_empty(), "{off:#?}");
 }
 
+#[testing::needs(shared)]
 #[test]
 fn statistics_of_every_aligned_face() {
-    let Some(oracle) = testing::oracle() else { return };
+    let oracle = testing::oracle();
     let mut off = Vec::new();
     let mut faces = 0;
     for (name, expected) in oracle.as_object().unwrap() {
@@ -81,9 +83,10 @@ fn statistics_of_every_aligned_face() {
     assert!(off.is_empty(), "{off:#?}");
 }
 
+#[testing::needs(shared)]
 #[test]
 fn profiles_judge_as_people_do() {
-    let Some(oracle) = testing::oracle() else { return };
+    let oracle = testing::oracle();
     for good in ["obama.jpg", "biden.jpg", "two_people.jpg", "lin-manuel-miranda.png", "Rob_Lowe_0001.jpg"] {
         let report = report(&oracle, good, Profile::Strict);
         assert!(report.passed, "{good}: {report:?}");
@@ -98,9 +101,10 @@ fn profiles_judge_as_people_do() {
     assert_eq!(profile_view.reasons, ["turned_away"]);
 }
 
+#[testing::needs(shared)]
 #[test]
 fn turned_heads_are_told_from_frontal_ones() {
-    let Some(oracle) = testing::oracle() else { return };
+    let oracle = testing::oracle();
     let pose = |name: &str| report(&oracle, name, Profile::Standard).pose;
     let frontal = pose("obama.jpg");
     assert!(
@@ -142,9 +146,10 @@ fn blurred(frame: &Frame, radius: i64) -> Frame {
     out
 }
 
+#[testing::needs(shared)]
 #[test]
 fn blur_and_darkness_lower_their_measures_step_by_step() {
-    let Some(oracle) = testing::oracle() else { return };
+    let oracle = testing::oracle();
     let frame = photograph("obama.jpg");
     let detection = detection(&oracle["obama.jpg"]["scrfd_640"][0]);
     let chip = vision::norm_crop(&frame, &detection.landmarks, 112).unwrap();
@@ -175,9 +180,10 @@ fn blur_and_darkness_lower_their_measures_step_by_step() {
 const SAME: [&[&str]; 2] =
     [&["obama-240p.jpg", "obama-480p.jpg", "obama-1080p.jpg"], &["obama2.jpg", "32bit.png"]];
 
+#[testing::needs(shared)]
 #[test]
 fn different_photographs_are_never_near_and_copies_are() {
-    let Some(paths) = testing::images() else { return };
+    let paths = testing::images();
     let hashes: Vec<(String, PerceptualHashes)> = paths
         .iter()
         .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
@@ -192,9 +198,10 @@ fn different_photographs_are_never_near_and_copies_are() {
     }
 }
 
+#[testing::needs(shared)]
 #[test]
 fn edited_copies_are_near() {
-    let Some(paths) = testing::images() else { return };
+    let paths = testing::images();
     for path in paths {
         let name = path.file_name().unwrap().to_str().unwrap();
         // Nothing but a flat background with sensor noise: too little for any hash to hold on to.

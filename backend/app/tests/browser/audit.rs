@@ -3,9 +3,10 @@ use crate::stage::Stage;
 use serde_json::json;
 use store::audit::{Action, AuditEntry};
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_is_filtered_and_grows_as_one_scrolls() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     let store = stage.database.store();
     let default = store.collection("default").await.unwrap().id;

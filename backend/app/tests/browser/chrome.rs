@@ -21,28 +21,22 @@ pub struct Browser {
     _profile: tempfile::TempDir,
 }
 
-/// Says that something is missing and that the test is skipped; a failure with `REQUIRE_BROWSER=1`.
-pub fn skip(missing: &str, remedy: &str) {
-    testing::skip("REQUIRE_BROWSER", missing, remedy);
-}
-
-/// The program's path, or `None` where the test must skip itself.
-fn program(names: &[&str]) -> Option<PathBuf> {
+/// The program's path.
+fn program(names: &[&str]) -> PathBuf {
     let folders = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&folders)
+    std::env::split_paths(&folders)
         .flat_map(|folder| names.iter().map(move |name| folder.join(name)))
-        .find(|path| path.is_file());
-    if found.is_none() {
-        skip(&names.join(" or "), "on Debian: apt-get install chromium chromium-driver");
-    }
-    found
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| {
+            panic!("{names:?} is not there; on Debian: apt-get install chromium chromium-driver")
+        })
 }
 
 impl Browser {
-    /// `None` where there is no browser and may be none.
-    pub async fn start() -> Option<Self> {
-        let chromium = program(&["chromium", "chromium-browser", "google-chrome"])?;
-        let mut driver = Command::new(program(&["chromedriver"])?);
+    /// Opens a window; the test says `#[needs(browser)]`.
+    pub async fn start() -> Self {
+        let chromium = program(&["chromium", "chromium-browser", "google-chrome"]);
+        let mut driver = Command::new(program(&["chromedriver"]));
         let mut driver = driver.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let port = BufReader::new(driver.stdout.take().unwrap())
             .lines()
@@ -86,7 +80,7 @@ impl Browser {
         });
         let made = browser.post("", json!({"capabilities": {"alwaysMatch": capabilities}})).await;
         browser.session = format!("{}/{}", browser.session, made["sessionId"].as_str().unwrap());
-        Some(browser)
+        browser
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, String> {

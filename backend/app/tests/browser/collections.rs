@@ -1,9 +1,10 @@
 //! Collections: made, used, changed and deleted.
 use crate::stage::Stage;
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     stage.open("/collections", "Collections").await;
     browser.until_text("tbody tr", "In use").await;

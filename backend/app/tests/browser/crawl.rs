@@ -5,9 +5,10 @@ use crate::stage::Stage;
 /// What a list shows once all its lazily loaded pictures near the window are there.
 const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]')";
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     let site = site::start().await;
     stage.open("/crawls", "Crawls").await;
@@ -104,9 +105,10 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     stage.strike().await;
 }
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     let site = site::start().await;
     stage.open("/crawls/new", "New crawl").await;

@@ -5,13 +5,14 @@ use crate::stage::Stage;
 const ENTER: char = '\u{E007}';
 const TAB: char = '\u{E004}';
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;
     stage.judge("detect-empty").await;
-    browser.type_into("input[type=file]", &stage.file("group.jpg", &site::group())).await;
+    browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::picture("group.jpg"))).await;
     browser.until("document.querySelectorAll('.facerow').length === 10").await;
     browser.until("document.querySelectorAll('.mark').length === 10").await;
     browser.until_text("h2", "10 faces in").await;
@@ -42,9 +43,10 @@ async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
     stage.strike().await;
 }
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;
     let transfer = "const canvas = document.createElement('canvas'); canvas.width = canvas.height = 64; canvas.getContext('2d').fillRect(0, 0, 64, 64); \

@@ -30,9 +30,10 @@ async fn enter(stage: &Stage, view: &str, secret: &str) {
     stage.heard_only(401).await;
 }
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_asked_for_and_opens_what_it_opens() {
-    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
+    let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let secret =
         key(&stage, "a reader", &[Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl], true).await;
@@ -70,9 +71,10 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     stage.strike().await;
 }
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn people_are_found_and_named_with_a_key() {
-    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
+    let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let scopes = [Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl, Scope::Write];
     let secret = key(&stage, "picture desk", &scopes, true).await;
@@ -100,9 +102,10 @@ async fn people_are_found_and_named_with_a_key() {
     stage.strike().await;
 }
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_revoked_with_those_that_came_from_it() {
-    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
+    let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let operator = key(&stage, "operator", &[Scope::Read, Scope::Keys], false).await;
     let desk = key(&stage, "press desk", &[Scope::Read, Scope::Keys], true).await;
@@ -131,9 +134,10 @@ async fn a_key_is_revoked_with_those_that_came_from_it() {
     stage.strike().await;
 }
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_made_shown_once_used_and_revoked() {
-    let Some(stage) = Stage::with(&[("AUTH", "keys")]).await else { return };
+    let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let operator =
         key(&stage, "operator", &[Scope::Read, Scope::Search, Scope::Admin, Scope::Keys], false).await;

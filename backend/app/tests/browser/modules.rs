@@ -9,9 +9,10 @@ async fn all(stage: &Stage, module: &str, cases: &[(&str, Value)]) {
     }
 }
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_rectangles_tables_and_metrics_come_out_right() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     stage.open("/detect", "Detect").await;
     all(
         &stage,

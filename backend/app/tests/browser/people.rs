@@ -2,9 +2,10 @@
 use crate::site;
 use crate::stage::Stage;
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn people_are_found_named_merged_enrolled_and_deleted() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     let site = site::start().await;
     stage.open("/people", "People").await;

@@ -2,25 +2,6 @@
 use crate::common::files::FileServer;
 use std::sync::OnceLock;
 pub use testing::people::portrait;
-use testing::people::{Head, jpeg, picture};
-
-/// Ten people in two rows.
-pub fn group() -> Vec<u8> {
-    let heads: Vec<Head> = (0..10u8)
-        .map(|place| {
-            let (row, column) = (f32::from(place / 5), f32::from(place % 5));
-            let turn = (f32::from(place * 7 % 9) - 4.0) / 5.0;
-            Head {
-                person: place.into(),
-                x: 130.0 + 250.0 * column,
-                y: 200.0 + 420.0 * row,
-                height: 190.0,
-                turn,
-            }
-        })
-        .collect();
-    jpeg(1260, 860, picture(1260, 860, 2, &heads))
-}
 
 /// How many portraits the site shows: three of each person.
 pub const PORTRAITS: usize = 15;

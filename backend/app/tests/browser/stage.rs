@@ -1,5 +1,5 @@
 //! A service, a browser on its page, and what every view is judged by.
-use crate::chrome::{Browser, skip};
+use crate::chrome::Browser;
 use crate::common::files::FileServer;
 use crate::common::process::Workplace;
 use crate::common::service::Service;
@@ -21,20 +21,16 @@ fn root() -> PathBuf {
 }
 
 impl Stage {
-    /// `None` where the browser or the models are not there and may be missing.
-    pub async fn set() -> Option<Self> {
+    /// Starts a service and a browser; the test says `#[needs(browser)]`.
+    pub async fn set() -> Self {
         Self::with(&[]).await
     }
 
     /// With more variables in the service's environment.
-    pub async fn with(variables: &[(&str, &str)]) -> Option<Self> {
-        testing::models_dir()?;
-        let axe = root().join(".runtime/axe/axe.min.js");
-        let Ok(axe) = std::fs::read_to_string(&axe) else {
-            skip("axe-core", "run ./scripts/browser-tools");
-            return None;
-        };
-        let browser = Browser::start().await?;
+    pub async fn with(variables: &[(&str, &str)]) -> Self {
+        let axe = std::fs::read_to_string(root().join(".runtime/axe/axe.min.js"))
+            .expect("./scripts/browser-tools has brought axe-core");
+        let browser = Browser::start().await;
         let database = TestDatabase::create().await;
         let place = Workplace::new();
         let mut command = place.facecrawl(&["up", "--port", "0"]);
@@ -44,7 +40,7 @@ impl Stage {
         let service = Service::start(&mut command);
         let stage = Self { browser, service, place, database, axe };
         stage.browser.look(1280, 860, false).await;
-        Some(stage)
+        stage
     }
 
     /// Opens a view and waits for its heading.

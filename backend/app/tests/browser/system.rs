@@ -3,9 +3,10 @@ use crate::stage::Stage;
 use queue::{NewJob, Queue};
 use serde_json::json;
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     // A page job without an address can only be given up.
     let queue = Queue::new(stage.database.pool().clone(), queue::Config::default());
@@ -16,7 +17,9 @@ async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
     stage.open("/system", "System").await;
     browser.until_text(".ready", "Ready").await;
     browser.until_text("table", "Face embedding").await;
-    browser.until_text("table", "mobilefacenet.onnx").await;
+    browser
+        .until_text("table", &testing::pack().pack.file(inference::ModelKind::Embedder).unwrap().file)
+        .await;
     // Two looks at the counters make a rate.
     browser
         .until(
@@ -38,9 +41,10 @@ async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
     stage.strike().await;
 }
 
+#[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
-    let Some(stage) = Stage::set().await else { return };
+    let stage = Stage::set().await;
     let browser = &stage.browser;
     // No address is Detect; an unknown one says so; a thing that is not there is a problem of the service.
     browser.load(&format!("{}/", stage.service.base)).await;

@@ -29,10 +29,7 @@ impl Watch {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures, and asserts no time: ./scripts/tour"]
 async fn from_the_first_command_to_the_first_search_hit() {
-    if testing::models_dir().is_none() {
-        return;
-    }
-    let Some(browser) = Browser::start().await else { return };
+    let browser = Browser::start().await;
     browser.look(1280, 860, false).await;
     let site = site::start().await;
     let place = Workplace::new();

@@ -16,22 +16,13 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// `None` where the server is not there and may be missing.
-    pub async fn start() -> Option<Self> {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
-        if !program.is_file() {
-            testing::skip("REQUIRE_S3", "the S3 server", "run ./scripts/s3-tools");
-            return None;
-        }
-        let mut bucket = Self {
-            server: serve(&program, "0"),
-            endpoint: String::new(),
-            key: String::new(),
-            secret: String::new(),
-        };
+    /// Starts a server; the test says `#[needs(s3)]`.
+    pub async fn start() -> Self {
+        let mut bucket =
+            Self { server: serve("0"), endpoint: String::new(), key: String::new(), secret: String::new() };
         bucket.endpoint = endpoint(&mut bucket.server);
         bucket.make().await;
-        Some(bucket)
+        bucket
     }
 
     /// Ends the server; its port answers nobody.
@@ -42,9 +33,8 @@ impl Bucket {
 
     /// Another server at the same place, with an empty bucket and other credentials.
     pub async fn start_again(&mut self) {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
         let port = self.endpoint.rsplit(':').next().unwrap().to_owned();
-        self.server = serve(&program, &port);
+        self.server = serve(&port);
         endpoint(&mut self.server);
         self.make().await;
     }
@@ -104,7 +94,9 @@ impl Drop for Bucket {
     }
 }
 
-fn serve(program: &Path, port: &str) -> Child {
+fn serve(port: &str) -> Child {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
+    assert!(program.is_file(), "there is no S3 server; run ./scripts/s3-tools");
     Command::new(program)
         .args(["--host", "127.0.0.1", "--port", port])
         .env("INITIAL_NO_AUTH_ACTION_COUNT", "4")

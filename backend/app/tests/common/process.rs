@@ -28,9 +28,7 @@ impl Workplace {
         let mut command = Command::new(binary);
         command.args(args).current_dir(self.path()).env_clear().stdin(Stdio::null());
         command.env("ORT_DYLIB_PATH", testing::library());
-        if let Some(models) = testing::models_dir() {
-            command.env("FACE_MODEL_MIRROR", models);
-        }
+        command.env("FACE_MODEL_MIRROR", testing::models_dir());
         command
     }
 
@@ -85,11 +83,7 @@ impl Finished {
     }
 }
 
-/// Every file below a folder.
-pub fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
-}
+pub use testing::files_below;
 
 /// The folder of Postgres's programs.
 pub fn postgres_programs() -> PathBuf {

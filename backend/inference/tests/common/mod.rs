@@ -8,17 +8,31 @@ pub fn config() -> Config {
     Config { dylib_path: Some(testing::library()), cpu_sessions: 2, ..Config::default() }
 }
 
-/// The pack on the folder of models; `None` where the models are not there.
-pub fn resolve(pack: &Pack) -> Option<ResolvedPack> {
-    Some(ResolvedPack::verify(pack, &testing::models_dir()?).unwrap())
+/// The pack on the models of ../shared.
+pub fn resolve(pack: &Pack) -> ResolvedPack {
+    ResolvedPack::verify(pack, &testing::shared_models()).unwrap()
 }
 
 pub fn builtin(name: &str) -> Pack {
     Manifest::builtin().pack(name).unwrap().clone()
 }
 
-pub fn engine(pack: &Pack) -> Option<Engine> {
-    Some(Engine::start(&config(), &resolve(pack)?).unwrap())
+/// An engine on a pack of ../shared.
+pub fn engine(pack: &Pack) -> Engine {
+    Engine::start(&config(), &resolve(pack)).unwrap()
+}
+
+/// An engine on the models without weights; their detector takes pictures of any size.
+pub fn fixture_engine() -> Engine {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = testing::fixture_pack(folder.path()).manifest();
+    let pack = Manifest::parse(&manifest).unwrap().pack("fixture").unwrap().clone();
+    Engine::start(&config(), &ResolvedPack::verify(&pack, folder.path()).unwrap()).unwrap()
+}
+
+/// An engine on the default pack.
+pub fn default_engine() -> Engine {
+    Engine::start(&config(), &testing::pack()).unwrap()
 }
 
 /// MobileFaceNet behind another detector.
@@ -29,8 +43,14 @@ pub fn pack_with(detector: ModelFile) -> Pack {
     pack
 }
 
+/// A reference photograph of ../shared.
 pub fn photograph(name: &str) -> Frame {
-    vision::decode(&testing::image(name).unwrap(), &vision::Limits::default()).unwrap().frame
+    vision::decode(&testing::image(name), &vision::Limits::default()).unwrap().frame
+}
+
+/// A drawn picture of the gallery.
+pub fn drawing(name: &str) -> Frame {
+    vision::decode(&testing::picture(name), &vision::Limits::default()).unwrap().frame
 }
 
 /// The image at its own size, black to the right and below up to the next multiple of 32.

@@ -1,9 +1,10 @@
 //! The word of a worker that lost its claim does not count.
 
-use crate::support::{Answer, Site, World, counts, fast, impatient, photograph, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::{CrawlOptions, jobs};
 use queue::{ClaimedJob, Outcome};
 use std::time::Duration;
+use testing::picture;
 use tokio_util::sync::CancellationToken;
 
 /// Claims the one job of the kind, lets the lease run out, and claims it again: an old holder and a new one.
@@ -25,10 +26,10 @@ fn short_leases() -> queue::Config {
 
 #[tokio::test]
 async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
-    let Some(world) = World::with(short_leases(), impatient()).await else { return };
+    let world = World::with(short_leases(), impatient()).await;
     let site = Site::start().await;
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
-    let crawl = world.create(&[site.url("/rob.jpg")], fast()).await;
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let (old, new) = two_holders(&world, jobs::SCAN_IMAGE).await;
     let handlers = world.handlers();
     let handler = &handlers[jobs::SCAN_IMAGE];
@@ -51,9 +52,9 @@ async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
 
 #[tokio::test]
 async fn a_page_is_read_by_the_holder_of_the_claim_only() {
-    let Some(world) = World::with(short_leases(), impatient()).await else { return };
+    let world = World::with(short_leases(), impatient()).await;
     let site = Site::start().await;
-    site.set("/", Answer::html("<img src=rob.jpg><a href=more.html>x</a>"));
+    site.set("/", Answer::html("<img src=cora.jpg><a href=more.html>x</a>"));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
     let (old, new) = two_holders(&world, jobs::SCAN_PAGE).await;
     let handlers = world.handlers();
@@ -75,7 +76,7 @@ async fn a_page_is_read_by_the_holder_of_the_claim_only() {
 
 #[tokio::test]
 async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
-    let Some(world) = World::with(short_leases(), impatient()).await else { return };
+    let world = World::with(short_leases(), impatient()).await;
     let site = Site::start().await;
     let options = CrawlOptions { every: Some("24h".parse().unwrap()), ..fast() };
     let crawl = world.create(&[site.url("/missing.jpg")], options).await;
@@ -99,7 +100,7 @@ async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
 
 #[tokio::test]
 async fn a_failure_told_by_an_old_holder_settles_nothing() {
-    let Some(world) = World::with(short_leases(), impatient()).await else { return };
+    let world = World::with(short_leases(), impatient()).await;
     let site = Site::start().await;
     let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
     let (old, _new) = two_holders(&world, jobs::SCAN_IMAGE).await;
@@ -110,17 +111,17 @@ async fn a_failure_told_by_an_old_holder_settles_nothing() {
 
 #[tokio::test]
 async fn a_worker_that_is_told_to_stop_gives_its_job_back() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&never));
-    let crawl = world.create(&[site.url("/rob.jpg")], fast()).await;
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
+    let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
     let cancel = CancellationToken::new();
     let handlers = world.handlers();
     let running = handlers[jobs::SCAN_IMAGE].run(job, cancel.clone());
     let stop = async {
-        wait_for(async || (site.asked("/rob.jpg") == 1).then_some(())).await.unwrap();
+        wait_for(async || (site.asked("/cora.jpg") == 1).then_some(())).await.unwrap();
         cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(running, stop);

@@ -1,6 +1,6 @@
 //! Pause, resume, cancel, and jobs that the queue gave up on.
 
-use crate::support::{Answer, Site, World, counts, fast, impatient, photograph, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled, jobs};
 use queue::{JobState, NewJob, Outcome, QueueError};
 use serde_json::json;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
 use store::pages::{Admitted, NewPage};
+use testing::picture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -18,7 +19,7 @@ async fn gated_site(gate: &Arc<Semaphore>) -> Site {
     let mut index = String::new();
     for i in 0..8 {
         index.push_str(&format!("<img src=i{i}.jpg>"));
-        site.set(&format!("/i{i}.jpg"), Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(gate));
+        site.set(&format!("/i{i}.jpg"), Answer::jpeg(picture("cora.jpg")).gated(gate));
     }
     site.set("/", Answer::html(&index));
     site
@@ -38,7 +39,7 @@ fn kinds() -> Vec<String> {
 
 #[tokio::test]
 async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = gated_site(&gate).await;
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
@@ -69,11 +70,11 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
 
 #[tokio::test]
 async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let never = Arc::new(Semaphore::new(0));
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&never));
-    let crawl = world.create(&[site.url("/rob.jpg")], fast()).await;
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
+    let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
     let handlers = world.handlers();
     let running = handlers[jobs::SCAN_IMAGE].run(job, CancellationToken::new());
@@ -88,11 +89,11 @@ async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
 
 #[tokio::test]
 async fn a_crawl_that_drains_while_paused_completes() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = Site::start().await;
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&gate));
-    let crawl = world.create(&[site.url("/rob.jpg")], fast()).await;
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
+    let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let worker = world.worker("one");
     images_asked(&site, 1).await;
     world.crawls.pause(crawl.id).await.unwrap();
@@ -103,7 +104,7 @@ async fn a_crawl_that_drains_while_paused_completes() {
 
 #[tokio::test]
 async fn a_cancelled_crawl_stores_nothing_more_and_accounts_for_the_rest() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = gated_site(&gate).await;
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
@@ -159,7 +160,7 @@ async fn left(world: &World, crawl: Uuid) -> (i64, i64, usize) {
 
 #[tokio::test]
 async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let crawl = large_crawl(&world, &site, 12_000).await;
     assert_eq!(world.crawls.cancel(crawl).await.unwrap().state, "cancelled");
@@ -175,7 +176,7 @@ async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
 
 #[tokio::test]
 async fn what_a_killed_process_left_of_a_cancelled_crawl_is_closed_by_another() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let crawl = large_crawl(&world, &site, 7_000).await;
     world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
@@ -190,11 +191,11 @@ async fn what_a_killed_process_left_of_a_cancelled_crawl_is_closed_by_another() 
 
 #[tokio::test]
 async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_closed_yet() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = Site::start().await;
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&gate));
-    world.create(&[site.url("/rob.jpg")], fast()).await;
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
+    world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
     let handlers = world.handlers();
     let running = handlers[jobs::SCAN_IMAGE].run(job, CancellationToken::new());
@@ -211,12 +212,12 @@ async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_close
 #[tokio::test]
 async fn a_retried_job_of_a_live_crawl_records_its_result() {
     let times = queue::Config { retry_base: Duration::from_millis(1), ..queue::Config::default() };
-    let Some(world) = World::with(times, impatient()).await else { return };
+    let world = World::with(times, impatient()).await;
     let site = Site::start().await;
     let gate = Arc::new(Semaphore::new(0));
     site.set("/", Answer::html("<img src=down.jpg><img src=slow.jpg>"));
     site.set("/down.jpg", Answer::status(500));
-    site.set("/slow.jpg", Answer::jpeg(photograph("Rob_Lowe_0002.jpg")).gated(&gate));
+    site.set("/slow.jpg", Answer::jpeg(picture("cora_2.jpg")).gated(&gate));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
     let discarded = async || {
@@ -226,7 +227,7 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
     let job = wait_for(discarded).await.expect("the job is given up");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("failed", 1), ("queued", 1)].into());
 
-    site.set("/down.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    site.set("/down.jpg", Answer::jpeg(picture("cora.jpg")));
     assert_eq!(world.crawls.retry(job).await.unwrap().id, job);
     gate.add_permits(1);
     assert_eq!(world.ended(crawl.id).await.state, "completed");
@@ -241,7 +242,7 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
 
 #[tokio::test]
 async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let crawl = world.create(&[site.url("/one.jpg"), site.url("/two.jpg")], fast()).await;
     let jobs = world.queue.list(None, None, Some(crawl.id), None, 10).await.unwrap();
@@ -264,7 +265,7 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
 
 #[tokio::test]
 async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_named() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let live = world.create(&[site.url("/one.jpg"), site.url("/two.jpg"), site.url("/page")], fast()).await;
     let ended = world.create(&[site.url("/three.jpg")], fast()).await;
@@ -284,7 +285,7 @@ async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_
 
 #[tokio::test]
 async fn steering_a_crawl_that_is_not_there_says_so() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let id = uuid::Uuid::now_v7();
     for answer in [world.crawls.pause(id).await, world.crawls.resume(id).await, world.crawls.cancel(id).await]
     {
@@ -296,7 +297,7 @@ async fn steering_a_crawl_that_is_not_there_says_so() {
 async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
     // Leases that are over at once: the worker is dead before it begins.
     let times = queue::Config { lease: Duration::from_millis(1), ..queue::Config::default() };
-    let Some(world) = World::with(times, impatient()).await else { return };
+    let world = World::with(times, impatient()).await;
     let site = Site::start().await;
     let crawl = world.create(&[site.url("/")], fast()).await;
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "all is well so far");
@@ -326,11 +327,11 @@ async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept()
         retry_max: Duration::from_millis(5),
         ..queue::Config::default()
     };
-    let Some(world) = World::with(times, impatient()).await else { return };
+    let world = World::with(times, impatient()).await;
     let site = Site::start().await;
-    site.set("/", Answer::html("<img src=rob.jpg><img src=flaky.jpg><img src=down.jpg>"));
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
-    let flaky = Answer::jpeg(photograph("Rob_Lowe_0002.jpg"));
+    site.set("/", Answer::html("<img src=cora.jpg><img src=flaky.jpg><img src=down.jpg>"));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let flaky = Answer::jpeg(picture("cora_2.jpg"));
     site.set_series("/flaky.jpg", vec![Answer::status(500), Answer::status(502), flaky]);
     site.set("/down.jpg", Answer::status(500));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;

@@ -1,20 +1,21 @@
 //! A whole crawl: every page and every image URL of a site accounted for.
 
-use crate::support::{Answer, Site, World, counts, fast, photograph};
+use crate::support::{Answer, Site, World, counts, fast};
 use pipeline::CrawlOptions;
 use std::collections::{BTreeMap, HashSet};
 use store::images::ImageFilter;
+use testing::picture;
 
 fn map<const N: usize>(pairs: [(&'static str, i64); N]) -> BTreeMap<&'static str, i64> {
     pairs.into()
 }
 
-/// A small site of photographs with one of everything that can go wrong.
+/// A small site of portraits with one of everything that can go wrong.
 fn build(site: &Site) {
     site.set(
         "/",
         Answer::html(
-            "<img src=obama.jpg alt='The president'> <img src=missing.jpg> <img src=text.jpg> <img src=broken.jpg>
+            "<img src=ada.jpg alt='The portrait'> <img src=missing.jpg> <img src=text.jpg> <img src=broken.jpg>
              <img src=/private/secret.jpg> <img src=tagged.jpg>
              <a href=second.html>2</a> <a href=noai.html>3</a> <a href=/private/page.html>4</a> <a href=notes>5</a>
              <a href=gone.html>6</a> <a href=picture>7</a> <a href=quiet.html rel=nofollow>8</a>
@@ -22,23 +23,23 @@ fn build(site: &Site) {
         ),
     );
     site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\ndisallow: /private/\n"));
-    site.set("/second.html", Answer::html("<img src=biden.jpg><img src=obama.jpg><a href=third.html>on</a>"));
+    site.set("/second.html", Answer::html("<img src=ben.jpg><img src=ada.jpg><a href=third.html>on</a>"));
     site.set("/third.html", Answer::html("<img src=too-deep.jpg>"));
     site.set("/noai.html", Answer::html("<img src=never.jpg>").header("x-robots-tag", "noai"));
     site.set("/notes", Answer::new("text/plain", "no page"));
-    site.set("/picture", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
-    site.set("/obama.jpg", Answer::jpeg(photograph("obama.jpg")));
-    site.set("/biden.jpg", Answer::jpeg(photograph("biden.jpg")));
+    site.set("/picture", Answer::jpeg(picture("cora.jpg")));
+    site.set("/ada.jpg", Answer::jpeg(picture("ada.jpg")));
+    site.set("/ben.jpg", Answer::jpeg(picture("ben.jpg")));
     site.set("/text.jpg", Answer::jpeg("this is no picture"));
-    let mut broken = photograph("view.jpg");
+    let mut broken = picture("view.jpg");
     broken.truncate(200);
     site.set("/broken.jpg", Answer::jpeg(broken));
-    site.set("/tagged.jpg", Answer::jpeg(photograph("obama2.jpg")).header("x-robots-tag", "noimageindex"));
+    site.set("/tagged.jpg", Answer::jpeg(picture("ada_2.jpg")).header("x-robots-tag", "noimageindex"));
 }
 
 #[tokio::test]
 async fn a_crawl_accounts_for_every_page_and_image() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     build(&site);
     let options = CrawlOptions { max_depth: 1, ..fast() };
@@ -48,7 +49,7 @@ async fn a_crawl_accounts_for_every_page_and_image() {
     assert!(crawl.finished_at.is_some());
     // Fetched: /, second, noai. Skipped: private/page, notes, picture. Failed: gone.
     assert_eq!(counts(&progress.pages), map([("fetched", 3), ("skipped", 3), ("failed", 1)]));
-    // Processed: obama, biden, the picture that was linked as a page. Skipped: text, private, tagged. Failed: missing, broken.
+    // Processed: ada, ben, the picture that was linked as a page. Skipped: text, private, tagged. Failed: missing, broken.
     assert_eq!(counts(&progress.images), map([("processed", 3), ("skipped", 3), ("failed", 2)]));
     let reasons: BTreeMap<&str, i64> = progress.reasons.iter().map(|(k, n)| (k.as_str(), *n)).collect();
     assert_eq!(
@@ -72,12 +73,12 @@ async fn a_crawl_accounts_for_every_page_and_image() {
         assert!(!asked.contains(never), "{never} was asked for");
     }
     assert_eq!(site.asked("/robots.txt"), 1);
-    assert_eq!(site.asked("/obama.jpg"), 1, "an image on two pages is fetched once");
+    assert_eq!(site.asked("/ada.jpg"), 1, "an image on two pages is fetched once");
 }
 
 #[tokio::test]
 async fn what_is_found_is_stored_with_its_sources_and_pictures() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     build(&site);
     let (crawl, _) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
@@ -85,16 +86,16 @@ async fn what_is_found_is_stored_with_its_sources_and_pictures() {
     let filter =
         ImageFilter { collection: "default".into(), crawl_id: Some(crawl.id), has_faces: Some(true) };
     let images = world.store.images(&filter, None, 10).await.unwrap();
-    let obama = images.iter().find(|image| (image.width, image.height) == (910, 1137)).unwrap();
-    assert_eq!((obama.format.as_str(), obama.face_count, obama.rotation), ("jpeg", 1, 0));
-    let sources = world.store.sources(&[obama.id]).await.unwrap();
+    let ada = images.iter().find(|image| (image.width, image.height) == (720, 900)).unwrap();
+    assert_eq!((ada.format.as_str(), ada.face_count, ada.rotation), ("jpeg", 1, 0));
+    let sources = world.store.sources(&[ada.id]).await.unwrap();
     let mut pages: Vec<_> = sources.iter().map(|(_, source)| source.page_url.clone().unwrap()).collect();
     pages.sort();
     assert_eq!(pages, [site.url("/"), site.url("/second.html")]);
-    assert!(sources.iter().all(|(_, source)| source.image_url == site.url("/obama.jpg")));
-    assert!(sources.iter().any(|(_, source)| source.alt.as_deref() == Some("The president")));
+    assert!(sources.iter().all(|(_, source)| source.image_url == site.url("/ada.jpg")));
+    assert!(sources.iter().any(|(_, source)| source.alt.as_deref() == Some("The portrait")));
 
-    let face = world.faces().await.into_iter().find(|face| face.image_id == obama.id).unwrap();
+    let face = world.faces().await.into_iter().find(|face| face.image_id == ada.id).unwrap();
     let (model, embedding) = world.store.embedding(face.id).await.unwrap();
     assert_eq!((model, embedding.len()), (world.ingest.model_id(), 128));
     assert!(face.quality.unwrap()["overall"].as_f64().unwrap() > 0.0);
@@ -102,7 +103,7 @@ async fn what_is_found_is_stored_with_its_sources_and_pictures() {
     let decode = |bytes: Option<bytes::Bytes>| {
         vision::decode(&bytes.unwrap(), &vision::Limits::default()).unwrap().frame
     };
-    let thumbnail = decode(world.blobs.get(obama.thumbnail_key.as_deref().unwrap()).await.unwrap());
+    let thumbnail = decode(world.blobs.get(ada.thumbnail_key.as_deref().unwrap()).await.unwrap());
     assert_eq!(thumbnail.width().max(thumbnail.height()), 320);
     let chip = decode(world.blobs.get(face.chip_key.as_deref().unwrap()).await.unwrap());
     assert_eq!((chip.width(), chip.height()), (112, 112));
@@ -115,16 +116,17 @@ async fn what_is_found_is_stored_with_its_sources_and_pictures() {
     );
 }
 
+#[testing::needs(shared)]
 #[tokio::test]
 async fn all_photographs_are_accounted_for() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
-    let files = testing::images().expect("checked together with the models");
+    let files = testing::images();
     let mut index = String::new();
     for file in &files {
         let name = file.file_name().unwrap().to_str().unwrap();
         index.push_str(&format!("<img src={name}>"));
-        site.set(&format!("/{name}"), Answer::jpeg(photograph(name)));
+        site.set(&format!("/{name}"), Answer::jpeg(testing::image(name)));
     }
     site.set("/", Answer::html(&index));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
@@ -140,7 +142,7 @@ async fn all_photographs_are_accounted_for() {
 
 #[tokio::test]
 async fn limits_hold() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let links: String = (0..20).map(|i| format!("<a href=p{i}.html>x</a><img src=i{i}.jpg>")).collect();
     site.set("/", Answer::html(&links));
@@ -153,7 +155,7 @@ async fn limits_hold() {
 
 #[tokio::test]
 async fn a_directory_that_never_ends_leaves_room_for_the_others() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     for i in 0..40 {
         let next = |n| {
@@ -176,10 +178,10 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
 
 #[tokio::test]
 async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
-    let (crawl, progress) = world.crawl(&[site.url("/rob.jpg")], fast()).await;
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let (crawl, progress) = world.crawl(&[site.url("/cora.jpg")], fast()).await;
     assert_eq!(crawl.state, "completed");
     assert_eq!(counts(&progress.pages), map([]));
     assert_eq!(counts(&progress.images), map([("processed", 1)]));
@@ -187,12 +189,12 @@ async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
 
 #[tokio::test]
 async fn a_seed_that_moved_within_its_domain_is_followed_there() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let (old, new) = (Site::start().await, Site::start().await);
     old.set("/", Answer::status(301).header("location", &new.url("/home")));
     new.set("/home", Answer::html("<a href=more.html>x</a>"));
-    new.set("/more.html", Answer::html("<img src=rob.jpg>"));
-    new.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    new.set("/more.html", Answer::html("<img src=cora.jpg>"));
+    new.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let (_, progress) = world.crawl(&[old.url("/")], fast()).await;
     assert_eq!(counts(&progress.pages), map([("fetched", 2)]));
     assert_eq!(counts(&progress.images), map([("processed", 1)]));
@@ -200,7 +202,7 @@ async fn a_seed_that_moved_within_its_domain_is_followed_there() {
 
 #[tokio::test]
 async fn a_page_that_leads_out_of_the_crawl_is_not_followed() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let (inside, outside) = (Site::start().await, Site::start().await);
     inside.set("/", Answer::html("<a href=away>x</a>"));
     inside.set("/away", Answer::status(302).header("location", &outside.url("/")));
@@ -212,7 +214,7 @@ async fn a_page_that_leads_out_of_the_crawl_is_not_followed() {
 
 #[tokio::test]
 async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let (crawl, progress) = world.crawl(&[site.url("/a"), site.url("/b")], fast()).await;
     assert_eq!(crawl.state, "failed");
@@ -222,10 +224,9 @@ async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
 
 #[tokio::test]
 async fn two_workers_share_a_crawl_and_do_everything_once() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
-    let names =
-        ["Rob_Lowe_0001.jpg", "Rob_Lowe_0002.jpg", "obama_small.jpg", "group_13.jpg", "crop_no_face.png"];
+    let names = ["cora.jpg", "cora_2.jpg", "ada_small.jpg", "small_pair.jpg", "no_face.png"];
     let mut index = String::new();
     for page in 0..8 {
         index.push_str(&format!("<a href=p{page}.html>x</a>"));
@@ -234,7 +235,7 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
         site.set(&format!("/p{page}.html"), Answer::html(&format!("{images}<img src={name}>")));
     }
     for name in names {
-        site.set(&format!("/{name}"), Answer::jpeg(photograph(name)));
+        site.set(&format!("/{name}"), Answer::jpeg(picture(name)));
     }
     site.set("/", Answer::html(&index));
     let workers = [world.worker("one"), world.worker("two")];
@@ -252,7 +253,7 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
         worker.stop().await;
     }
     assert_eq!(world.images().await.len(), 5);
-    for path in ["/p3.html", "/none3-2.jpg", "/obama_small.jpg"] {
+    for path in ["/p3.html", "/none3-2.jpg", "/ada_small.jpg"] {
         assert_eq!(site.asked(path), 3, "{path}: once in each crawl");
     }
 }

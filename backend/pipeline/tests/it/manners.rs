@@ -1,10 +1,11 @@
 //! robots.txt, directives, busy hosts.
 
-use crate::support::{Answer, Site, World, counts, fast, impatient, photograph, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::CrawlOptions;
 use std::sync::Arc;
 use std::time::Duration;
 use store::hosts::Turn;
+use testing::picture;
 use tokio::sync::Semaphore;
 
 fn quick_retries() -> queue::Config {
@@ -17,11 +18,11 @@ fn quick_retries() -> queue::Config {
 
 #[tokio::test]
 async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
-    let Some(world) = World::with(quick_retries(), impatient()).await else { return };
+    let world = World::with(quick_retries(), impatient()).await;
     let site = Site::start().await;
     site.set_series("/robots.txt", vec![Answer::status(500), Answer::status(502), Answer::status(404)]);
-    site.set("/", Answer::html("<img src=rob.jpg>"));
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    site.set("/", Answer::html("<img src=cora.jpg>"));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, "completed");
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
@@ -30,10 +31,10 @@ async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
 
 #[tokio::test]
 async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
-    let Some(world) = World::with(quick_retries(), impatient()).await else { return };
+    let world = World::with(quick_retries(), impatient()).await;
     let site = Site::start().await;
     site.set("/robots.txt", Answer::status(500));
-    site.set("/", Answer::html("<img src=rob.jpg>"));
+    site.set("/", Answer::html("<img src=cora.jpg>"));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, "failed");
     assert_eq!(progress.reasons.get("robots_unavailable"), Some(&1));
@@ -42,25 +43,25 @@ async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
 
 #[tokio::test]
 async fn robots_of_another_host_hold_for_its_images() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let (site, images) = (Site::start().await, Site::start().await);
-    let (open, closed) = (images.url("/open/rob.jpg"), images.url("/closed/rob.jpg"));
+    let (open, closed) = (images.url("/open/cora.jpg"), images.url("/closed/cora.jpg"));
     site.set("/", Answer::html(&format!("<img src={open}><img src={closed}>")));
     images.set("/robots.txt", Answer::new("text/plain", "user-agent: facecrawl\ndisallow: /closed"));
-    images.set("/open/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
-    images.set("/closed/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0002.jpg")));
+    images.set("/open/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    images.set("/closed/cora.jpg", Answer::jpeg(picture("cora_2.jpg")));
     let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.images), [("processed", 1), ("skipped", 1)].into());
-    assert_eq!(images.asked("/closed/rob.jpg"), 0);
+    assert_eq!(images.asked("/closed/cora.jpg"), 0);
 }
 
 #[tokio::test]
 async fn robots_can_be_left_aside_by_those_who_may() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\ndisallow: /"));
-    site.set("/", Answer::html("<img src=rob.jpg>").header("x-robots-tag", "noai, nofollow"));
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).header("x-robots-tag", "noindex"));
+    site.set("/", Answer::html("<img src=cora.jpg>").header("x-robots-tag", "noai, nofollow"));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).header("x-robots-tag", "noindex"));
     let options = CrawlOptions { respect_robots: false, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
@@ -69,10 +70,10 @@ async fn robots_can_be_left_aside_by_those_who_may() {
 
 #[tokio::test]
 async fn meta_directives_hold_for_links_and_images() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let page = "<html><head><meta name=robots content='nofollow, noimageindex'></head><body>
-                <a href=on.html>x</a><img src=rob.jpg></body></html>";
+                <a href=on.html>x</a><img src=cora.jpg></body></html>";
     site.set("/", Answer::new("text/html", page));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, "completed");
@@ -83,11 +84,11 @@ async fn meta_directives_hold_for_links_and_images() {
 
 #[tokio::test]
 async fn a_busy_host_is_asked_again_when_it_said() {
-    let Some(world) = World::with(quick_retries(), impatient()).await else { return };
+    let world = World::with(quick_retries(), impatient()).await;
     let site = Site::start().await;
     let busy = Answer::status(503).header("retry-after", "1");
-    site.set_series("/", vec![busy, Answer::html("<img src=rob.jpg>")]);
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    site.set_series("/", vec![busy, Answer::html("<img src=cora.jpg>")]);
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.pages), [("fetched", 1)].into());
     assert_eq!(site.asked("/"), 2);
@@ -96,7 +97,7 @@ async fn a_busy_host_is_asked_again_when_it_said() {
 /// What a host's answers led to is in the database, so that every process starts from it.
 #[tokio::test]
 async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
-    let Some(world) = World::with(quick_retries(), impatient()).await else { return };
+    let world = World::with(quick_retries(), impatient()).await;
     let site = Site::start().await;
     let gate = Arc::new(Semaphore::new(0));
     let busy = || Answer::status(503).header("retry-after", "1");
@@ -118,7 +119,7 @@ async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
 
 #[tokio::test]
 async fn delays_are_kept_and_everything_is_fetched() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let site = Site::start().await;
     let images: String = (0..6).map(|i| format!("<img src=none{i}.jpg>")).collect();
     site.set("/", Answer::html(&images));
@@ -143,11 +144,11 @@ async fn delays_are_kept_and_everything_is_fetched() {
 #[tokio::test]
 async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
-    let Some(world) = World::with(times, impatient()).await else { return };
+    let world = World::with(times, impatient()).await;
     let site = Site::start().await;
     let gate = Arc::new(Semaphore::new(0));
-    site.set("/hangs.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")).gated(&gate));
-    site.set("/rob.jpg", Answer::jpeg(photograph("Rob_Lowe_0001.jpg")));
+    site.set("/hangs.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let options = CrawlOptions { delay_ms: Some(1), ..CrawlOptions::default() };
     let hanging = world.create(&[site.url("/hangs.jpg")], options.clone()).await;
     let worker = world.worker("one");
@@ -163,7 +164,7 @@ async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     let token = tokio::time::timeout(Duration::from_secs(40), wait_for(turn)).await;
     let token = token.ok().flatten().expect("the turn comes back");
     world.store.finish_request(&host, token, 1, None, None).await.unwrap();
-    let (next, progress) = world.crawl(&[site.url("/rob.jpg")], options).await;
+    let (next, progress) = world.crawl(&[site.url("/cora.jpg")], options).await;
     worker.stop().await;
     assert_eq!(next.state, "completed");
     assert_eq!(counts(&progress.images), [("processed", 1)].into());

@@ -1,8 +1,10 @@
 //! Single, auto and thorough passes, on both kinds of detector.
-use crate::support::{analyzer, analyzer_on, photograph};
+use crate::support::{analyzer, analyzer_on};
 use inference::Lane;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
 use std::sync::Arc;
+use testing::people::Head;
+use testing::{gallery, image, picture};
 use vision::{Detection, Frame, Letterbox, Limits, Rect, crop, encode};
 
 const LEAN: AnalyzeOptions = AnalyzeOptions {
@@ -34,29 +36,31 @@ fn twice(boxes: &[Rect]) -> usize {
     boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| mostly(a, b)).count()).sum()
 }
 
-fn pixels(name: &str) -> Frame {
-    vision::decode(&photograph(name), &Limits::default()).unwrap().frame
+fn pixels(file: &[u8]) -> Frame {
+    vision::decode(file, &Limits::default()).unwrap().frame
 }
 
 /// The face of a portrait, cut so that it fills `share` of the frame both ways.
-async fn filling(analyzer: &Analyzer, name: &str, share: f32) -> (Vec<u8>, Rect) {
-    let face = boxes(&look(analyzer, photograph(name), Passes::Auto).await)[0];
+async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>, Rect) {
+    let frame = pixels(&portrait);
+    let face = boxes(&look(analyzer, portrait, Passes::Auto).await)[0];
     let (width, height) = (face.width / share, face.height / share);
     let (x, y) = (face.x - (width - face.width) / 2.0, face.y - (height - face.height) / 2.0);
-    let cut = crop::face_crop(&pixels(name), &Rect { x, y, width, height }, 0.0);
+    let cut = crop::face_crop(&frame, &Rect { x, y, width, height }, 0.0);
     let inside = Rect { x: face.x - x.max(0.0).floor(), y: face.y - y.max(0.0).floor(), ..face };
     (encode::png(&cut), inside)
 }
 
 /// The black beside a picture says nothing: without it the same faces are found, and nearly the same is said of them. What differs is next to the edge
 /// where it began.
+#[testing::needs(shared)]
 #[tokio::test]
 async fn the_black_beside_a_picture_makes_no_difference() {
     for pack in ["compact", "research"] {
-        let Some(analyzer) = analyzer_on(pack).await else { return };
+        let analyzer = analyzer_on(pack).await;
         let engine = analyzer.engine();
         let (mut found, mut black, mut apart) = (0, 0, Vec::new());
-        for path in testing::images().unwrap() {
+        for path in testing::images() {
             let name = path.display();
             let frame = vision::decode(&std::fs::read(&path).unwrap(), &Limits::default()).unwrap().frame;
             let square = Letterbox::fit((frame.width(), frame.height()), (640, 640));
@@ -85,94 +89,128 @@ async fn the_black_beside_a_picture_makes_no_difference() {
 
 #[tokio::test]
 async fn a_face_that_fills_the_frame_is_found() {
+    let analyzer = analyzer().await;
+    for name in ["ada.jpg", "ben.jpg", "dan.jpg", "eve.jpg"] {
+        fills(&analyzer, name, picture(name), false).await;
+    }
+}
+
+#[testing::needs(shared)]
+#[tokio::test]
+async fn a_photographed_face_that_fills_the_frame_is_found() {
     for (pack, blind) in [("compact", false), ("research", true)] {
-        let Some(analyzer) = analyzer_on(pack).await else { return };
+        let analyzer = analyzer_on(pack).await;
         for name in ["obama.jpg", "biden.jpg", "mask2.jpg", "pose_left_face.jpeg"] {
-            let (picture, face) = filling(&analyzer, name, 0.9).await;
-            let single = look(&analyzer, picture.clone(), Passes::Single).await;
-            // What makes the small view necessary: SCRFD sees nothing of such a face on 640 pixels.
-            assert!(!blind || single.faces.is_empty(), "{pack} {name}");
-            for passes in [Passes::Auto, Passes::Thorough] {
-                let found = boxes(&look(&analyzer, picture.clone(), passes).await);
-                assert_eq!(found.len(), 1, "{pack} {name} {passes:?}: {found:?}");
-                assert!(found[0].iou(&face) > 0.7, "{pack} {name} {passes:?}: {found:?}, not {face:?}");
-            }
+            fills(&analyzer, &format!("{pack} {name}"), image(name), blind).await;
         }
     }
 }
 
-/// Clear faces of the reference at the photograph's own size that are among the boxes.
-fn known(boxes: &[Rect], name: &str) -> (usize, usize) {
-    let oracle = testing::oracle().unwrap();
-    let faces = oracle[name]["yunet_native"].as_array().unwrap().clone();
-    let clear: Vec<Rect> = faces
+async fn fills(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, blind: bool) {
+    let (picture, face) = filling(analyzer, portrait, 0.9).await;
+    let single = look(analyzer, picture.clone(), Passes::Single).await;
+    // What makes the small view necessary: SCRFD sees nothing of such a face on 640 pixels.
+    assert!(!blind || single.faces.is_empty(), "{name}");
+    for passes in [Passes::Auto, Passes::Thorough] {
+        let found = boxes(&look(analyzer, picture.clone(), passes).await);
+        assert_eq!(found.len(), 1, "{name} {passes:?}: {found:?}");
+        assert!(found[0].iou(&face) > 0.7, "{name} {passes:?}: {found:?}, not {face:?}");
+    }
+}
+
+fn drawn(heads: &[Head]) -> Vec<Rect> {
+    let place = |head: &Head| {
+        let [x, y, width, height] = head.face();
+        Rect { x, y, width, height }
+    };
+    heads.iter().map(place).collect()
+}
+
+/// Clear faces of the reference at the photograph's own size.
+fn photographed(name: &str) -> Vec<Rect> {
+    let faces = testing::oracle()[name]["yunet_native"].as_array().unwrap().clone();
+    faces
         .iter()
         .filter(|face| face["score"].as_f64().unwrap() >= 0.7)
         .map(|face| {
             let [x, y, width, height] = serde_json::from_value(face["bbox_xywh"].clone()).unwrap();
             Rect { x, y, width, height }
         })
-        .collect();
-    (clear.iter().filter(|face| boxes.iter().any(|b| b.iou(face) > 0.4)).count(), clear.len())
+        .collect()
+}
+
+/// How many of the faces are among the boxes.
+fn known(boxes: &[Rect], faces: &[Rect]) -> usize {
+    faces.iter().filter(|face| boxes.iter().any(|b| b.iou(face) > 0.4)).count()
 }
 
 #[tokio::test]
 async fn tiles_find_the_crowd_and_nobody_twice() {
+    crowd(&analyzer().await, "drawn", picture("crowd.jpg"), &drawn(&gallery::crowd()), 1.8).await;
+}
+
+#[testing::needs(shared)]
+#[tokio::test]
+async fn tiles_find_the_photographed_crowd_and_nobody_twice() {
     for pack in ["compact", "research"] {
-        let Some(analyzer) = analyzer_on(pack).await else { return };
+        let analyzer = analyzer_on(pack).await;
         for (name, more) in
             [("group_17.jpg", 3.0), ("group_25.jpg", 1.8), ("group_1.jpg", 1.0), ("group_26.jpg", 1.0)]
         {
-            let single = boxes(&look(&analyzer, photograph(name), Passes::Single).await);
-            let thorough = look(&analyzer, photograph(name), Passes::Thorough).await;
-            let found = boxes(&thorough);
-            assert!(
-                found.len() as f64 >= single.len() as f64 * more,
-                "{pack} {name}: {} {}",
-                single.len(),
-                found.len()
-            );
-            let (before, _) = known(&single, name);
-            let (after, all) = known(&found, name);
-            assert!(after >= before && after * 100 >= all * 95, "{pack} {name}: {before}, {after} of {all}");
-            assert!(
-                twice(&found) * 100 <= found.len() * 2,
-                "{pack} {name}: {} of {} twice",
-                twice(&found),
-                found.len()
-            );
+            crowd(&analyzer, &format!("{pack} {name}"), image(name), &photographed(name), more).await;
         }
     }
 }
 
+/// Tiles find so many times more than one look, nearly all of `faces`, and nearly nobody twice.
+async fn crowd(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect], more: f64) {
+    let single = boxes(&look(analyzer, picture.clone(), Passes::Single).await);
+    let found = boxes(&look(analyzer, picture, Passes::Thorough).await);
+    assert!(found.len() as f64 >= single.len() as f64 * more, "{name}: {} {}", single.len(), found.len());
+    let (before, after, all) = (known(&single, faces), known(&found, faces), faces.len());
+    assert!(after >= before && after * 100 >= all * 95, "{name}: {before}, {after} of {all}");
+    assert!(twice(&found) * 100 <= found.len() * 2, "{name}: {} of {} twice", twice(&found), found.len());
+}
+
 #[tokio::test]
 async fn auto_takes_the_tiles_where_tiny_faces_show_themselves() {
-    let Some(analyzer) = analyzer().await else { return };
-    let auto = look(&analyzer, photograph("group_26.jpg"), Passes::Auto).await;
-    let thorough = look(&analyzer, photograph("group_26.jpg"), Passes::Thorough).await;
+    let analyzer = analyzer().await;
+    let auto = look(&analyzer, picture("crowd.jpg"), Passes::Auto).await;
+    let thorough = look(&analyzer, picture("crowd.jpg"), Passes::Thorough).await;
     assert_eq!((auto.views, boxes(&auto)), (thorough.views, boxes(&thorough)));
     assert!(auto.views > 6, "{}", auto.views);
 }
 
 #[tokio::test]
 async fn auto_takes_one_small_view_more_than_single() {
-    let Some(analyzer) = analyzer().await else { return };
-    for name in ["obama.jpg", "obama3.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"] {
-        let single = look(&analyzer, photograph(name), Passes::Single).await;
-        let auto = look(&analyzer, photograph(name), Passes::Auto).await;
-        assert_eq!((single.views, auto.views), (1, 2), "{name}");
-        assert_eq!(single.faces.len(), auto.faces.len(), "{name}");
+    let analyzer = analyzer().await;
+    for name in ["ada.jpg", "ada_3.jpg", "two_people.jpg", "group.jpg", "view.jpg"] {
+        one_view_more(&analyzer, name, picture(name)).await;
     }
 }
 
-/// A group of `height`-pixel faces in a picture of 24 megapixels, and where its 14 faces are.
-fn lost_group(height: f64) -> (Vec<u8>, Vec<Rect>) {
-    let group = pixels("group_6.jpg");
-    let scene = testing::scene::scene(&pixels("view.jpg"), &group, height / 75.0, (6000, 4000));
-    let oracle = testing::oracle().unwrap();
-    let faces = oracle["group_6.jpg"]["yunet_native"].as_array().unwrap().iter().map(|face| {
-        let [x, y, width, height]: [f32; 4] = serde_json::from_value(face["bbox_xywh"].clone()).unwrap();
-        let [left, top, scale] = [scene.left as f32, scene.top as f32, scene.scale];
+#[testing::needs(shared)]
+#[tokio::test]
+async fn auto_takes_one_small_view_more_than_single_of_photographs() {
+    let analyzer = analyzer().await;
+    for name in ["obama.jpg", "obama3.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"] {
+        one_view_more(&analyzer, name, image(name)).await;
+    }
+}
+
+async fn one_view_more(analyzer: &Analyzer, name: &str, picture: Vec<u8>) {
+    let single = look(analyzer, picture.clone(), Passes::Single).await;
+    let auto = look(analyzer, picture, Passes::Auto).await;
+    assert_eq!((single.views, auto.views), (1, 2), "{name}");
+    assert_eq!(single.faces.len(), auto.faces.len(), "{name}");
+}
+
+/// A group made smaller by `scale` in a picture of 24 megapixels, and where its faces are.
+fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>, Vec<Rect>) {
+    let scene = testing::scene::scene(&pixels(view), &pixels(group), scale, (6000, 4000));
+    let [left, top, scale] = [scene.left as f32, scene.top as f32, scene.scale];
+    let faces = faces.iter().map(|face| {
+        let Rect { x, y, width, height } = face;
         Rect { x: left + x * scale, y: top + y * scale, width: width * scale, height: height * scale }
     });
     (encode::jpeg(&scene.frame, 92), faces.collect())
@@ -180,65 +218,90 @@ fn lost_group(height: f64) -> (Vec<u8>, Vec<Rect>) {
 
 #[tokio::test]
 async fn auto_finds_a_group_that_the_first_look_is_too_coarse_for() {
+    let faces = drawn(&gallery::group());
+    let scale = 40.0 / f64::from(faces[0].height);
+    let (picture, faces) = lost_group(&picture("view.jpg"), &picture("group.jpg"), &faces, scale);
+    too_coarse(&analyzer().await, "drawn", picture, &faces).await;
+}
+
+#[testing::needs(shared)]
+#[tokio::test]
+async fn auto_finds_a_photographed_group_that_the_first_look_is_too_coarse_for() {
+    let all = testing::oracle()["group_6.jpg"]["yunet_native"].as_array().unwrap().len();
+    let faces = photographed("group_6.jpg");
+    assert_eq!((all, faces.len()), (14, 14));
+    let (picture, faces) = lost_group(&image("view.jpg"), &image("group_6.jpg"), &faces, 40.0 / 75.0);
     for pack in ["compact", "research"] {
-        let Some(analyzer) = analyzer_on(pack).await else { return };
-        let (picture, faces) = lost_group(40.0);
-        let single = look(&analyzer, picture.clone(), Passes::Single).await;
-        assert_eq!((single.faces.len(), single.views), (0, 1), "{pack}: too small for one look");
-        let auto = look(&analyzer, picture, Passes::Auto).await;
-        let found = boxes(&auto);
-        let true_ones = faces.iter().filter(|face| found.iter().any(|b| b.iou(face) > 0.4)).count();
-        assert!(true_ones >= 13, "{pack}: {true_ones} of {}: {found:?}", faces.len());
-        assert!(found.len() <= true_ones + 1, "{pack}: {found:?}");
+        too_coarse(&analyzer_on(pack).await, pack, picture.clone(), &faces).await;
     }
+}
+
+async fn too_coarse(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect]) {
+    let single = look(analyzer, picture.clone(), Passes::Single).await;
+    assert_eq!((single.faces.len(), single.views), (0, 1), "{name}: too small for one look");
+    let found = boxes(&look(analyzer, picture, Passes::Auto).await);
+    let true_ones = known(&found, faces);
+    assert!(true_ones + 1 >= faces.len(), "{name}: {true_ones} of {}: {found:?}", faces.len());
+    assert!(found.len() <= true_ones + 1, "{name}: {found:?}");
 }
 
 #[tokio::test]
 async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
-    let Some(analyzer) = analyzer().await else { return };
-    let view = pixels("view.jpg");
+    let analyzer = analyzer().await;
+    let view = pixels(&picture("view.jpg"));
     let empty = testing::scene::scene(&view, &view, 0.5, (6000, 4000));
     let auto = look(&analyzer, encode::jpeg(&empty.frame, 92), Passes::Auto).await;
     // The whole, small, and the two levels of tiles that are short: 3 x 2 and 5 x 4.
     assert_eq!((auto.faces.len(), auto.views), (0, 2 + 6 + 20));
 }
 
-/// Wherever a face lies on the borders of tiles, it is found once and whole.
 #[tokio::test]
 async fn a_face_on_the_border_of_tiles_is_one_whole_face() {
+    border(&analyzer().await, "drawn", &picture("ada.jpg")).await;
+}
+
+#[testing::needs(shared)]
+#[tokio::test]
+async fn a_photographed_face_on_the_border_of_tiles_is_one_whole_face() {
     for pack in ["compact", "research"] {
-        let Some(analyzer) = analyzer_on(pack).await else { return };
-        let portrait = crop::thumbnail(&pixels("obama.jpg"), 300);
-        let alone = boxes(&look(&analyzer, encode::png(&portrait), Passes::Single).await)[0];
-        let mut off = Vec::new();
-        for step in 0..12 {
-            let (left, top) = (200 + 40 * step, 40 + 20 * step);
-            let mut picture = Frame::filled(1152, 800, [90, 110, 130]);
-            for y in 0..portrait.height() {
-                let at = (((top + y) * 1152 + left) * 3) as usize;
-                let row =
-                    &portrait.data()[(y * portrait.width() * 3) as usize..][..portrait.width() as usize * 3];
-                picture.data_mut()[at..at + row.len()].copy_from_slice(row);
-            }
-            let found = look(&analyzer, encode::png(&picture), Passes::Thorough).await;
-            assert!(found.views > 6, "there are tiles");
-            let wanted = Rect { x: alone.x + left as f32, y: alone.y + top as f32, ..alone };
-            let found = boxes(&found);
-            if found.len() != 1 || found[0].iou(&wanted) < 0.75 {
-                off.push(format!("{pack} at {left},{top}: {found:?}, not {wanted:?}"));
-            }
-        }
-        assert!(off.is_empty(), "{off:#?}");
+        border(&analyzer_on(pack).await, pack, &image("obama.jpg")).await;
     }
 }
 
+/// Wherever a face lies on the borders of tiles, it is found once and whole.
+async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
+    let portrait = crop::thumbnail(&pixels(portrait), 300);
+    let alone = boxes(&look(analyzer, encode::png(&portrait), Passes::Single).await)[0];
+    let mut off = Vec::new();
+    for step in 0..12 {
+        let (left, top) = (200 + 40 * step, 40 + 20 * step);
+        let mut picture = Frame::filled(1152, 800, [90, 110, 130]);
+        for y in 0..portrait.height() {
+            let at = (((top + y) * 1152 + left) * 3) as usize;
+            let row =
+                &portrait.data()[(y * portrait.width() * 3) as usize..][..portrait.width() as usize * 3];
+            picture.data_mut()[at..at + row.len()].copy_from_slice(row);
+        }
+        let found = look(analyzer, encode::png(&picture), Passes::Thorough).await;
+        assert!(found.views > 6, "there are tiles");
+        let wanted = Rect { x: alone.x + left as f32, y: alone.y + top as f32, ..alone };
+        let found = boxes(&found);
+        if found.len() != 1 || found[0].iou(&wanted) < 0.75 {
+            off.push(format!("{name} at {left},{top}: {found:?}, not {wanted:?}"));
+        }
+    }
+    assert!(off.is_empty(), "{off:#?}");
+}
+
+#[testing::needs(shared)]
 #[tokio::test]
 async fn a_detector_of_a_fixed_size_has_the_same_passes() {
-    let Some(analyzer) = analyzer_on("fixed").await else { return };
-    let single = look(&analyzer, photograph("group_25.jpg"), Passes::Single).await;
-    let thorough = look(&analyzer, photograph("group_25.jpg"), Passes::Thorough).await;
+    let analyzer = analyzer_on("fixed").await;
+    assert!(analyzer.engine().detector().fixed_size.is_some());
+    let single = look(&analyzer, image("group_25.jpg"), Passes::Single).await;
+    let thorough = look(&analyzer, image("group_25.jpg"), Passes::Thorough).await;
     assert!(thorough.faces.len() as f64 > 1.8 * single.faces.len() as f64);
     // For it a small view costs as much as any: auto leaves it out where something was found.
-    assert_eq!(look(&analyzer, photograph("obama.jpg"), Passes::Auto).await.views, 1);
-    assert_eq!(look(&analyzer, photograph("view.jpg"), Passes::Auto).await.views, 2);
+    assert_eq!(look(&analyzer, image("obama.jpg"), Passes::Auto).await.views, 1);
+    assert_eq!(look(&analyzer, image("view.jpg"), Passes::Auto).await.views, 2);
 }

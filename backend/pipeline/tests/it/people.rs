@@ -1,15 +1,33 @@
-//! Clustering and embeddings anew, on real photographs.
+//! Clustering and embeddings anew, on drawn people and on photographs.
 
-use crate::support::{World, photograph, wait_for};
+use crate::support::{World, wait_for};
 use pipeline::{AnalyzeOptions, Clusters, Dedupe, Scan};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use store::clusters::ClusterScope;
 use store::subjects::SubjectFilter;
+use testing::picture;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Photographs of one face each, and who it is; no two are versions of one picture.
-const KNOWN: &[(&str, &str)] = &[
+/// Pictures of one face each, and who it is; no two are versions of one picture.
+const DRAWN: &[(&str, &str)] = &[
+    ("dan_2.jpg", "dan"),
+    ("dan.jpg", "dan"),
+    ("dan_3.jpg", "dan"),
+    ("ben.jpg", "ben"),
+    ("ben_2.jpg", "ben"),
+    ("ada.jpg", "ada"),
+    ("ada_4.jpg", "ada"),
+    ("ada_2.jpg", "ada"),
+    ("ada_3.jpg", "ada"),
+    ("cora.jpg", "cora"),
+    ("cora_2.jpg", "cora"),
+    ("eve.jpg", "eve"),
+    ("finn.jpg", "finn"),
+];
+
+/// The same for the photographs of ../shared.
+const PHOTOGRAPHED: &[(&str, &str)] = &[
     ("alex-lacamoire.png", "alex"),
     ("alex2.jpg", "alex"),
     ("alex_lacamoire1.jpg", "alex"),
@@ -25,15 +43,18 @@ const KNOWN: &[(&str, &str)] = &[
     ("lin-manuel-miranda.png", "lin"),
 ];
 
-/// Stores the photographs; the best face of each, by file.
-async fn store_all(world: &World, files: &[&'static str]) -> HashMap<&'static str, Uuid> {
+/// Reads a picture by name.
+type Read = fn(&str) -> Vec<u8>;
+
+/// Stores the pictures; the best face of each, by file.
+async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap<&'static str, Uuid> {
     let folder = tempfile::tempdir().unwrap();
     let options = AnalyzeOptions::default();
     let scan = Scan::begin(world.ingest.clone(), "default", &[], Dedupe::Exact, options).await.unwrap();
     let mut best = HashMap::new();
     for file in files {
         let path = folder.path().join(file);
-        std::fs::write(&path, photograph(file)).unwrap();
+        std::fs::write(&path, read(file)).unwrap();
         let row = scan.add(&[&path]).await.unwrap().remove(0);
         let stored = scan.ingest(row.id, std::fs::read(&path).unwrap().into()).await.unwrap();
         let (pipeline::Ingested::Stored { image, .. } | pipeline::Ingested::Duplicate { image, .. }) = stored
@@ -67,10 +88,14 @@ async fn cluster(world: &World, threshold: f32) -> store::clusterings::Clusterin
 }
 
 /// B-cubed precision and recall (Bagga and Baldwin 1998) of the known faces; a face without subject is a cluster of its own.
-async fn b_cubed(world: &World, faces: &HashMap<&'static str, Uuid>) -> (f64, f64) {
+async fn b_cubed(
+    world: &World,
+    pictures: &[(&str, &str)],
+    faces: &HashMap<&'static str, Uuid>,
+) -> (f64, f64) {
     let ids: Vec<Uuid> = faces.values().copied().collect();
     let shown = world.store.shown_by(&ids).await.unwrap();
-    let known: Vec<(Uuid, &str)> = (KNOWN.iter().filter(|(file, _)| faces.contains_key(file)))
+    let known: Vec<(Uuid, &str)> = (pictures.iter().filter(|(file, _)| faces.contains_key(file)))
         .map(|(file, person)| {
             let face = faces[file];
             (shown.get(&face).map_or(face, |shown| shown.subject_id), *person)
@@ -88,23 +113,33 @@ async fn b_cubed(world: &World, faces: &HashMap<&'static str, Uuid>) -> (f64, f6
 }
 
 #[tokio::test]
+async fn pictures_of_one_person_become_one_cluster() {
+    cluster_of_each(DRAWN, ["group.jpg", "small_pair.jpg"], picture).await;
+}
+
+#[testing::needs(shared)]
+#[tokio::test]
 async fn photographs_of_one_person_become_one_cluster() {
-    let Some(world) = World::new().await else { return };
+    cluster_of_each(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
+}
+
+/// Clusters the pictures and those of several people, and holds the clusters against who is in each picture.
+async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str; 2], read: Read) {
+    let world = World::new().await;
     let embedder = world.ingest.analyzer().engine().embedder();
     let threshold = pipeline::cluster::default_threshold(embedder.match_threshold, embedder.cluster_margin);
-    let files: Vec<&str> = KNOWN.iter().map(|(file, _)| *file).collect();
-    let crowd = ["group_24.jpg", "group_1.jpg"];
-    // First half of the photographs and a group; then the rest, which must find the clusters that are there.
-    let mut faces = store_all(&world, &files[..7]).await;
-    store_all(&world, &crowd[..1]).await;
+    let files: Vec<&str> = pictures.iter().map(|(file, _)| *file).collect();
+    // First half of the pictures and a group; then the rest, which must find the clusters that are there.
+    let mut faces = store_all(&world, read, &files[..7]).await;
+    store_all(&world, read, &crowd[..1]).await;
     let first = cluster(&world, threshold).await;
     assert_eq!((first.looked, first.faces), (world.faces().await.len() as i64, first.looked));
     let before = subjects(&world).await;
-    faces.extend(store_all(&world, &files[7..]).await);
-    store_all(&world, &crowd[1..]).await;
+    faces.extend(store_all(&world, read, &files[7..]).await);
+    store_all(&world, read, &crowd[1..]).await;
     let second = cluster(&world, threshold).await;
     assert_eq!(first.looked + second.looked, world.faces().await.len() as i64, "only new ones");
-    let (precision, recall) = b_cubed(&world, &faces).await;
+    let (precision, recall) = b_cubed(&world, pictures, &faces).await;
     println!("B-cubed at {threshold}: precision {precision:.3}, recall {recall:.3}; {first:?} {second:?}");
     assert_eq!(precision, 1.0);
     assert!(recall >= 0.95, "{recall}");
@@ -114,7 +149,7 @@ async fn photographs_of_one_person_become_one_cluster() {
         let now = after.values().find(|now| members.is_subset(now));
         assert!(now.is_some(), "{subject} was taken apart");
     }
-    // Nobody is in one photograph twice.
+    // Nobody is in one picture twice.
     for members in after.values() {
         let images: Vec<Uuid> = (world.faces().await.iter().filter(|face| members.contains(&face.id)))
             .map(|face| face.image_id)
@@ -136,8 +171,8 @@ async fn subjects(world: &World) -> BTreeMap<Uuid, BTreeSet<Uuid>> {
 
 #[tokio::test]
 async fn faces_of_another_model_get_their_embedding_from_the_chip() {
-    let Some(world) = World::new().await else { return };
-    let faces = store_all(&world, &["obama.jpg", "biden.jpg", "group_24.jpg"]).await;
+    let world = World::new().await;
+    let faces = store_all(&world, picture, &["ada.jpg", "ben.jpg", "group.jpg"]).await;
     let count = world.faces().await.len() as i64;
     let collection = world.store.collection("default").await.unwrap().id;
     let mut wanted = HashMap::new();
@@ -152,7 +187,7 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
         .execute("update faces set embedding = '[1,0,0]', model_id = (select id from embedding_models where name = 'other')")
         .await;
     // One face lost its chip, another never had one.
-    let (lost, never) = (faces["biden.jpg"], faces["group_24.jpg"]);
+    let (lost, never) = (faces["ben.jpg"], faces["group.jpg"]);
     let chip = world.store.face(lost).await.unwrap().chip_key.unwrap();
     world.blobs.delete(&[chip]).await.unwrap();
     world.execute("update faces set chip_key = null where id in (select f.id from faces f join images i on i.id = f.image_id where i.face_count > 5 order by f.det_score desc limit 1)").await;

@@ -1,16 +1,13 @@
 //! Operations on whole pictures through the analyzer, on a device (the CPU's provider stands in for it) and when the device fails.
 
-use crate::support::photograph;
-use inference::{DetectionCanvas, Engine, Lane, Manifest, Operation, ResolvedPack, StandIn};
+use inference::{DetectionCanvas, Engine, Lane, Operation, StandIn};
 use pipeline::{AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Rotate};
 use std::sync::Arc;
+use testing::picture;
 use vision::{Frame, Letterbox, Limits};
 
-async fn analyzer(stand_in: StandIn, force_gpu_only: bool) -> Option<Analyzer> {
-    let directory = testing::models_dir()?;
+async fn analyzer(stand_in: StandIn, force_gpu_only: bool) -> Analyzer {
     let start = move || {
-        let manifest = Manifest::builtin();
-        let pack = ResolvedPack::verify(manifest.pack("compact").unwrap(), &directory).unwrap();
         let gpu_operations = match stand_in {
             StandIn::None => Vec::new(),
             _ => Operation::ALL.to_vec(),
@@ -25,19 +22,19 @@ async fn analyzer(stand_in: StandIn, force_gpu_only: bool) -> Option<Analyzer> {
             detection_canvas: DetectionCanvas::Square,
             ..inference::Config::default()
         };
-        Engine::start(&config, &pack).unwrap()
+        Engine::start(&config, &testing::pack()).unwrap()
     };
     let engine = tokio::task::spawn_blocking(start).await.unwrap();
-    Some(Analyzer::new(engine, pipeline::Config::default()))
+    Analyzer::new(engine, pipeline::Config::default())
 }
 
 fn portrait() -> Arc<Frame> {
-    Arc::new(vision::decode(&photograph("obama_small.jpg"), &Limits::default()).unwrap().frame)
+    Arc::new(vision::decode(&picture("ada_small.jpg"), &Limits::default()).unwrap().frame)
 }
 
 #[tokio::test]
 async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
-    let Some(failing) = analyzer(StandIn::Failing, false).await else { return };
+    let failing = analyzer(StandIn::Failing, false).await;
     let (pixels, frame, lane) = (failing.pixels(), portrait(), Lane::Interactive);
     let statistics = pixels.statistics(frame.clone(), lane).await.unwrap().output;
     assert_eq!(statistics, vision::quality::grey_statistics(&frame));
@@ -49,21 +46,21 @@ async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
 
 #[tokio::test]
 async fn a_device_that_is_forced_is_not_replaced() {
-    let Some(forced) = analyzer(StandIn::Failing, true).await else { return };
+    let forced = analyzer(StandIn::Failing, true).await;
     let error = forced.pixels().statistics(portrait(), Lane::Interactive).await.unwrap_err();
     assert!(matches!(error, AnalyzeError::Run(_)), "{error}");
 }
 
 #[tokio::test]
 async fn everything_on_devices_finds_the_faces_of_the_cpu() {
-    let Some(device) = analyzer(StandIn::Cpu, true).await else { return };
-    let cpu = analyzer(StandIn::None, false).await.unwrap();
+    let device = analyzer(StandIn::Cpu, true).await;
+    let cpu = analyzer(StandIn::None, false).await;
     assert!(device.engine().detects_frames());
     let options =
         AnalyzeOptions { rotate: Rotate::Auto, enhance: Enhance::Auto, ..AnalyzeOptions::default() };
-    for name in ["obama.jpg", "rotate_rot_90.jpg", "group_13.jpg", "view.jpg"] {
+    for name in ["ada.jpg", "turned_90.jpg", "small_pair.jpg", "view.jpg"] {
         let [a, b] = [&device, &cpu].map(|analyzer| {
-            let bytes = photograph(name).into();
+            let bytes = picture(name).into();
             analyzer.analyze(bytes, &options, Lane::Interactive)
         });
         let (a, b) = (a.await.unwrap(), b.await.unwrap());

@@ -1,18 +1,19 @@
 //! Local files, driven by the caller.
 
-use crate::support::{World, counts, photograph};
+use crate::support::{World, counts};
 use inference::Lane;
 use pipeline::crawl::Reconciled;
 use pipeline::{AnalyzeOptions, Dedupe, IngestError, Ingested, Scan, StoredFaces};
 use store::StoreError;
+use testing::picture;
 
 #[tokio::test]
 async fn a_scan_keeps_a_ledger_of_files() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("a b.jpg"), photograph("Rob_Lowe_0001.jpg")).unwrap();
-    std::fs::write(path("copy.jpg"), photograph("Rob_Lowe_0001.jpg")).unwrap();
+    std::fs::write(path("a b.jpg"), picture("cora.jpg")).unwrap();
+    std::fs::write(path("copy.jpg"), picture("cora.jpg")).unwrap();
     std::fs::write(path("notes.jpg"), "no picture").unwrap();
     let files = ["a b.jpg", "copy.jpg", "notes.jpg", "huge.jpg", "locked.jpg", "left.jpg"].map(path);
 
@@ -55,12 +56,12 @@ async fn a_scan_keeps_a_ledger_of_files() {
 
 #[tokio::test]
 async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_chosen() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let config = pipeline::Config { stored_faces: StoredFaces::Passed, ..pipeline::Config::default() };
     let (seeds, options) = (["/x".to_owned()], config.keeping());
     let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
-    let rows = scan.add(&["/x/group_1.jpg"]).await.unwrap();
-    let crowd = bytes::Bytes::from(photograph("group_1.jpg"));
+    let rows = scan.add(&["/x/crowd.jpg"]).await.unwrap();
+    let crowd = bytes::Bytes::from(picture("crowd.jpg"));
     let options = AnalyzeOptions::default();
     let found = world.ingest.analyzer().analyze(crowd.clone(), &options, Lane::Background).await;
     let found = found.unwrap().faces;
@@ -81,7 +82,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
 
 #[tokio::test]
 async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let seeds = ["/nowhere".to_owned()];
     let begin = async || {
         let options = AnalyzeOptions::default();
@@ -111,7 +112,7 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
 
 #[tokio::test]
 async fn an_interrupted_scan_is_cancelled() {
-    let Some(world) = World::new().await else { return };
+    let world = World::new().await;
     let seeds = ["/nowhere".to_owned()];
     let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Exact, AnalyzeOptions::default())
         .await

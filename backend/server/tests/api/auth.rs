@@ -23,7 +23,7 @@ fn guarded_operations() -> Vec<(Method, String, Option<Scope>)> {
 
 #[tokio::test]
 async fn without_a_key_only_health_and_the_pages_answer() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     for path in ["/", "/assets/page.css", "/health/live", "/health/ready", "/openapi.json", "/docs/"] {
         assert_eq!(app.get(path).await.status(), StatusCode::OK, "{path}");
     }
@@ -40,7 +40,7 @@ async fn without_a_key_only_health_and_the_pages_answer() {
 
 #[tokio::test]
 async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (_, all) = app.key(None, Scope::ALL).await;
     for (method, path, scope) in guarded_operations() {
         let status = app.ask(&all, method.clone(), &path, None).await.status().as_u16();
@@ -59,7 +59,7 @@ async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
 
 #[tokio::test]
 async fn the_document_of_a_service_with_keys_lets_nobody_in_without_one() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let document = app.get_ok("/openapi.json").await;
     for (method, path, _) in guarded_operations() {
         let path = path.replace("00000000-0000-7000-8000-000000000000", "{id}");
@@ -71,7 +71,7 @@ async fn the_document_of_a_service_with_keys_lets_nobody_in_without_one() {
 
 #[tokio::test]
 async fn keys_that_do_not_work_are_told_apart() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let refused = async |key: &str, reason: &str| {
         let response = app.ask(key, Method::GET, "/crawls", None).await;
         assert!(response.headers()["www-authenticate"].to_str().unwrap().contains("invalid_token"));
@@ -101,7 +101,7 @@ async fn keys_that_do_not_work_are_told_apart() {
 
 #[tokio::test]
 async fn a_key_is_sent_in_either_header_and_its_use_is_noted() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (made, key) = app.key(None, &[Scope::Read]).await;
     assert_eq!(made.last_used_at, None);
     assert!(key.starts_with(&made.prefix) && made.prefix.len() < 12, "{}", made.prefix);
@@ -118,7 +118,7 @@ async fn a_key_is_sent_in_either_header_and_its_use_is_noted() {
 
 #[tokio::test]
 async fn a_bound_key_means_its_own_collection() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
     app.key(Some("theirs"), &tenant_scopes()).await;
     let listed = ok(app.ask(&ours, Method::GET, "/collections", None).await).await;
@@ -143,7 +143,7 @@ async fn a_bound_key_means_its_own_collection() {
 
 #[tokio::test]
 async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (made, key) = app.key(None, &[Scope::Read]).await;
     app.database.execute("update api_keys set requests_per_minute = 2").await;
     let (_, free) = app.key(None, &[Scope::Read]).await;
@@ -168,7 +168,7 @@ async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
 
 #[tokio::test]
 async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let site = Site::with(&[]).await;
     let (made, key) = app.key(Some("ours"), &tenant_scopes()).await;
     let body = json!({"seeds": [format!("{}/held", site.url)], "delay_ms": 0});
@@ -187,7 +187,7 @@ async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
 
 #[tokio::test]
 async fn a_key_to_one_collection_is_challenged_where_all_are_needed() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
     let response = app.ask(&ours, Method::POST, "/collections", Some(&json!({"name": "more"}))).await;
     assert!(response.headers()["www-authenticate"].to_str().unwrap().contains("scope=\"admin\""));

@@ -14,7 +14,7 @@ const CUT: &str = "select pg_terminate_backend(pid) from pg_stat_activity where 
 
 async fn fixture_app() -> App {
     let options = Options { models: Models::Fixture, worker: false, ..Options::default() };
-    App::spawn_with(options).await.unwrap()
+    App::spawn_with(options).await
 }
 
 /// Repeats so far, of all apps of this process.

@@ -14,7 +14,7 @@ async fn erase(app: &App, body: &Value) -> Value {
 }
 
 fn showing(name: &str) -> Value {
-    json!({"image_base64": STANDARD.encode(pictures::photo(name))})
+    json!({"image_base64": STANDARD.encode(pictures::picture(name))})
 }
 
 /// The body with more fields.
@@ -29,12 +29,12 @@ fn len(answer: &Value, list: &str) -> usize {
 
 #[tokio::test]
 async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
-    let Some(app) = App::spawn().await else { return };
-    let site = Site::with(&["obama.jpg", "Rob_Lowe_0001.jpg", "obama_and_biden.jpg"]).await;
+    let app = App::spawn().await;
+    let site = Site::with(&["ada.jpg", "cora.jpg", "ada_and_ben.jpg"]).await;
     app.crawl(&[site.page()]).await;
     let all = len(&app.get_ok("/faces").await, "faces");
     let blobs = app.blobs();
-    let probe = and(showing("obama2.jpg"), json!({"suppress_person": true}));
+    let probe = and(showing("ada_2.jpg"), json!({"suppress_person": true}));
 
     let look = ok(app.post_json("/erasures", &and(probe.clone(), json!({"dry_run": true}))).await).await;
     assert_eq!(
@@ -52,7 +52,7 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
     let images = app.get_ok("/images").await;
     assert_eq!(len(&images, "images"), 2);
     let pair = images["images"].as_array().unwrap().iter().find(|image| {
-        image["sources"][0]["image_url"].as_str().is_some_and(|url| url.ends_with("obama_and_biden.jpg"))
+        image["sources"][0]["image_url"].as_str().is_some_and(|url| url.ends_with("ada_and_ben.jpg"))
     });
     let pair = pair.unwrap()["id"].as_str().unwrap().to_owned();
     problem(app.get(&format!("/images/{pair}/thumbnail")).await, 404, "not_found").await;
@@ -75,17 +75,17 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
     let again = app.crawl(&[site.page()]).await;
     assert_eq!(again["counts"]["images"]["suppressed"], 1, "{again}");
     assert_eq!(again["reasons"]["faces_suppressed"], 1, "{again}");
-    let unseen = Site::with(&["obama3.jpg", "biden2.jpg"]).await;
+    let unseen = Site::with(&["ada_3.jpg", "ben_2.jpg"]).await;
     let fresh = app.crawl(&[unseen.page()]).await;
     assert_eq!(fresh["reasons"]["suppressed_person"], 1, "{fresh}");
     assert_eq!(fresh["counts"]["images"]["processed"], 1, "{fresh}");
-    let left = ok(app.post_json("/faces/search", &showing("obama2.jpg")).await).await;
+    let left = ok(app.post_json("/faces/search", &showing("ada_2.jpg")).await).await;
     assert_eq!(left["matches"], json!([]));
 }
 
 #[tokio::test]
 async fn a_face_of_several_stays_away_from_its_picture_without_a_sketch() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let site = Site::with(&["two_people.jpg"]).await;
     app.crawl(&[site.page()]).await;
     let faces = app.get_ok("/faces").await;
@@ -110,10 +110,10 @@ async fn a_face_of_several_stays_away_from_its_picture_without_a_sketch() {
 
 #[tokio::test]
 async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
-    let Some(app) = App::spawn().await else { return };
-    let site = Site::with(&["biden.jpg", "Rob_Lowe_0001.jpg"]).await;
+    let app = App::spawn().await;
+    let site = Site::with(&["ben.jpg", "cora.jpg"]).await;
     app.crawl(&[site.page()]).await;
-    let image = site.photo("biden.jpg");
+    let image = site.picture("ben.jpg");
     let done = erase(&app, &json!({"url": format!("{image}#part")})).await;
     assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{done}");
     let again = app.crawl(&[site.page()]).await;
@@ -128,7 +128,7 @@ async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
     let crawls = app.get_ok("/crawls").await;
     let first = crawls["crawls"].as_array().unwrap().last().unwrap()["id"].as_str().unwrap().to_owned();
     let export = app.get(&format!("/crawls/{first}/export")).await.text().await.unwrap();
-    assert!(!export.contains("biden.jpg"), "{export}");
+    assert!(!export.contains("ben.jpg"), "{export}");
     // Nothing was ever found there: it is kept out all the same.
     let done = erase(&app, &json!({"url": "https://example.org/never.jpg"})).await;
     assert_eq!((&done["images"], &done["erasure"]["suppressions"]), (&json!(0), &json!(1)), "{done}");
@@ -136,7 +136,7 @@ async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
 
 #[tokio::test]
 async fn wrong_erasures_are_refused_and_need_their_scope() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (_, key) = app.key(Some("ours"), &[Scope::Erase]).await;
     let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
     let ask = async |key: &str, body: Value| app.ask(key, Method::POST, "/erasures", Some(&body)).await;
@@ -164,12 +164,12 @@ async fn wrong_erasures_are_refused_and_need_their_scope() {
 
 #[tokio::test]
 async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_is_not() {
-    let Some(app) = App::spawn().await else { return };
-    let site = Site::with(&["obama.jpg", "Rob_Lowe_0001.jpg"]).await;
+    let app = App::spawn().await;
+    let site = Site::with(&["ada.jpg", "cora.jpg"]).await;
     app.crawl(&[site.page()]).await;
-    let person = erase(&app, &and(showing("obama2.jpg"), json!({"suppress_person": true}))).await;
-    let address = erase(&app, &json!({"url": site.photo("obama.jpg")})).await;
-    let twice = erase(&app, &json!({"url": site.photo("obama.jpg")})).await;
+    let person = erase(&app, &and(showing("ada_2.jpg"), json!({"suppress_person": true}))).await;
+    let address = erase(&app, &json!({"url": site.picture("ada.jpg")})).await;
+    let twice = erase(&app, &json!({"url": site.picture("ada.jpg")})).await;
     assert_eq!(twice["erasure"]["suppressions"], 1, "each erasure keeps out for itself: {twice}");
     let lift = async |done: &Value| {
         let path = format!("/erasures/{}/suppressions", done["erasure"]["id"].as_str().unwrap());
@@ -188,7 +188,7 @@ async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_i
     assert_eq!(kept_out().await, 1, "by the other one as well");
     assert_eq!(lift(&twice).await["lifted"], 1);
     assert_eq!(kept_out().await, 0);
-    let found = ok(app.post_json("/faces/search", &showing("obama2.jpg")).await).await;
+    let found = ok(app.post_json("/faces/search", &showing("ada_2.jpg")).await).await;
     assert_eq!(len(&found, "matches"), 1, "stored by the next crawl: {found}");
 
     let log = app.get_ok("/audit?action=erasure.lifted").await;
@@ -201,7 +201,7 @@ async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_i
 
 #[tokio::test]
 async fn who_may_erase_may_not_yet_let_in_again() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (_, eraser) = app.key(Some("ours"), &[Scope::Erase]).await;
     let (_, admin) = app.key(Some("ours"), &[Scope::Admin]).await;
     let body = json!({"url": "https://example.org/never.jpg"});
@@ -217,23 +217,17 @@ fn remains(app: &App) -> (String, Vec<Vec<u8>>) {
     let programs = std::env::var("POSTGRES_BIN_DIR").unwrap_or_else(|_| "../../.runtime/postgres/bin".into());
     let dump = Command::new(format!("{programs}/pg_dump")).arg(app.database.url()).output().unwrap();
     assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
-    let mut files = Vec::new();
-    let mut folders = vec![app.blob_folder.path().to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { files.push(std::fs::read(path).unwrap()) }
-        }
-    }
+    let files = testing::files_below(app.blob_folder.path());
+    let files = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
     (String::from_utf8(dump.stdout).unwrap(), files)
 }
 
 #[tokio::test]
 async fn no_byte_of_an_erased_person_is_left() {
-    let Some(app) = App::spawn().await else { return };
-    let site = Site::with(&["Rob_Lowe_0001.jpg", "Rob_Lowe_0002.jpg", "two_people.jpg"]).await;
+    let app = App::spawn().await;
+    let site = Site::with(&["cora.jpg", "cora_2.jpg", "two_people.jpg"]).await;
     app.crawl(&[site.page()]).await;
-    let found = ok(app.post_json("/faces/search", &showing("Rob_Lowe_0001.jpg")).await).await;
+    let found = ok(app.post_json("/faces/search", &showing("cora.jpg")).await).await;
     let theirs: Vec<&str> =
         found["matches"].as_array().unwrap().iter().map(|hit| hit["face_id"].as_str().unwrap()).collect();
     assert_eq!(theirs.len(), 2, "{found}");
@@ -271,7 +265,7 @@ async fn no_byte_of_an_erased_person_is_left() {
             "insert into subject_faces (collection_id, subject_id, face_id)
              select f.collection_id, '0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11', f.id from faces f
              order by f.embedding <=> (select p.embedding from faces p join image_sources s on s.image_id = p.image_id
-                                       where s.image_url like '%/Rob_Lowe_0001.jpg') limit 2",
+                                       where s.image_url like '%/cora.jpg') limit 2",
         )
         .await;
 

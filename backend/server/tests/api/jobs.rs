@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 #[tokio::test]
 async fn discarded_jobs_are_listed_and_given_a_new_life() {
-    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let queue = &app.state.services.queue;
     let mut tx = app.state.services.store.begin().await.unwrap();
     let jobs = [NewJob::new("scan_image", json!({"n": 1})), NewJob::new("scan_image", json!({"n": 2}))];
@@ -50,7 +50,7 @@ async fn discarded_jobs_are_listed_and_given_a_new_life() {
 
 #[tokio::test]
 async fn a_job_of_an_ended_crawl_is_not_given_a_life_without_use() {
-    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/a"]});
     let crawl = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
     let id = crawl["id"].as_str().unwrap();
@@ -64,7 +64,7 @@ async fn a_job_of_an_ended_crawl_is_not_given_a_life_without_use() {
 
 #[tokio::test]
 async fn jobs_of_a_crawl_are_found_by_it() {
-    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/a", "http://127.0.0.1:9/b"]});
     let crawl = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
     let id = crawl["id"].as_str().unwrap();

@@ -12,7 +12,7 @@ async fn make(app: &App, by: &str, body: &Value) -> Value {
 
 #[tokio::test]
 async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (operator, by) = app.key(None, Scope::ALL).await;
     app.state.services.store.ensure_collection("press").await.unwrap();
     let body = json!({"name": " press desk ", "collection": "press", "scopes": ["search", "read", "read"], "requests_per_minute": 60});
@@ -38,7 +38,7 @@ async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
 
 #[tokio::test]
 async fn no_key_gains_anything_by_making_another() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (_, tenant) = app.key(Some("press"), &[Scope::Read, Scope::Keys]).await;
     let good = || json!({"name": "a", "collection": "press", "scopes": ["read"]});
     let refused = async |by: &str, changes: Value, status: u16, code: &str, name: &str| {
@@ -102,7 +102,7 @@ async fn no_key_gains_anything_by_making_another() {
 
 #[tokio::test]
 async fn a_revoked_key_opens_nothing_and_stays_listed() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (operator, by) = app.key(None, &[Scope::Keys, Scope::Admin]).await;
     let (held, secret) = app.key(Some("press"), &[Scope::Read]).await;
     let path = format!("/keys/{}/revoke", held.id);
@@ -127,7 +127,7 @@ async fn a_revoked_key_opens_nothing_and_stays_listed() {
 /// Whoever got hold of a key has made others with it before anybody noticed.
 #[tokio::test]
 async fn a_key_is_revoked_with_all_that_came_from_it() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (_, operator) = app.key(None, Scope::ALL).await;
     app.state.services.store.ensure_collection("press").await.unwrap();
     let scopes = ["read", "keys"];
@@ -167,7 +167,7 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
 /// A service believes a key for some seconds: enough to let it make another, which would go on.
 #[tokio::test]
 async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (held, secret) = app.key(None, &[Scope::Read, Scope::Keys]).await;
     ok(app.ask(&secret, Method::GET, "/keys/current", None).await).await;
     let store = &app.state.services.store;
@@ -183,7 +183,7 @@ async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
 
 #[tokio::test]
 async fn a_caller_learns_what_the_own_key_may_do() {
-    let Some(app) = App::spawn_with(guarded()).await else { return };
+    let app = App::spawn_with(guarded()).await;
     let (made, key) = app.key(Some("press"), &[Scope::Analyze]).await;
     let current = ok(app.ask(&key, Method::GET, "/keys/current", None).await).await;
     assert_eq!((&current["asks_for_keys"], &current["key"]["id"]), (&json!(true), &json!(made.id)));
@@ -196,7 +196,7 @@ async fn a_caller_learns_what_the_own_key_may_do() {
 /// A key that somebody made while the service was open would go on working when it no longer is.
 #[tokio::test]
 async fn a_service_that_asks_for_no_keys_lets_nobody_change_them() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let (held, _) = app.key(None, &[Scope::Read]).await;
     assert_eq!(app.get_ok("/keys/current").await, json!({"asks_for_keys": false, "key": null}));
     assert_eq!(app.get_ok("/keys").await["keys"][0]["id"], json!(held.id));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[tokio::test]
 async fn paths_and_methods_that_are_not_there_are_told() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     problem(app.get("/nowhere").await, 404, "route_not_found").await;
     problem(app.get("/faces/").await, 404, "route_not_found").await;
     let request = app.client.request(Method::PUT, format!("{}/faces", app.url));
@@ -20,7 +20,7 @@ async fn paths_and_methods_that_are_not_there_are_told() {
 
 #[tokio::test]
 async fn request_ids_are_taken_over_when_sane_and_made_otherwise() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let ask = async |id: &str| {
         let request = app.client.get(format!("{}/health/live", app.url)).header("x-request-id", id);
         request.send().await.unwrap().headers()["x-request-id"].to_str().unwrap().to_owned()
@@ -34,7 +34,7 @@ async fn request_ids_are_taken_over_when_sane_and_made_otherwise() {
 
 #[tokio::test]
 async fn every_answer_has_its_security_headers() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     for path in ["/faces", "/nowhere", "/health/live", "/", "/docs/", "/openapi.json"] {
         let response = app.get(path).await;
         let headers = response.headers();
@@ -54,7 +54,7 @@ async fn every_answer_has_its_security_headers() {
 #[tokio::test]
 async fn other_origins_are_allowed_only_when_named() {
     let config = Config { allow_origins: vec!["https://page.example".into()], ..Config::default() };
-    let Some(app) = App::spawn_with(Options { config, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let ask = async |origin: &str| {
         let request = app.client.get(format!("{}/health/live", app.url)).header("origin", origin);
         let response = request.send().await.unwrap();
@@ -67,7 +67,7 @@ async fn other_origins_are_allowed_only_when_named() {
 #[tokio::test]
 async fn one_analysis_too_many_is_answered_with_retry_after() {
     let config = Config { max_analyses: 1, request_timeout: Duration::from_secs(30), ..Config::default() };
-    let Some(app) = App::spawn_with(Options { config, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = crate::support::site::Site::with(&[]).await;
     // A batch whose picture is held by its server holds the only place.
     let body = json!({"images": [{"url": format!("{}/held.jpg", site.url)}]});
@@ -92,7 +92,7 @@ async fn one_analysis_too_many_is_answered_with_retry_after() {
 #[tokio::test]
 async fn an_answer_that_takes_too_long_is_given_up() {
     let config = Config { request_timeout: Duration::from_millis(200), ..Config::default() };
-    let Some(app) = App::spawn_with(Options { config, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = crate::support::site::Site::with(&[]).await;
     let body = json!({"url": format!("{}/held.jpg", site.url)});
     problem(app.post_json("/faces/detect", &body).await, 503, "timeout").await;
@@ -100,7 +100,7 @@ async fn an_answer_that_takes_too_long_is_given_up() {
 
 #[tokio::test]
 async fn a_nul_character_is_refused_before_it_reaches_the_database() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     for path in
         ["/faces?collection=a%00", "/subjects?name=%00", "/jobs?kind=scan%00", "/crawls?collection=%00"]
     {
@@ -121,7 +121,7 @@ async fn a_nul_character_is_refused_before_it_reaches_the_database() {
 
 #[tokio::test]
 async fn an_array_is_not_taken_for_an_object() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let url = format!("{}/collections/default", app.url);
     let response = app.client.patch(url).json(&json!([null, null])).send().await.unwrap();
     problem(response, 422, "invalid_field").await;

@@ -4,7 +4,7 @@ mod site;
 
 pub(crate) use site::{Answer, Site};
 
-use inference::{Engine, Manifest, ModelKind, ResolvedPack};
+use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, jobs};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap};
@@ -21,50 +21,36 @@ use uuid::Uuid;
 
 static ENGINE: OnceCell<Engine> = OnceCell::const_new();
 
-/// The engine on the compact pack, or `None` where there are no models and the test has to skip itself.
-pub(crate) async fn engine() -> Option<Engine> {
-    let directory = testing::models_dir()?;
-    let engine = ENGINE.get_or_init(|| async move {
-        tokio::task::spawn_blocking(move || {
-            let manifest = Manifest::builtin();
-            let pack = ResolvedPack::verify(manifest.pack("compact").unwrap(), &directory).unwrap();
-            let config =
-                inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
-            Engine::start(&config, &pack).unwrap()
-        })
-        .await
-        .unwrap()
-    });
-    Some(engine.await.clone())
-}
-
-pub(crate) async fn analyzer() -> Option<Analyzer> {
-    Some(Analyzer::new(engine().await?, pipeline::Config::default()))
-}
-
-/// An analyzer on another pack: `research` (SCRFD) or `fixed` (YuNet with a fixed input, MobileFaceNet).
-pub(crate) async fn analyzer_on(name: &str) -> Option<Analyzer> {
-    if name == "compact" {
-        return analyzer().await;
-    }
-    let directory = testing::models_dir()?;
-    let manifest = Manifest::builtin();
-    let mut pack = manifest.pack(if name == "fixed" { "compact" } else { name }).unwrap().clone();
-    if name == "fixed" {
-        let opencv = manifest.pack("opencv").unwrap();
-        pack.files[0] = opencv.file(ModelKind::Detector).unwrap().clone();
-    }
-    let engine = tokio::task::spawn_blocking(move || {
-        let pack = ResolvedPack::verify(&pack, &directory).unwrap();
+async fn start(pack: impl FnOnce() -> ResolvedPack + Send + 'static) -> Engine {
+    let start = move || {
         let config =
             inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
-        Engine::start(&config, &pack).unwrap()
-    });
-    Some(Analyzer::new(engine.await.unwrap(), pipeline::Config::default()))
+        Engine::start(&config, &pack()).unwrap()
+    };
+    tokio::task::spawn_blocking(start).await.unwrap()
 }
 
-pub(crate) fn photograph(name: &str) -> Vec<u8> {
-    testing::image(name).expect("checked together with the models")
+/// The engine on the default pack.
+pub(crate) async fn engine() -> Engine {
+    ENGINE.get_or_init(|| start(testing::pack)).await.clone()
+}
+
+pub(crate) async fn analyzer() -> Analyzer {
+    Analyzer::new(engine().await, pipeline::Config::default())
+}
+
+/// An analyzer on another pack, of the models in ../shared: `compact` (YuNet), `research` (SCRFD) or `fixed` (a smaller
+/// SCRFD with a fixed input, MobileFaceNet).
+pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
+    let pack = if name == "fixed" { "research" } else { name };
+    let mut pack = Manifest::builtin().pack(pack).unwrap().clone();
+    if name == "fixed" {
+        pack.files[0].file = "scrfd_500m_kps_640.onnx".into();
+        pack.files[0].sha256 = "517cb1980c72422e676738fc45431700fb7cbee56d0f825b623ee427b3e5ce58".into();
+        pack.files[0].bytes = None;
+    }
+    let engine = start(move || ResolvedPack::verify(&pack, &testing::shared_models()).unwrap());
+    Analyzer::new(engine.await, pipeline::Config::default())
 }
 
 /// Everything that a crawl needs. The temporary folder and the database go with it.
@@ -80,12 +66,12 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) async fn new() -> Option<Self> {
+    pub(crate) async fn new() -> Self {
         Self::with(queue::Config::default(), impatient()).await
     }
 
-    pub(crate) async fn with(times: queue::Config, manners: crawl::Config) -> Option<Self> {
-        let analyzer = analyzer().await?;
+    pub(crate) async fn with(times: queue::Config, manners: crawl::Config) -> Self {
+        let analyzer = analyzer().await;
         let database = TestDatabase::create().await;
         let store = database.store();
         let queue = Queue::new(store.pool().clone(), times);
@@ -97,7 +83,7 @@ impl World {
             ..crawler::Config::default()
         });
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(manners);
-        Some(Self { store, queue, crawls, ingest, blobs, fetcher, folder, database })
+        Self { store, queue, crawls, ingest, blobs, fetcher, folder, database }
     }
 
     pub(crate) fn handlers(&self) -> HashMap<String, Arc<dyn Handler>> {
@@ -170,11 +156,7 @@ impl World {
 
     /// Files in that folder and below it.
     pub(crate) fn files(&self) -> usize {
-        fn count(folder: &std::path::Path) -> usize {
-            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-            entries.map(|path| if path.is_dir() { count(&path) } else { 1 }).sum()
-        }
-        count(self.folder())
+        testing::files_below(self.folder()).len()
     }
 
     /// Reaches behind the product's back.
@@ -216,7 +198,7 @@ pub(crate) fn fast() -> CrawlOptions {
     CrawlOptions { delay_ms: Some(0), ..CrawlOptions::default() }
 }
 
-/// Polls until there is something, or four minutes have passed: the crowds of all photographs take one on a busy machine.
+/// Polls until there is something, or four minutes have passed: the crowds of all pictures take one on a busy machine.
 pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + Duration::from_secs(240);
     while Instant::now() < deadline {

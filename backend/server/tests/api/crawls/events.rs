@@ -40,8 +40,8 @@ impl Events {
 
 #[tokio::test]
 async fn progress_is_told_until_the_crawl_is_done() {
-    let Some(app) = App::spawn().await else { return };
-    let site = Site::with(&["obama_small.jpg"]).await;
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
     let body = json!({"seeds": [site.page(), format!("{}/held", site.url)], "delay_ms": 0});
     let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
     let id = created["id"].as_str().unwrap();
@@ -75,7 +75,7 @@ async fn progress_is_told_until_the_crawl_is_done() {
 #[tokio::test]
 async fn many_changes_are_told_in_order_without_repetition() {
     const IMAGES: i64 = 400;
-    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"]});
     let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
     let id = created["id"].as_str().unwrap().to_owned();
@@ -118,7 +118,7 @@ async fn many_changes_are_told_in_order_without_repetition() {
 
 #[tokio::test]
 async fn a_stream_ends_when_the_service_stops() {
-    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"]});
     let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
     let mut events = Events::of(&app, created["id"].as_str().unwrap()).await;
@@ -130,7 +130,7 @@ async fn a_stream_ends_when_the_service_stops() {
 
 #[tokio::test]
 async fn there_are_no_events_of_an_unknown_crawl() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let response = app.get("/crawls/00000000-0000-7000-8000-000000000000/events").await;
     problem(response, 404, "not_found").await;
 }

@@ -36,8 +36,8 @@ fn time(value: &Value) -> OffsetDateTime {
 
 #[tokio::test]
 async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
-    let Some(app) = App::spawn().await else { return };
-    let site = Site::with(&["obama_small.jpg"]).await;
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
     let id = create(&app, site.page()).await;
     let first = &runs(&app, &id, 1).await[0];
     assert_eq!(time(&first["next_run_at"]) - time(&first["created_at"]), time::Duration::HOUR);
@@ -59,8 +59,8 @@ async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
 
 #[tokio::test]
 async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
-    let Some(app) = App::spawn().await else { return };
-    let site = Site::with(&["obama_small.jpg"]).await;
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
     let id = create(&app, site.page()).await;
     runs(&app, &id, 1).await;
     let cancelled = ok(app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await).await;
@@ -87,7 +87,7 @@ async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
 
 #[tokio::test]
 async fn a_run_that_takes_longer_is_followed_at_once() {
-    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let id = create(&app, "http://127.0.0.1:9/".into()).await;
     app.database.execute("update crawls set created_at = now() - interval '3 hours'").await;
     app.database.execute("update pages set state = 'failed', reason = 'connect_failure'").await;

@@ -1,16 +1,16 @@
 //! `POST /faces/detect/batch`
-use crate::support::pictures::{drawn, photo, truncated};
+use crate::support::pictures::{drawn, picture, truncated};
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};
 use serde_json::json;
 
 #[tokio::test]
 async fn every_picture_has_its_own_answer_in_order() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let parts = [
-        ("image", photo("obama_small.jpg")),
+        ("image", picture("ada_small.jpg")),
         ("image", b"no picture".to_vec()),
-        ("image", photo("two_people.jpg")),
+        ("image", picture("two_people.jpg")),
         ("image", truncated(&drawn(200, 200))),
         ("image", drawn(40, 40)),
         ("image", Vec::new()),
@@ -34,10 +34,10 @@ async fn every_picture_has_its_own_answer_in_order() {
 
 #[tokio::test]
 async fn a_batch_may_come_as_json() {
-    let Some(app) = App::spawn().await else { return };
-    let site = Site::with(&["obama_small.jpg"]).await;
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
     let body = json!({"images": [
-        {"url": site.photo("obama_small.jpg")}, {"url": format!("{}/nowhere", site.url)}, {"image_base64": "AAAA"}
+        {"url": site.picture("ada_small.jpg")}, {"url": format!("{}/nowhere", site.url)}, {"image_base64": "AAAA"}
     ]});
     let answer = ok(app.post_json("/faces/detect/batch", &body).await).await;
     assert_eq!(answer["results"][0]["faces"].as_array().unwrap().len(), 1);
@@ -48,7 +48,7 @@ async fn a_batch_may_come_as_json() {
 
 #[tokio::test]
 async fn batches_that_are_none_are_refused() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let path = "/faces/detect/batch";
     problem(app.post_json(path, &json!({"images": []})).await, 400, "missing_image").await;
     let many: Vec<_> = (0..65).map(|_| json!({"image_base64": "AAAA"})).collect();

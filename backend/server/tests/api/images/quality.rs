@@ -1,14 +1,16 @@
 //! `POST /images/quality`
-use crate::support::pictures::{drawn, photo};
+use crate::support::pictures::{drawn, picture};
 use crate::support::{App, Models, Options, field, ok, problem};
 use serde_json::json;
 
+#[testing::needs(shared)]
 #[tokio::test]
 async fn the_statistics_agree_with_the_reference() {
-    let Some(app) = App::spawn().await else { return };
-    let oracle = testing::oracle().unwrap();
+    let app = App::spawn().await;
+    let oracle = testing::oracle();
     for name in ["obama.jpg", "blur.jpg", "view.jpg"] {
-        let answer = ok(app.post_raw("/images/quality", "image/jpeg", photo(name)).await).await;
+        let photograph = testing::image(name);
+        let answer = ok(app.post_raw("/images/quality", "image/jpeg", photograph).await).await;
         for measure in ["laplacian_variance", "tenengrad", "mean", "std"] {
             let wanted = oracle[name]["image_quality"][measure].as_f64().unwrap();
             let got = answer["statistics"][measure].as_f64().unwrap();
@@ -30,10 +32,11 @@ async fn the_statistics_agree_with_the_reference() {
 
 #[tokio::test]
 async fn the_profile_decides_what_passes() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let of = async |profile: &str| {
         let path = format!("/images/quality?quality_profile={profile}");
-        ok(app.post_parts(&path, &[("image", photo("blur.jpg"))]).await).await["faces"][0]["quality"].clone()
+        ok(app.post_parts(&path, &[("image", picture("blur.jpg"))]).await).await["faces"][0]["quality"]
+            .clone()
     };
     let (off, strict) = (of("off").await, of("strict").await);
     assert_eq!((&off["passed"], &off["reasons"]), (&json!(true), &json!([])));
@@ -44,7 +47,7 @@ async fn the_profile_decides_what_passes() {
 
 #[tokio::test]
 async fn a_picture_without_faces_has_statistics_all_the_same() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let answer = ok(app.post_raw("/images/quality", "image/png", drawn(100, 80)).await).await;
     assert_eq!((&answer["faces"], &answer["image"]["width"]), (&json!([]), &json!(100)));
     problem(app.post_raw("/images/quality", "image/png", b"text".to_vec()).await, 415, "not_an_image").await;
@@ -65,7 +68,7 @@ async fn an_installed_quality_model_adds_its_score_and_its_name() {
 
     for (models, installed) in [(Models::Scored, true), (Models::Fixture, false)] {
         let options = Options { models, worker: false, ..Options::default() };
-        let app = App::spawn_with(options).await.unwrap();
+        let app = App::spawn_with(options).await;
         for path in ["/images/quality", "/faces/detect"] {
             let answer = ok(app.post_raw(path, "image/png", files.clone()).await).await;
             let quality = &answer["faces"][0]["quality"];

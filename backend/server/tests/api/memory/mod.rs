@@ -18,7 +18,7 @@ async fn spawn(pictures: u64, config: Config, worker: bool) -> App {
     let pipeline = pipeline::Config { limits, decoded_bytes, ..pipeline::Config::default() };
     let options =
         Options { config, pipeline, worker, models: Models::Fixture, own_gauges: true, ..Options::default() };
-    App::spawn_with(options).await.expect("fixture models are always there")
+    App::spawn_with(options).await
 }
 
 /// A gauge of memory, by what holds it.

@@ -4,7 +4,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 async fn app() -> App {
-    App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await.unwrap()
+    App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await
 }
 
 async fn create(app: &App, body: &Value) -> Value {

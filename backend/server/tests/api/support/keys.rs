@@ -60,11 +60,7 @@ impl App {
 
     /// Files in the blob folder.
     pub(crate) fn blobs(&self) -> usize {
-        fn files_in(folder: &std::path::Path) -> usize {
-            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-            entries.map(|path| if path.is_dir() { files_in(&path) } else { 1 }).sum()
-        }
-        files_in(self.blob_folder.path())
+        testing::files_below(self.blob_folder.path()).len()
     }
 }
 

@@ -22,14 +22,11 @@ use tokio_util::sync::CancellationToken;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// One engine and one metrics recorder for all tests of the process.
-fn engine() -> Option<Engine> {
-    static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
+fn engine() -> Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
     let start = || {
-        let manifest = Manifest::builtin();
-        let pack = manifest.pack("compact").expect("the default pack is described");
-        let pack = ResolvedPack::verify(pack, &testing::models_dir()?).expect("the models are whole");
         let config = inference::Config { dylib_path: Some(testing::library()), ..Default::default() };
-        Some(Engine::start(&config, &pack).expect("the engine starts"))
+        Engine::start(&config, &testing::pack()).expect("the engine starts")
     };
     ENGINE.get_or_init(start).clone()
 }
@@ -56,7 +53,7 @@ fn fixture_engine_with(score: bool) -> Engine {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Models {
     /// The default pack.
-    Compact,
+    Default,
     /// Those without weights.
     Fixture,
     /// The same and a learned quality score.
@@ -98,7 +95,7 @@ impl Default for Options {
             pipeline: pipeline::Config::default(),
             own_gauges: false,
             worker: true,
-            models: Models::Compact,
+            models: Models::Default,
             webhook_secret: None,
         }
     }
@@ -119,14 +116,13 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// `None` where the models are not there and may be missing.
-    pub(crate) async fn spawn() -> Option<Self> {
+    pub(crate) async fn spawn() -> Self {
         Self::spawn_with(Options::default()).await
     }
 
-    pub(crate) async fn spawn_with(options: Options) -> Option<Self> {
+    pub(crate) async fn spawn_with(options: Options) -> Self {
         let engine = match options.models {
-            Models::Compact => tokio::task::spawn_blocking(engine).await.unwrap()?,
+            Models::Default => tokio::task::spawn_blocking(engine).await.unwrap(),
             Models::Fixture => tokio::task::spawn_blocking(fixture_engine).await.unwrap(),
             Models::Scored => tokio::task::spawn_blocking(|| fixture_engine_with(true)).await.unwrap(),
         };
@@ -178,7 +174,7 @@ impl App {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (router, stop) = (server::router(state.clone()), shutdown.clone());
         let server = tokio::spawn(async move { server::serve(listener, router, stop, &config).await });
-        Some(Self {
+        Self {
             url,
             client: client(),
             state,
@@ -188,7 +184,7 @@ impl App {
             runner,
             server,
             database,
-        })
+        }
     }
 
     /// Stops as the process would, and says how the server ended.

@@ -1,11 +1,8 @@
-//! Pictures: photographs where they can be had, and files that are wrong in one way each.
+//! Pictures without a face, and files that are wrong in one way each. People are drawn by `testing::gallery`.
 use image::{ImageFormat, Rgb, RgbImage};
 use std::io::Cursor;
 
-/// A photograph. Call it only after `App::spawn` found the models: the photographs lie beside them.
-pub(crate) fn photo(name: &str) -> Vec<u8> {
-    testing::image(name).unwrap_or_else(|| panic!("{name} is not there, but the models are"))
-}
+pub(crate) use testing::picture;
 
 /// A drawn picture without a face.
 pub(crate) fn drawn(width: u32, height: u32) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! A small web site with photographs.
+//! A small web site with pictures of people.
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect};
@@ -17,11 +17,11 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// `/` shows the photographs; `/held` shows a picture that answers only when released.
-    pub(crate) async fn with(photos: &[&str]) -> Self {
+    /// `/` shows the pictures of the gallery; `/held` shows a picture that answers only when released.
+    pub(crate) async fn with(pictures: &[&str]) -> Self {
         let page: String =
-            photos.iter().map(|name| format!("<img src='/photos/{name}' alt='{name}'>")).collect();
-        let page = format!("<!doctype html><title>Photographs</title><body>{page}</body>");
+            pictures.iter().map(|name| format!("<img src='/pictures/{name}' alt='{name}'>")).collect();
+        let page = format!("<!doctype html><title>Pictures</title><body>{page}</body>");
         let release = Arc::new(Notify::new());
         let asked = Arc::new(Notify::new());
         let (held, ask) = (release.clone(), asked.clone());
@@ -39,10 +39,10 @@ impl Site {
             .route("/text", get(|| async { "no picture" }))
             .route("/broken", get(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
             .route("/to-metadata", get(|| async { Redirect::temporary("http://169.254.169.254/latest/") }));
-        for name in photos {
-            let bytes = super::pictures::photo(name);
+        for name in pictures {
+            let bytes = testing::picture(name);
             router = router.route(
-                &format!("/photos/{name}"),
+                &format!("/pictures/{name}"),
                 get(move || async move {
                     ([(header::CONTENT_TYPE, "image/jpeg")], bytes.clone()).into_response()
                 }),
@@ -58,8 +58,8 @@ impl Site {
         format!("{}/", self.url)
     }
 
-    pub(crate) fn photo(&self, name: &str) -> String {
-        format!("{}/photos/{name}", self.url)
+    pub(crate) fn picture(&self, name: &str) -> String {
+        format!("{}/pictures/{name}", self.url)
     }
 }
 

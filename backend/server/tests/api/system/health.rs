@@ -5,14 +5,14 @@ use serde_json::json;
 
 #[tokio::test]
 async fn a_whole_service_is_live_and_ready() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     assert_eq!(app.get_ok("/health/live").await["status"], "ok");
     assert_eq!(app.get_ok("/health/ready").await, json!({"status": "ready"}));
 }
 
 #[tokio::test]
 async fn without_its_database_it_is_live_but_not_ready_and_leaks_nothing() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     app.state.services.store.pool().close().await;
     assert_eq!(app.get_ok("/health/live").await["status"], "ok");
     let reasons = problem(app.get("/health/ready").await, 503, "not_ready").await;
@@ -27,7 +27,7 @@ async fn without_its_database_it_is_live_but_not_ready_and_leaks_nothing() {
 
 #[tokio::test]
 async fn a_service_that_is_asked_to_stop_answers_what_it_accepted() {
-    let Some(app) = App::spawn().await else { return };
+    let app = App::spawn().await;
     let site = Site::with(&[]).await;
     let (client, url) = (app.client.clone(), format!("{}/faces/detect", app.url));
     let body = json!({"url": format!("{}/held.jpg", site.url)});

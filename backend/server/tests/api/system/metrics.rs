@@ -6,7 +6,7 @@ use serde_json::json;
 
 #[tokio::test]
 async fn requests_and_the_queue_are_counted() {
-    let Some(app) = App::spawn_with(Options { worker: false, ..Options::default() }).await else { return };
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;
     app.get("/faces/00000000-0000-7000-8000-000000000000").await;
     app.get("/some/path/that/a/stranger/made/up").await;

@@ -1,0 +1,254 @@
+//! Drawn pictures with fixed contents, by name: the tests' photographs. How people are drawn is in [`crate::people`].
+
+use crate::people::{Head, jpeg, picture as draw};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// People by number, as [`Head::person`] takes them.
+pub const ADA: u32 = 0;
+/// See [`ADA`].
+pub const BEN: u32 = 1;
+/// See [`ADA`].
+pub const CORA: u32 = 2;
+/// See [`ADA`].
+pub const DAN: u32 = 3;
+/// See [`ADA`].
+pub const EVE: u32 = 4;
+/// See [`ADA`].
+pub const FINN: u32 = 5;
+
+/// A picture of one person.
+struct Portrait {
+    name: &'static str,
+    person: u32,
+    size: (u32, u32),
+    /// Where the head's middle is, as shares of width and height.
+    middle: (f32, f32),
+    /// Chin to crown, in pixels.
+    height: f32,
+    turn: f32,
+}
+
+const fn portrait(
+    name: &'static str,
+    person: u32,
+    size: (u32, u32),
+    middle: (f32, f32),
+    height: f32,
+    turn: f32,
+) -> Portrait {
+    Portrait { name, person, size, middle, height, turn }
+}
+
+/// Pictures of one face each. No two are versions of one picture to perceptual hashes.
+const PORTRAITS: [Portrait; 17] = [
+    portrait("ada.jpg", ADA, (720, 900), (0.5, 0.40), 380.0, 0.0),
+    portrait("ada_2.jpg", ADA, (640, 640), (0.42, 0.45), 300.0, 0.3),
+    portrait("ada_3.jpg", ADA, (900, 700), (0.6, 0.42), 330.0, -0.3),
+    portrait("ada_4.jpg", ADA, (500, 700), (0.45, 0.38), 260.0, 0.15),
+    portrait("ada_small.jpg", ADA, (320, 240), (0.48, 0.48), 160.0, -0.1),
+    portrait("ada_wide.jpg", ADA, (427, 240), (0.55, 0.45), 100.0, 0.1),
+    portrait("ben.jpg", BEN, (640, 960), (0.52, 0.36), 340.0, 0.0),
+    portrait("ben_2.jpg", BEN, (800, 600), (0.38, 0.48), 300.0, 0.3),
+    portrait("cora.jpg", CORA, (250, 250), (0.5, 0.48), 140.0, 0.0),
+    portrait("cora_2.jpg", CORA, (250, 250), (0.42, 0.45), 150.0, -0.2),
+    portrait("dan.jpg", DAN, (560, 720), (0.5, 0.42), 300.0, -0.2),
+    portrait("dan_2.jpg", DAN, (640, 480), (0.6, 0.46), 240.0, 0.2),
+    portrait("dan_3.jpg", DAN, (480, 480), (0.45, 0.44), 220.0, 0.0),
+    portrait("eve.jpg", EVE, (400, 500), (0.5, 0.42), 220.0, 0.0),
+    portrait("finn.jpg", FINN, (500, 500), (0.55, 0.45), 240.0, 0.1),
+    // Turned by the functions below.
+    portrait("turned_0.jpg", DAN, (325, 402), (0.5, 0.45), 190.0, 0.0),
+    portrait("blur.jpg", BEN, (500, 500), (0.5, 0.48), 320.0, 0.0),
+];
+
+/// Returns the file of a drawn picture; the same bytes for the same name.
+///
+/// # Panics
+/// When no picture has this name.
+pub fn picture(name: &str) -> Vec<u8> {
+    static FILES: Mutex<Option<HashMap<String, Vec<u8>>>> = Mutex::new(None);
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    files.get_or_insert_default().entry(name.to_owned()).or_insert_with(|| file(name)).clone()
+}
+
+/// Returns the names of all pictures.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PORTRAITS.iter().map(|one| one.name).chain(OTHERS)
+}
+
+/// The pictures that are no portraits.
+const OTHERS: [&str; 10] = [
+    "two_people.jpg",
+    "ada_and_ben.jpg",
+    "small_pair.jpg",
+    "group.jpg",
+    "crowd.jpg",
+    "view.jpg",
+    "no_face.png",
+    "turned_90.jpg",
+    "turned_180.jpg",
+    "turned_270.jpg",
+];
+
+fn file(name: &str) -> Vec<u8> {
+    match name {
+        "two_people.jpg" => several((1000, 600), 30, &pair((1000, 600), [EVE, FINN], 220.0)),
+        "ada_and_ben.jpg" => several((1200, 800), 31, &pair((1200, 800), [ADA, BEN], 280.0)),
+        "small_pair.jpg" => several((450, 344), 32, &pair((450, 344), [CORA, DAN], 110.0)),
+        "group.jpg" => several(GROUP, 33, &group()),
+        "crowd.jpg" => several(CROWD, 34, &crowd()),
+        "view.jpg" => landscape(1080, 641),
+        "no_face.png" => png(140, 141, plain(140, 141)),
+        "blur.jpg" => {
+            let (width, height, pixels) = pixels("blur.jpg");
+            jpeg(width, height, blurred(width, height, pixels))
+        }
+        "turned_90.jpg" => turned(90),
+        "turned_180.jpg" => turned(180),
+        "turned_270.jpg" => turned(270),
+        _ => {
+            let (width, height, pixels) = pixels(name);
+            jpeg(width, height, pixels)
+        }
+    }
+}
+
+/// Returns where the face of a portrait is, nearly: left, top, width and height in pixels.
+///
+/// # Panics
+/// When no portrait has this name.
+pub fn face(name: &str) -> [f32; 4] {
+    head(place(name)).face()
+}
+
+fn place(name: &str) -> usize {
+    PORTRAITS.iter().position(|one| one.name == name).unwrap_or_else(|| panic!("the gallery has no {name}"))
+}
+
+fn head(place: usize) -> Head {
+    let Portrait { person, size: (width, height), middle, height: tall, turn, .. } = PORTRAITS[place];
+    Head { person, x: middle.0 * width as f32, y: middle.1 * height as f32, height: tall, turn }
+}
+
+/// Width, height and RGB bytes of a portrait.
+fn pixels(name: &str) -> (u32, u32, Vec<u8>) {
+    let place = place(name);
+    let (width, height) = PORTRAITS[place].size;
+    (width, height, draw(width, height, crate::people::PATCHWORK + place as u32, &[head(place)]))
+}
+
+fn several(size: (u32, u32), wall: u32, heads: &[Head]) -> Vec<u8> {
+    jpeg(size.0, size.1, draw(size.0, size.1, crate::people::PATCHWORK + wall, heads))
+}
+
+/// Two people side by side, the first one to the left and a little larger.
+fn pair(size: (u32, u32), people: [u32; 2], height: f32) -> Vec<Head> {
+    let (width, tall) = (size.0 as f32, size.1 as f32);
+    vec![
+        Head { person: people[0], x: width * 0.28, y: tall * 0.42, height, turn: 0.1 },
+        Head { person: people[1], x: width * 0.72, y: tall * 0.46, height: height * 0.95, turn: -0.1 },
+    ]
+}
+
+/// Width and height of `group.jpg`.
+pub const GROUP: (u32, u32) = (1260, 860);
+
+/// Returns the ten people of `group.jpg`, in two rows.
+pub fn group() -> Vec<Head> {
+    let head = |place: u16| {
+        let (row, column) = (f32::from(place / 5), f32::from(place % 5));
+        let turn = (f32::from(place * 7 % 9) - 4.0) / 5.0;
+        let (x, y) = (130.0 + 250.0 * column, 200.0 + 420.0 * row);
+        Head { person: place.into(), x, y, height: 190.0, turn }
+    };
+    (0..10).map(head).collect()
+}
+
+/// Width and height of `crowd.jpg`.
+pub const CROWD: (u32, u32) = (1600, 1200);
+
+/// Returns the people of `crowd.jpg`: rows that grow from back to front, most of them too small for one look at the whole.
+pub fn crowd() -> Vec<Head> {
+    let mut heads = Vec::new();
+    let mut y = 60.0;
+    for row in 0..9_u32 {
+        let height = 34.0 + 5.0 * row as f32;
+        let across = (CROWD.0 as f32 / (height * 1.9)).floor();
+        let step = CROWD.0 as f32 / across;
+        for place in 0..across as u32 {
+            let x = (place as f32 + if row % 2 == 0 { 0.5 } else { 0.35 }) * step;
+            let person = row * 31 + place * 7;
+            heads.push(Head { person, x, y, height, turn: (person % 5) as f32 * 0.2 - 0.4 });
+        }
+        y += height * 2.2;
+    }
+    heads
+}
+
+/// `turned_0.jpg` turned clockwise by so many degrees.
+fn turned(degrees: u32) -> Vec<u8> {
+    let (width, height, pixels) = pixels("turned_0.jpg");
+    let upright = vision::Frame::new(width, height, pixels).expect("three bytes for each pixel");
+    let frame = vision::crop::rotate(&upright, degrees);
+    jpeg(frame.width(), frame.height(), frame.data().to_vec())
+}
+
+/// A box filter, three times in each direction: nearly a Gaussian.
+fn blurred(width: u32, height: u32, mut pixels: Vec<u8>) -> Vec<u8> {
+    const REACH: i64 = 5;
+    for (across, down) in [(1_i64, 0_i64), (0, 1)].into_iter().cycle().take(6) {
+        let before = pixels.clone();
+        let (width, height) = (i64::from(width), i64::from(height));
+        for y in 0..height {
+            for x in 0..width {
+                for channel in 0..3 {
+                    let sum: u32 = (-REACH..=REACH)
+                        .map(|step| {
+                            let x = (x + step * across).clamp(0, width - 1);
+                            let y = (y + step * down).clamp(0, height - 1);
+                            u32::from(before[((y * width + x) * 3 + channel) as usize])
+                        })
+                        .sum();
+                    pixels[((y * width + x) * 3 + channel) as usize] = (sum / (2 * REACH as u32 + 1)) as u8;
+                }
+            }
+        }
+    }
+    pixels
+}
+
+/// Sky over hills: nobody is in it.
+fn landscape(width: u32, height: u32) -> Vec<u8> {
+    let mut noise = 0x9e37_79b9_u32;
+    let mut pixels = Vec::with_capacity(width as usize * height as usize * 3);
+    for row in 0..height {
+        for column in 0..width {
+            let (x, y) = (column as f32 / width as f32, row as f32 / height as f32);
+            let ridge = |base: f32, waves: f32, swing: f32| {
+                base + swing * (x * waves).sin() + 0.02 * (x * 41.0).sin()
+            };
+            let colour = if y > ridge(0.75, 5.0, 0.06) {
+                [74.0, 104.0, 58.0]
+            } else if y > ridge(0.6, 9.0, 0.05) {
+                [104.0, 128.0, 92.0]
+            } else if y > ridge(0.5, 14.0, 0.04) {
+                [136.0, 152.0, 160.0]
+            } else {
+                [150.0 + 60.0 * y, 180.0 + 40.0 * y, 224.0]
+            };
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let grain = (noise >> 28) as f32 - 7.5;
+            pixels.extend(colour.map(|v: f32| (v + grain).clamp(0.0, 255.0) as u8));
+        }
+    }
+    jpeg(width, height, pixels)
+}
+
+fn plain(width: u32, height: u32) -> Vec<u8> {
+    draw(width, height, crate::people::PATCHWORK + 40, &[])
+}
+
+fn png(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
+    vision::encode::png(&vision::Frame::new(width, height, pixels).expect("three bytes for each pixel"))
+}

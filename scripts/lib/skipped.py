@@ -1,0 +1,30 @@
+"""Passes on what `cargo test` prints, and adds at its end which tests were skipped, and why.
+
+A test that cannot run here is reported as `test NAME ... ignored, REASON`.
+"""
+
+import re
+import sys
+
+IGNORED = re.compile(r"^test (.+) \.\.\. ignored(?:, (.+))?$", re.MULTILINE)
+
+
+def main() -> None:
+    printed = bytearray()
+    # Whatever is there, at once: the name of a test that runs comes before its result.
+    while chunk := sys.stdin.buffer.read1():
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+        printed += chunk
+    reasons: dict[str, list[str]] = {}
+    for name, reason in IGNORED.findall(printed.decode(errors="replace")):
+        reasons.setdefault(reason or "no reason is given", []).append(name)
+    print()
+    for reason, names in sorted(reasons.items()):
+        print(f"skipped {len(names):4}  {reason}")
+        for name in sorted(names):
+            print(f"              {name}")
+    print(f"skipped {sum(map(len, reasons.values())):4}  in all")
+
+
+main()
