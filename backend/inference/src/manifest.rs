@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn verification_names_what_is_missing_and_what_is_corrupt() {
-        let pack = testing::pack().pack;
+        let pack = Manifest::builtin().pack(testing::DEFAULT_PACK).unwrap().clone();
+        ResolvedPack::verify(&pack, &testing::models_dir()).unwrap();
 
         let folder = std::env::temp_dir().join(format!("facecrawl-verify-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

@@ -47,7 +47,7 @@ const PORTRAITS: [Portrait; 17] = [
     portrait("ada_3.jpg", ADA, (900, 700), (0.6, 0.42), 330.0, -0.3),
     portrait("ada_4.jpg", ADA, (500, 700), (0.45, 0.38), 260.0, 0.15),
     portrait("ada_small.jpg", ADA, (320, 240), (0.48, 0.48), 160.0, -0.1),
-    portrait("ada_wide.jpg", ADA, (427, 240), (0.55, 0.45), 100.0, 0.1),
+    portrait("ada_wide.jpg", ADA, (427, 240), (0.55, 0.45), 88.0, 0.1),
     portrait("ben.jpg", BEN, (640, 960), (0.52, 0.36), 340.0, 0.0),
     portrait("ben_2.jpg", BEN, (800, 600), (0.38, 0.48), 300.0, 0.3),
     portrait("cora.jpg", CORA, (250, 250), (0.5, 0.48), 140.0, 0.0),
@@ -78,12 +78,13 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The pictures that are no portraits.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 11] = [
     "two_people.jpg",
     "ada_and_ben.jpg",
     "small_pair.jpg",
     "group.jpg",
     "crowd.jpg",
+    "throng.jpg",
     "view.jpg",
     "no_face.png",
     "turned_90.jpg",
@@ -98,6 +99,7 @@ fn file(name: &str) -> Vec<u8> {
         "small_pair.jpg" => several((450, 344), 32, &pair((450, 344), [CORA, DAN], 110.0)),
         "group.jpg" => several(GROUP, 33, &group()),
         "crowd.jpg" => several(CROWD, 34, &crowd()),
+        "throng.jpg" => several(CROWD, 35, &throng()),
         "view.jpg" => landscape(1080, 641),
         "no_face.png" => png(140, 141, plain(140, 141)),
         "blur.jpg" => {
@@ -168,12 +170,22 @@ pub fn group() -> Vec<Head> {
 /// Width and height of `crowd.jpg`.
 pub const CROWD: (u32, u32) = (1600, 1200);
 
-/// Returns the people of `crowd.jpg`: rows that grow from back to front, most of them too small for one look at the whole.
+/// Returns the people of `crowd.jpg`: rows that grow from back to front.
 pub fn crowd() -> Vec<Head> {
+    rows(9, 34.0, 5.0)
+}
+
+/// Returns the people of `throng.jpg`, which is as large: most of them are too small for one look at the whole.
+pub fn throng() -> Vec<Head> {
+    rows(17, 20.0, 1.0)
+}
+
+/// So many rows of heads, of this height and from row to row so much higher.
+fn rows(rows: u32, first: f32, more: f32) -> Vec<Head> {
     let mut heads = Vec::new();
     let mut y = 60.0;
-    for row in 0..9_u32 {
-        let height = 34.0 + 5.0 * row as f32;
+    for row in 0..rows {
+        let height = first + more * row as f32;
         let across = (CROWD.0 as f32 / (height * 1.9)).floor();
         let step = CROWD.0 as f32 / across;
         for place in 0..across as u32 {
