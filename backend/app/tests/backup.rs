@@ -8,7 +8,7 @@ use axum::response::Html;
 use axum::routing::get as route;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use common::process::{Finished, Workplace, files_below, postgres_programs};
+use common::process::{Finished, Workplace, postgres_programs};
 use common::service::{Caller, Service};
 use reqwest::Method;
 use rustix::process::Signal;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
-use testing::TestDatabase;
+use testing::{TestDatabase, files_below};
 use tokio::sync::{Notify, watch};
 
 const SCOPES: &str = "analyze,read,search,crawl,write,erase,admin";

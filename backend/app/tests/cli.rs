@@ -159,7 +159,7 @@ fn models_are_listed_fetched_and_verified() {
     place.run(&["models", "fetch", &pack.name]).expect(0);
     place.run(&["models", "verify"]).expect(0);
     let listed = place.run(&["models", "list"]).expect(0).stdout;
-    assert!(listed.contains(&format!("{} (in use)", pack.name)), "{listed}");
+    assert!(listed.contains(&format!("{} (ready, in use)", pack.name)), "{listed}");
 
     let refused = place.run(&["models", "fetch", "research"]).expect(2);
     assert!(refused.stderr.contains("non-commercial") && refused.stderr.contains("--accept-license"));

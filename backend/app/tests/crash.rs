@@ -7,14 +7,14 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get as route;
-use common::process::{Finished, Workplace, files_below};
+use common::process::{Finished, Workplace};
 use common::service::{Service, get, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use testing::TestDatabase;
+use testing::{TestDatabase, files_below};
 use tokio::sync::watch;
 
 /// Images answered before the gate closes.

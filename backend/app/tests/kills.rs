@@ -4,7 +4,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::process::{Finished, Workplace, files_below};
+use common::process::{Finished, Workplace};
 use common::service::{Caller, Service};
 use rustix::process::Signal;
 use serde_json::json;
@@ -15,7 +15,7 @@ use store::audit::{Action, AuditFilter};
 use store::collections::DEFAULT_COLLECTION;
 use store::subjects::SubjectFilter;
 use store::{Blobs, Store};
-use testing::{Hold, TestDatabase};
+use testing::{Hold, TestDatabase, files_below};
 use uuid::Uuid;
 
 /// Faces that one portrait is multiplied to: more than one transaction takes.

@@ -5,13 +5,14 @@ mod common;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use common::process::{Finished, Workplace, files_below, postgres_programs};
+use common::process::{Finished, Workplace, postgres_programs};
 use common::service::{Caller, Service};
 use embedded_postgres::Cluster;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
+use testing::files_below;
 
 /// Components of an embedding that are looked for: no other face has the same in a row.
 const RUN: usize = 12;
@@ -63,12 +64,21 @@ fn holds(content: &[u8], wanted: &[u8]) -> bool {
     content.windows(wanted.len()).any(|window| window == wanted)
 }
 
+/// What a file holds; `None` when the database deleted it after it was listed.
+fn content(path: &Path) -> Option<Vec<u8>> {
+    match std::fs::read(path) {
+        Ok(content) => Some(content),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => panic!("{}: {error}", path.display()),
+    }
+}
+
 /// Files that hold it, by name; the write-ahead log is left out.
 fn holding(folder: &Path, wanted: &[u8]) -> Vec<String> {
     files_below(folder)
         .into_iter()
         .filter(|path| !path.components().any(|part| part.as_os_str() == "pg_wal"))
-        .filter(|path| holds(&std::fs::read(path).unwrap(), wanted))
+        .filter(|path| content(path).is_some_and(|content| holds(&content, wanted)))
         .map(|path| path.display().to_string())
         .collect()
 }

@@ -9,7 +9,7 @@ use axum::routing::get as route;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use common::bucket::{Bucket, URL};
-use common::process::{Finished, Workplace, files_below, postgres_programs};
+use common::process::{Finished, Workplace, postgres_programs};
 use common::service::{Caller, Service};
 use futures::TryStreamExt;
 use pipeline::Upkeep;
@@ -17,7 +17,7 @@ use reqwest::Method;
 use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
-use testing::TestDatabase;
+use testing::{TestDatabase, files_below};
 
 fn on(place: &Workplace, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
     let mut command = place.facecrawl(args);

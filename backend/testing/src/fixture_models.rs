@@ -23,6 +23,8 @@ pub type Picture = RgbImage;
 
 /// Side of the white cell in pixels; its position is a multiple of it.
 pub const CELL: u32 = 32;
+/// The share of pairs of different people that the manifest says to reach the threshold.
+pub const MATCH_FMR: f64 = 0.001;
 /// The score of a face that [`draw_face`] drew.
 pub const SCORE: f32 = 0.95;
 
@@ -74,12 +76,14 @@ impl FixturePack {
         };
         let detector = "kind = \"detector\"\nfamily = \"yunet\"\nmin_score = 0.6\nnms_iou = 0.3\n\
              input = { channels = \"bgr\", mean = [0.0, 0.0, 0.0], std = [1.0, 1.0, 1.0] }";
-        let embedder = "kind = \"embedder\"\nfamily = \"arcface\"\nmatch_threshold = 0.6\ndimensions = 128\n\
-             input = { channels = \"rgb\", mean = [127.5, 127.5, 127.5], std = [127.5, 127.5, 127.5] }";
+        let embedder = format!(
+            "kind = \"embedder\"\nfamily = \"arcface\"\nmatch_threshold = 0.6\nmatch_fmr = {MATCH_FMR}\ndimensions = 128\n\
+             input = {{ channels = \"rgb\", mean = [127.5, 127.5, 127.5], std = [127.5, 127.5, 127.5] }}"
+        );
         format!(
             "{}{}[[pack]]\nname = \"fixture\"\ndescription = \"Models without weights\"\nfiles = [\"{}\", \"{}\"]\n",
             file(&self.detector, detector),
-            file(&self.embedder, embedder),
+            file(&self.embedder, &embedder),
             self.detector.file,
             self.embedder.file
         )

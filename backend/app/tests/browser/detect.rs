@@ -1,5 +1,4 @@
 //! Detect: a picture in, faces out.
-use crate::site;
 use crate::stage::Stage;
 
 const ENTER: char = '\u{E007}';

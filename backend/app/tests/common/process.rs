@@ -83,8 +83,6 @@ impl Finished {
     }
 }
 
-pub use testing::files_below;
-
 /// The folder of Postgres's programs.
 pub fn postgres_programs() -> PathBuf {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");

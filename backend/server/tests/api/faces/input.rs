@@ -152,12 +152,12 @@ async fn urls_are_fetched_under_the_guard() {
 
 #[tokio::test]
 async fn too_many_bytes_are_refused_however_they_come() {
-    let config = Config { image_limit: 300_000, batch_limit: 500_000, ..Config::default() };
+    let config = Config { image_limit: 80_000, batch_limit: 140_000, ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
-    let site = Site::with(&["crowd.jpg"]).await;
+    let site = Site::with(&["group.jpg"]).await;
     let path = "/faces/detect";
-    let (fits, over, far_over) = (picture("ada.jpg"), picture("crowd.jpg"), vec![b'x'; 8 << 20]);
-    assert!(fits.len() < 300_000 && over.len() > 300_000);
+    let (fits, over, far_over) = (picture("two_people.jpg"), picture("group.jpg"), vec![b'x'; 8 << 20]);
+    assert!(fits.len() < 60_000 && over.len() > 80_000);
     for bytes in [over.clone(), far_over] {
         for answer in [
             app.post_raw(path, "image/jpeg", bytes.clone()).await,
@@ -168,7 +168,7 @@ async fn too_many_bytes_are_refused_however_they_come() {
             assert!(problem["allowed"][0].as_str().unwrap().starts_with("at most "), "{problem}");
         }
     }
-    let fetched = app.post_json(path, &json!({"url": site.picture("crowd.jpg")})).await;
+    let fetched = app.post_json(path, &json!({"url": site.picture("group.jpg")})).await;
     assert_eq!(field(&problem(fetched, 413, "too_many_bytes").await), "url");
     ok(app.post_raw(path, "image/jpeg", fits.clone()).await).await;
     ok(app.post_json(path, &json!({"image_base64": base64(&fits)})).await).await;

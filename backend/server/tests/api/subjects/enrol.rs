@@ -45,7 +45,8 @@ async fn an_enrolled_person_is_found_by_name() {
     assert_eq!(people["matches"][0]["similarity"], all["matches"][0]["similarity"]);
     assert_eq!((&people["matches"][0]["subject_id"], &people["match_fmr"]), (&json!(ada), &Value::Null));
     let own = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
-    assert!(own["match_fmr"].is_f64(), "{own}");
+    let measured = json!(app.state.services.analyzer.engine().embedder().match_fmr);
+    assert_eq!(own["match_fmr"], measured, "at the model's own threshold: {own}");
 
     // An aligned crop of a stored face is the same face; its own file.
     let chip = format!("/faces/{}/crop?kind=chip", first["faces"][0]["face_id"].as_str().unwrap());

@@ -1,6 +1,6 @@
 //! `GET /gpu`
 use crate::support::pictures::{drawn, picture};
-use crate::support::{App, ok};
+use crate::support::{App, Models, Options, ok};
 
 #[tokio::test]
 async fn every_operation_says_where_it_runs() {
@@ -17,14 +17,7 @@ async fn every_operation_says_where_it_runs() {
             (&"cpu".into(), &"cpu".into(), &"fp32".into())
         );
     }
-    // What a comparison says without a threshold of its own.
-    let pair = [("image", picture("ada.jpg")), ("image", picture("ada_2.jpg"))];
-    let compared = ok(app.post_parts("/faces/compare", &pair).await).await;
-    assert_eq!(compared["match"], true, "{compared}");
-    for (name, of_match) in [("threshold", "threshold"), ("fmr", "match_fmr")] {
-        assert!(report["matching"][name].as_f64().unwrap() > 0.0);
-        assert_eq!(report["matching"][name], compared[of_match]);
-    }
+    matches_are_told_alike(&app, [picture("ada.jpg"), picture("ada_2.jpg")]).await;
 
     // A detect answer says the same.
     let answer = app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await;
@@ -32,4 +25,24 @@ async fn every_operation_says_where_it_runs() {
     for operation in operations {
         assert_eq!(answer["devices"][operation["operation"].as_str().unwrap()], operation["effective"]);
     }
+}
+
+/// A pair of one person matches, with the threshold and the rate of false matches that the report shows.
+async fn matches_are_told_alike(app: &App, pair: [Vec<u8>; 2]) {
+    let matching = app.get_ok("/gpu").await["matching"].clone();
+    let compared = ok(app.post_parts("/faces/compare", &pair.map(|file| ("image", file))).await).await;
+    assert_eq!(compared["match"], true, "{compared}");
+    assert!(matching["threshold"].as_f64().unwrap() > 0.0);
+    assert_eq!((&matching["threshold"], &matching["fmr"]), (&compared["threshold"], &compared["match_fmr"]));
+}
+
+#[tokio::test]
+async fn a_measured_rate_of_false_matches_is_told_with_the_match() {
+    let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await;
+    assert_eq!(app.get_ok("/gpu").await["matching"]["fmr"], testing::fixture_models::MATCH_FMR);
+    let mut picture = testing::fixture_models::Picture::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
+    testing::draw_face(&mut picture, 5, 5, 3);
+    let frame = vision::Frame::new(640, 480, picture.into_raw()).unwrap();
+    let file = vision::encode::png(&frame);
+    matches_are_told_alike(&app, [file.clone(), file]).await;
 }
