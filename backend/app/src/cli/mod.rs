@@ -32,6 +32,7 @@ use crate::{profile, telemetry};
 use anyhow::Context;
 use listenfd::ListenFd;
 use std::path::Path;
+use std::process::ExitCode;
 
 /// How a command ended, as its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,24 @@ impl Exit {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
+
+/// Runs a command to its end and returns the process's exit status. `inherited` are the sockets that a service manager opened for this
+/// process.
+///
+/// It is not `async`: a future is compiled in the crate that polls it, and the binary would compile all commands again.
+pub fn main_of(cli: Cli, inherited: ListenFd) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: cannot start threads: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let exit = runtime.block_on(run(cli, inherited));
+    // A blocking call that nobody waits for any more must not hold up the exit.
+    runtime.shutdown_background();
+    ExitCode::from(exit.code())
+}
 
 /// Runs a command to its end. `inherited` are the sockets that a service manager opened for this process.
 pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {

@@ -1,7 +1,8 @@
 //! The layers a value can come from, lowest first: defaults, `facecrawl.toml`, `.env`, the environment, flags.
 use super::error::{ConfigError, ConfigErrors};
+use super::toml::Toml;
 use super::variable::{Variable, as_text};
-use figment::providers::{Format, Toml};
+use figment::providers::Format;
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use std::path::PathBuf;

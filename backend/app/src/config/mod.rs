@@ -15,6 +15,7 @@ pub mod parse;
 mod performance;
 mod recipes;
 mod settings;
+mod toml;
 mod variable;
 
 pub use convert::{DATABASE, cores};

@@ -1,9 +1,10 @@
 //! The `[[recipe]]` tables of `facecrawl.toml`: what is known of sites' markup. No variable can hold them.
 use super::error::{ConfigError, ConfigErrors};
 use super::layers::Sources;
+use super::toml::Toml;
 use crawler::{Recipe, Recipes};
 use figment::Figment;
-use figment::providers::{Format, Toml};
+use figment::providers::Format;
 
 /// Their key in the file.
 pub(super) const KEY: &str = "recipe";
