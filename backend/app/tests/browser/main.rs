@@ -1,5 +1,4 @@
-//! The web page in a real browser, on the real service with real models. Where there is no Chromium the tests say so and pass, unless
-//! `REQUIRE_BROWSER=1` turns that into a failure. Screenshots lie in `target/screenshots`.
+//! The web page in a real browser, on the real service with real models. Screenshots lie in `target/screenshots`.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 #[path = "../common/mod.rs"]
