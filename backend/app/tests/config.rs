@@ -70,7 +70,7 @@ fn the_defaults_are_those_of_the_documentation() {
     assert_eq!((settings.service.host.to_string().as_str(), settings.service.port), ("127.0.0.1", 8080));
     assert_eq!(settings.storage.data_dir, Path::new("data"));
     assert_eq!(settings.models.dir, Path::new("models"));
-    assert_eq!(settings.models.pack, "compact");
+    assert_eq!(settings.models.pack, "opencv");
     assert_eq!(settings.blob_store(), "data/blobs");
     let limits = vision::Limits::default();
     assert_eq!(settings.limits().max_bytes, limits.max_bytes);

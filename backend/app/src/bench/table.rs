@@ -10,7 +10,7 @@ const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", 
 pub fn text(report: &Report) -> String {
     // Two values in a cell: twelve columns would not fit the width of a page.
     let mut speeds = whole(
-        0,
+        &[0],
         [
             "operation",
             "runs on",
@@ -22,7 +22,7 @@ pub fn text(report: &Report) -> String {
             "GPU gain",
         ],
     );
-    let mut stages = whole(0, ["ms per image"]);
+    let mut stages = whole(&[0], ["ms per image"]);
     stages.set_header(["ms per image"].into_iter().chain(STAGES));
     for (operation, size, side, result) in ordered(&report.benchmark_results) {
         let name = if side == "gpu_true" { "GPU" } else { "CPU" };

@@ -184,8 +184,10 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
         output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))?;
         return Ok(Exit::Success);
     }
-    let mut table =
-        output::whole(0, ["Id", "Key", "Name", "Collection", "Scopes", "Per minute", "Last used", "State"]);
+    let mut table = output::whole(
+        &[0, 7],
+        ["Id", "Key", "Name", "Collection", "Scopes", "Per minute", "Last used", "State"],
+    );
     for key in &keys {
         table.add_row([
             key.id.to_string(),

@@ -20,11 +20,13 @@ pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// The same with one column whose words are never broken; the others are as wide as the rest allows.
-pub(crate) fn whole<const N: usize>(column: usize, header: [&str; N]) -> Table {
+/// The same with columns whose words are never broken; the others are as wide as the rest allows.
+pub(crate) fn whole<const N: usize>(columns: &[usize], header: [&str; N]) -> Table {
     let mut table = table(header);
-    if let Some(column) = table.column_mut(column) {
-        column.set_constraint(ColumnConstraint::ContentWidth);
+    for column in columns {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
     }
     table
 }
