@@ -132,7 +132,7 @@ fn an_empty_value_is_unset_in_every_layer() {
         .env("FACE_DETECTION_GPU", " ");
     let loaded = layers.ok();
     assert_eq!(loaded.settings.service.port, 1001);
-    assert_eq!(loaded.settings.models.pack, "compact");
+    assert_eq!(loaded.settings.models.pack, "opencv");
     assert_eq!(loaded.settings.gpu.face_detection, None);
 }
 

@@ -68,7 +68,7 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
     output::line(operations)?;
     reasons.print()?;
     let mut models = output::whole(
-        0,
+        &[0],
         ["model", "device", "computed by", "in", "sessions", "seconds", "GPU memory before", "after"],
     );
     for model in &report.models {
@@ -147,7 +147,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
     output::line(format!("ONNX Runtime {}", report.runtime_version))?;
     print_devices(&report.devices)?;
     let mut table: Table = output::whole(
-        1,
+        &[1],
         [
             "device",
             "operation",

@@ -19,11 +19,13 @@ fn all_gpu_sets_only_what_is_not_set_itself() {
 #[test]
 fn what_computes_on_the_cpu_is_chosen_by_name() {
     let backend = |name: &str| Layers::new().env("CPU_BACKEND", name).ok().settings.inference().cpu_backend;
-    assert_eq!(Layers::new().ok().settings.inference().cpu_backend, CpuBackend::OnnxRuntime);
+    assert_eq!(Layers::new().ok().settings.inference().cpu_backend, CpuBackend::Auto);
+    assert_eq!(backend("onnxruntime"), CpuBackend::OnnxRuntime);
+    assert_eq!(backend("onnxruntime-int8"), CpuBackend::OnnxRuntimeInt8);
     assert_eq!(backend("openvino"), CpuBackend::OpenVino(Precision::Fp32));
     assert_eq!(backend("openvino-bf16"), CpuBackend::OpenVino(Precision::Bf16));
     let text = Layers::new().env("CPU_BACKEND", "bf16").mistake();
-    assert_says(&text, &["CPU_BACKEND", "bf16", "onnxruntime, openvino, openvino-bf16"]);
+    assert_says(&text, &["CPU_BACKEND", "bf16", "auto, onnxruntime, onnxruntime-int8, openvino, openvino-bf16"]);
 }
 
 #[test]
