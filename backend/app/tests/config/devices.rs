@@ -25,7 +25,10 @@ fn what_computes_on_the_cpu_is_chosen_by_name() {
     assert_eq!(backend("openvino"), CpuBackend::OpenVino(Precision::Fp32));
     assert_eq!(backend("openvino-bf16"), CpuBackend::OpenVino(Precision::Bf16));
     let text = Layers::new().env("CPU_BACKEND", "bf16").mistake();
-    assert_says(&text, &["CPU_BACKEND", "bf16", "auto, onnxruntime, onnxruntime-int8, openvino, openvino-bf16"]);
+    assert_says(
+        &text,
+        &["CPU_BACKEND", "bf16", "auto, onnxruntime, onnxruntime-int8, openvino, openvino-bf16"],
+    );
 }
 
 #[test]
