@@ -38,7 +38,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends ca-certifica
 COPY --from=runtime /opt/onnxruntime /opt/onnxruntime
 COPY --from=models /models/*.onnx /opt/models/
 COPY --from=build /src/target/release/facecrawl /usr/local/bin/facecrawl
-# The models are copied from the image into MODELS_DIR, also where a volume lies there that an older image has filled.
+# At start, missing models are copied from the image into MODELS_DIR. This also updates a volume that an older image filled.
 ENV ORT_DYLIB_PATH=/opt/onnxruntime/libonnxruntime.so \
     FACE_MODEL_MIRROR=/opt/models \
     MODELS_DIR=/models \

@@ -12,10 +12,10 @@ use traits::{SHIRTS, Traits, WALLS};
 /// Red, green, blue, 0 to 255.
 type Colour = [f32; 3];
 
-/// How many people differ so much that an embedding model tells them apart: the numbers from 0 to below this one.
+/// Number of people that an embedding model can tell apart. Their numbers are `0..CAST`.
 pub const CAST: u32 = traits::CAST.len() as u32;
 
-/// The first wall that is a patchwork of its own: pictures before different ones differ to perceptual hashes.
+/// Walls from this number on have a unique pattern, so that perceptual hashes differ.
 pub const PATCHWORK: u32 = 1000;
 
 /// Where a head is, in pixels: the middle of the face and its height from chin to crown.

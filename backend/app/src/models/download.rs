@@ -73,7 +73,7 @@ impl Downloader {
             if attempt == ATTEMPTS {
                 break Err(reason);
             }
-            tracing::debug!(file = name, url, reason, attempt, "the download broke off and is continued");
+            tracing::debug!(file = name, url, reason, attempt, "download interrupted, resuming");
             tokio::time::sleep(Duration::from_millis(100) * 4u32.pow(attempt - 1)).await;
             attempt += 1;
         };

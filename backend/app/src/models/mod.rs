@@ -180,7 +180,7 @@ impl ModelStore {
                     return Ok(None);
                 }
                 Err(reason) => {
-                    tracing::debug!(file = file.file, %source, reason, "a source does not have a model");
+                    tracing::debug!(file = file.file, %source, reason, "failed to get model file from source");
                     tried.push(Tried { source, reason });
                 }
             }

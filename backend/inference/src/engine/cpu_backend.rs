@@ -6,8 +6,8 @@ use crate::models::Model;
 use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
 use crate::{CpuBackend, Operation, Precision};
 
-/// The place to try besides FP32 on ONNX Runtime's kernels. INT8 is for embedders: a detector's scores would move across
-/// its threshold.
+/// Returns the CPU placement that `CPU_BACKEND` selects, or `None` for ONNX Runtime in FP32. INT8 is for embedders: a
+/// detector's scores would move across its threshold.
 pub(super) fn chosen<M: Model>(subject: &Subject<'_, M>) -> Option<Placement> {
     let embeds = subject.model.operation() == Operation::FaceEmbedding;
     match subject.config.cpu_backend {
@@ -20,7 +20,7 @@ pub(super) fn chosen<M: Model>(subject: &Subject<'_, M>) -> Option<Placement> {
     }
 }
 
-/// Its name in warnings and metrics.
+/// Returns the name of the placement in warnings and metrics.
 pub(super) fn name(chosen: &Placement) -> &'static str {
     match chosen.provider {
         Provider::Cpu => chosen.precision.name(),
@@ -28,7 +28,7 @@ pub(super) fn name(chosen: &Placement) -> &'static str {
     }
 }
 
-/// A proven session there; or why there is none.
+/// Loads a session on `chosen` and compares its first run with the FP32 session's.
 pub(super) fn prove<M: Model>(
     subject: &Subject<'_, M>,
     chosen: &Placement,

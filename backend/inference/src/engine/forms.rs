@@ -24,7 +24,7 @@ pub(super) struct Forms {
 }
 
 impl Forms {
-    /// What becomes of the bytes of `file`. A file that needs no change is loaded byte by byte as it is.
+    /// Converts the file's bytes into the forms. A file that needs no change is loaded unchanged.
     ///
     /// # Errors
     /// Says what in the file contradicts its description.
@@ -63,7 +63,7 @@ impl Forms {
     /// [`Self::general`] with a free batch axis.
     ///
     /// # Errors
-    /// Says what stands against it.
+    /// Says why the axis cannot be made free.
     pub(super) fn batched(&self) -> Result<Bytes, String> {
         Ok(onnx::write(&onnx::free_batch(onnx::read(self.general.clone())?)?).into())
     }

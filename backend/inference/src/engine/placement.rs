@@ -100,7 +100,8 @@ pub(super) fn place<M: Model>(
 
 /// The message of the warning about operations that `CPU_BACKEND` does not compute. It does not fail the
 /// start: what was asked for is the CPU.
-const BY_ONNX_RUNTIME: &str = "CPU_BACKEND does not compute these operations; ONNX Runtime does, in FP32";
+const BY_ONNX_RUNTIME: &str =
+    "what CPU_BACKEND selects is not usable for these operations; ONNX Runtime computes them in FP32";
 
 /// `first` and as many sessions beside it as make `wanted`, loaded side by side.
 ///

@@ -208,7 +208,7 @@ impl<'a, M: Model> Subject<'a, M> {
         Ok(Some(session))
     }
 
-    /// A session of the model at a place on the CPU; its first run gives what the first session's gave.
+    /// Loads a session on the CPU and compares its first run with the first session's.
     pub(super) fn cpu_session(&self, placement: &Placement) -> Result<OnnxModel, String> {
         let mut session = OnnxModel::load(self.runtime, &self.cpu_form(placement)?, placement)?;
         self.runs(&mut session, placement, &[1])?;

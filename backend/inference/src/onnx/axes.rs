@@ -7,7 +7,7 @@ use super::element;
 use super::proto::{Axis, Graph, Model, Shape, Tensor, ValueInfo};
 use bytes::Bytes;
 
-/// `model` with the first axis of its inputs and outputs free. The error says what stands against it.
+/// `model` with the first axis of its inputs and outputs free. The error says why an axis cannot be made free.
 pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let constants: Vec<String> = graph.initializer.iter().map(|tensor| tensor.name().to_owned()).collect();

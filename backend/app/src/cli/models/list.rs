@@ -81,7 +81,7 @@ fn accuracy(embedder: &ModelFile) -> String {
         || "not measured".to_owned(),
         |measured| {
             format!(
-                "finds the person first for {:.1} % of faces; recognises {:.1} % of pairs at 1 % false matches, {:.1} % at 0.1 %",
+                "rank 1: {:.1} % of faces; accepts {:.1} % of same-person pairs at a false-match rate of 1 %, {:.1} % at 0.1 %",
                 measured.rank_1 * 100.0,
                 measured.tar_at_fmr_1_percent * 100.0,
                 measured.tar_at_fmr_0_1_percent * 100.0
@@ -95,9 +95,12 @@ fn matching(embedder: &ModelFile) -> String {
     let threshold = embedder.match_threshold.unwrap_or_default();
     match embedder.match_fmr {
         Some(fmr) => {
-            format!("from similarity {threshold}, which {:.2} % of pairs of strangers reach", fmr * 100.0)
+            format!(
+                "minimum similarity {threshold}; {:.2} % of pairs of different people reach it",
+                fmr * 100.0
+            )
         }
-        None => format!("from similarity {threshold}; how many strangers reach it was not measured"),
+        None => format!("minimum similarity {threshold}; its false-match rate was not measured"),
     }
 }
 
@@ -120,7 +123,7 @@ fn sources(pack: &Pack, store: &ModelStore) -> Vec<String> {
             names.push(name);
         }
     }
-    if names.is_empty() { vec!["this folder alone".to_owned()] } else { names }
+    if names.is_empty() { vec!["no source; put the files into MODELS_DIR".to_owned()] } else { names }
 }
 
 fn described(pack: &Pack, store: &ModelStore, in_use: bool, state: &str, files: Vec<Value>) -> Value {

@@ -29,7 +29,7 @@ export function show(page, { query, signal }) {
   const threshold = h("input", { type: "number", inputmode: "decimal", min: -1, max: 1, step: 0.01, placeholder: "the collection's" });
   const suppress = check("Keep the pictures and the address out", "Hashes of the pictures, and of the address, stay behind. They are not stored when they are found again.", true);
   const person = check("Keep the person out, in any picture",
-    "A one-way sketch of the face stays behind: 256 bits that say nothing without this service's secret. With the default model about one in 250 of other people's good faces matches it, and one in 55 of the small faces of crowds. Those are kept out too.", false);
+    "A one-way sketch of the face stays behind: 256 bits that say nothing without this service's secret. With the default model, the sketch also matches about 1 in 250 clear faces of other people, and 1 in 55 small faces in crowds. Those are kept out too.", false);
   const likeness = field("Goes from this likeness on", threshold, "Cosine similarity. A low one takes other people along: look first.");
   /** What the form means just now: `{ key, value }` of a JSON body, or a picture. */
   let target = null;
