@@ -37,7 +37,7 @@ impl ResolvedPack {
         }
     }
 
-    /// Where a file of the pack lies.
+    /// Returns the path of a file of the pack.
     pub fn path(&self, file: &ModelFile) -> PathBuf {
         self.directory.join(&file.file)
     }

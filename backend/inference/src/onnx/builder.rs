@@ -82,21 +82,21 @@ impl Graph {
         self.constant(name, &[values.len() as i64], values);
     }
 
-    /// Adds an integer constant without dimensions, and answers its name.
+    /// Adds an integer constant without dimensions, and returns its name.
     pub fn integer(&mut self, value: i64) -> String {
         let name = self.fresh();
         self.constant(&name, &[], &[value]);
         name
     }
 
-    /// Adds a constant row of floats, and answers its name.
+    /// Adds a constant row of floats, and returns its name.
     pub fn row(&mut self, values: &[f32]) -> String {
         let name = self.fresh();
         self.floats(&name, &[values.len() as i64], values);
         name
     }
 
-    /// Adds a node, and answers the name of what it computes.
+    /// Adds a node, and returns the name of what it computes.
     pub fn add(&mut self, operator: &str, inputs: &[&str], attributes: &[(&str, Attribute<'_>)]) -> String {
         let name = self.fresh();
         self.node(operator, inputs, &name, attributes);
@@ -136,7 +136,7 @@ impl Graph {
         self.graph.node.push(node);
     }
 
-    /// The file.
+    /// Returns the bytes of the `.onnx` file.
     pub fn encode(&self) -> Vec<u8> {
         let opset = OperatorSet { domain: Some(String::new()), version: Some(OPSET) };
         super::write(&Model {

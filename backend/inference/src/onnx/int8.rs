@@ -71,7 +71,7 @@ fn is_dense(node: &Node) -> bool {
         && factor("beta") == 1.0
 }
 
-/// Adds bytes and scales of the weights, and answers their names.
+/// Adds bytes and scales of the weights, and returns their names.
 fn add_bytes(graph: &mut Graph, weights: &Weights, output: &str) -> [String; 2] {
     let Weights { outputs, inputs, values } = weights;
     let mut bytes = vec![0_u8; values.len()];

@@ -25,7 +25,7 @@ pub(crate) fn read(file: Bytes) -> Result<Model, String> {
     if model.graph.is_some() { Ok(model) } else { Err("the file has no graph".to_owned()) }
 }
 
-/// The bytes of the file.
+/// Returns the bytes of the file.
 pub(crate) fn write(model: &Model) -> Vec<u8> {
     model.encode_to_vec()
 }
@@ -66,7 +66,7 @@ impl Tensor {
         self.sides().iter().product()
     }
 
-    /// Its values, where they are 32-bit floats.
+    /// Returns its values, where they are 32-bit floats.
     fn floats(&self) -> Result<Vec<f32>, String> {
         let values = match (&self.raw_data, self.data_type) {
             (Some(raw), Some(element::FLOAT)) => {
@@ -78,7 +78,7 @@ impl Tensor {
         self.complete(values)
     }
 
-    /// Its values, where they are integers of 8, 32 or 64 bits.
+    /// Returns its values, where they are integers of 8, 32 or 64 bits.
     fn integers(&self) -> Result<Vec<i64>, String> {
         let listed = || self.int32_data.iter().map(|value| i64::from(*value)).collect();
         let values = match (&self.raw_data, self.data_type) {
@@ -111,7 +111,7 @@ impl Tensor {
 }
 
 impl Graph {
-    /// The constant called `name`.
+    /// Returns the constant called `name`.
     fn constant(&self, name: &str) -> Option<&Tensor> {
         self.initializer.iter().find(|tensor| tensor.name() == name)
     }
@@ -149,7 +149,7 @@ impl Node {
         self.op_type == operator && matches!(self.domain(), "" | "ai.onnx")
     }
 
-    /// The integer attribute `name`, or `default` where the node does not have it.
+    /// Returns the integer attribute `name`, or `default` where the node does not have it.
     fn integer(&self, name: &str, default: i64) -> i64 {
         let attribute = self.attribute.iter().find(|attribute| attribute.name == name);
         attribute.and_then(|attribute| attribute.i).unwrap_or(default)
