@@ -216,7 +216,8 @@ impl Default for Config {
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,
             cpu_session_threads: 1,
-            cpu_backend: CpuBackend::Auto,
+            // The same numbers on every processor; the program itself asks for `auto`.
+            cpu_backend: CpuBackend::OnnxRuntime,
             detection_size: 640,
             detection_canvas: DetectionCanvas::Auto,
             tensorrt: TensorrtConfig::default(),

@@ -28,7 +28,7 @@ fn faint(contrast: f32) -> Frame {
 #[tokio::test]
 async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
     let analyzer = analyzer().await;
-    let small = faint(0.055);
+    let small = faint(0.12);
     let plain = analyze(&analyzer, &small, Enhance::Off).await;
     assert_eq!((plain.faces.len(), plain.enhancement_scale), (0, None), "too faint without");
 
