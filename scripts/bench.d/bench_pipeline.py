@@ -5,7 +5,8 @@ Every round runs each of these over the same pictures, models loaded and warmed 
   insightface x2   the same in two processes that share the cores
   opencv           FaceDetectorYN (YuNet), warpAffine, MobileFaceNet in ONNX Runtime
   opencv sface     FaceDetectorYN (YuNet) and FaceRecognizerSF (SFace) of OpenCV 4.12, from the two int8bq files
-  opencv pack      `facecrawl bench` with the same two files (the default pack), DETECTION_PASSES=single
+  opencv pack      `facecrawl bench` with the same two files (the default pack), DETECTION_PASSES=single, in FP32
+  opencv pack-auto the same with CPU_BACKEND=auto, the default: SFace in INT8 where the processor has the instructions
   research         `facecrawl bench` with the same models as insightface, DETECTION_PASSES=single
   compact          `facecrawl bench` with the same models as opencv, DETECTION_PASSES=single
   research-int8, compact-int8   the same with the packs that scripts/quantize made, where MODELS has them
@@ -32,6 +33,7 @@ FIGURES = ["images_per_second", "faces_per_second"]
 OURS = ["research", "compact", "opencv pack"]
 MODELS = ["face_detection", "face_embedding"]
 OPENVINO = ROOT / ".runtime/openvino/libonnxruntime.so"
+FP32 = {"CPU_BACKEND": "onnxruntime"}
 
 
 def limit(pipeline, detection, embedding):
@@ -75,7 +77,8 @@ def main():
         }
         described = models / "packs.toml"
         made = {pack["name"] for pack in tomllib.loads(described.read_text())["pack"]} if described.exists() else set()
-        own = {pack: (pack.removesuffix(" pack"), {}) for pack in [*OURS, *sorted(made & {f"{pack}-int8" for pack in OURS})]}
+        own = {pack: (pack.removesuffix(" pack"), FP32) for pack in [*OURS, *sorted(made & {f"{pack}-int8" for pack in OURS})]}
+        own["opencv pack-auto"] = ("opencv", {"CPU_BACKEND": "auto"})
         if OPENVINO.exists():
             bf16 = {"CPU_BACKEND": "openvino-bf16", "ORT_DYLIB_PATH": str(OPENVINO)}
             own |= {f"{pack}-bf16": (pack.removesuffix(" pack"), bf16) for pack in OURS}
@@ -83,7 +86,7 @@ def main():
             contestants[name] = lambda pack=pack, settings=settings: bench(release, pack, models, pictures, passes, **settings)
         for pack in OURS:
             for operation in MODELS:
-                contestants[f"{pack} {operation}"] = lambda pack=pack, operation=operation: bench(release, pack.removesuffix(" pack"), models, pictures, passes, operation)
+                contestants[f"{pack} {operation}"] = lambda pack=pack, operation=operation: bench(release, pack.removesuffix(" pack"), models, pictures, passes, operation, **FP32)
         results = rounds(contestants, arguments.rounds)
         for pack in OURS:
             results[f"{pack} limit"] = [limit(*one) for one in zip(results[pack], *(results[f"{pack} {operation}"] for operation in MODELS))]
