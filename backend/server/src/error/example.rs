@@ -77,7 +77,7 @@ fn example(code: Code) -> ApiError {
             .allowed(["a face that meets the profile strict", "another quality_profile", "force=true"])
             .errors(vec!["too_blurry".into(), "too_small".into()]),
         Code::ModelMismatch => {
-            of("the face was embedded by sface; the model in use is mobilefacenet").field("face_id")
+            of("the face was embedded by mobilefacenet; the model in use is sface").field("face_id")
         }
         Code::UnsupportedMediaType => of("`text/plain`; allowed are application/json")
             .field("content-type")

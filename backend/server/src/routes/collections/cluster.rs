@@ -23,7 +23,7 @@ use uuid::Uuid;
 pub(super) struct ClusterBody {
     /// Least mean similarity of the faces of two clusters that become one; the default is the collection's threshold for matches, else the
     /// embedding model's, and the margin that comes with the model. Higher values split people, lower ones mix them.
-    #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.52)]
+    #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.48)]
     threshold: Option<Cosine>,
     /// Also cluster faces that failed their quality profile; poor faces are taken for each other.
     #[schema(example = false)]
@@ -42,7 +42,7 @@ pub(super) struct ClusteringView {
     #[schema(example = "running")]
     state: String,
     /// Least mean similarity of the faces of two clusters that become one.
-    #[schema(example = 0.52)]
+    #[schema(example = 0.48)]
     threshold: f32,
     /// Whether faces that failed their quality profile take part.
     #[schema(example = false)]

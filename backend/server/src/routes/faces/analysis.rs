@@ -189,7 +189,7 @@ pub(crate) struct ModelNames {
     #[schema(example = "face_detection_yunet_dynamic")]
     pub(crate) detector: String,
     /// Made the embeddings.
-    #[schema(example = "mobilefacenet")]
+    #[schema(example = "sface")]
     pub(crate) embedder: String,
     /// Gave `quality.learned`; only where such a model is installed.
     #[serde(skip_serializing_if = "Option::is_none")]

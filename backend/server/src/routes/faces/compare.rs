@@ -87,7 +87,7 @@ pub(super) struct CompareAnswer {
     a: ComparedFace,
     b: ComparedFace,
     /// The embedding model.
-    #[schema(example = "mobilefacenet")]
+    #[schema(example = "sface")]
     model: String,
 }
 

@@ -141,7 +141,7 @@ pub(super) struct SearchAnswer {
     #[schema(example = true)]
     exact: bool,
     /// The embedding model; faces of other models are never compared.
-    #[schema(example = "mobilefacenet")]
+    #[schema(example = "sface")]
     model: String,
 }
 

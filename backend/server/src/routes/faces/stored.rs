@@ -31,7 +31,7 @@ pub(crate) struct StoredFace {
     /// How usable the face is; null where it was not judged.
     pub(crate) quality: Option<Quality>,
     /// The model of its embedding.
-    #[schema(example = "mobilefacenet")]
+    #[schema(example = "sface")]
     pub(crate) embedding_model: String,
     /// Where its image was found.
     pub(crate) sources: Vec<Source>,

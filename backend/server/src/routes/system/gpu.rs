@@ -85,7 +85,7 @@ struct LoadedView {
     #[schema(example = "face_detection")]
     operation: String,
     /// Its file.
-    #[schema(example = "face_detection_yunet_dynamic.onnx")]
+    #[schema(example = "face_detection_yunet_2023mar_int8bq.onnx")]
     file: String,
     /// Length of the file in bytes.
     #[schema(example = 233000)]
@@ -117,7 +117,7 @@ struct LoadedView {
 #[derive(Serialize, ToSchema)]
 struct MatchingView {
     /// The embedder.
-    #[schema(example = "mobilefacenet")]
+    #[schema(example = "sface")]
     model: String,
     /// Lowest similarity, -1 to 1.
     #[schema(example = 0.5)]

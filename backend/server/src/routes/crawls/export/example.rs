@@ -56,7 +56,7 @@ fn exported() -> ExportedImage {
         det_score: 0.93,
         landmarks: vec![188.1, 202.1, 270.7, 198.8, 233.4, 248.9, 200.3, 290.9, 267.4, 286.9],
         quality: Some(json!(Quality::schema())["example"].take()),
-        embedding_model: "mobilefacenet".into(),
+        embedding_model: "sface".into(),
         chip_key: None,
         crop_key: None,
         created_at,
