@@ -65,7 +65,8 @@ impl Drop for Service {
     }
 }
 
-fn client() -> reqwest::Client {
+/// A client that gives up after a minute.
+pub fn client() -> reqwest::Client {
     let _already = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
 }
