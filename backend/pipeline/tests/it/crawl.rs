@@ -257,3 +257,22 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
         assert_eq!(site.asked(path), 3, "{path}: once in each crawl");
     }
 }
+
+#[tokio::test]
+async fn a_page_whose_redirect_is_longer_than_a_link_may_be_is_not_read() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let path = |bytes: usize| format!("/{}", "b".repeat(bytes - site.url("/").len()));
+    site.set("/", Answer::html("<a href=short>x</a><a href=long>y</a>"));
+    let to = |path: &str| Answer::status(302).header("location", path);
+    for (from, bytes) in [("/short", 2048), ("/long", 2049)] {
+        site.set(from, to(&path(bytes)));
+        site.set(&path(bytes), Answer::html("<img src=/cora.jpg>"));
+    }
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let options = CrawlOptions { max_depth: 1, ..fast() };
+    let (_, progress) = world.crawl(&[site.url("/")], options).await;
+    assert_eq!(counts(&progress.pages), map([("fetched", 2), ("skipped", 1)]));
+    assert_eq!(progress.reasons, [("url_too_long".to_owned(), 1)].into());
+    assert_eq!(site.asked(&path(2049)), 0);
+}
