@@ -1,7 +1,7 @@
 //! `scan_page`: fetch a page, a sitemap or a feed, enter the links and images into the ledgers, enqueue their jobs.
 
 use super::context::{Context, CrawlView};
-use super::harvest::{self, Harvest, Memory};
+use super::harvest::{self, Harvest, Memory, Rules};
 use super::hops::{Area, Hops};
 use super::ledger::Row;
 use super::payload::{self, ImageJob, PageJob};
@@ -89,7 +89,7 @@ fn reader_of(context: &Context, url: &Url) -> String {
 
 async fn read(
     context: &Context,
-    view: &CrawlView,
+    view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
 ) -> Result<Harvest, Setback> {
@@ -149,7 +149,7 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
 
 async fn read_page(
     context: &Context,
-    view: &CrawlView,
+    view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
 ) -> Result<Harvest, Setback> {
@@ -168,14 +168,15 @@ async fn read_page(
     // Read by the recipe of another host than the one it is remembered for: not remembered.
     let visit = visit.filter(|_| reader_of(context, &fetched.url) == reader_of(context, &job.url));
     let sitemaps = harvest::sitemaps_of(context, view, job, &fetched.url).await;
-    let harvest = harvest::of_page(context, view, job, fetched, page, sitemaps);
+    let rules = Rules::new(context, view, job);
+    let harvest = on_a_thread(move || harvest::of_page(&rules, fetched, page, sitemaps)).await?;
     Ok(Harvest { memory: Memory::Replaced(visit), ..harvest })
 }
 
 /// The page has not changed: what was read then holds. `None` when that cannot be unpacked.
 async fn take_over(
     context: &Context,
-    view: &CrawlView,
+    view: &Arc<CrawlView>,
     job: &PageJob,
     mut fetched: Fetched,
     known: PageVisit,
@@ -189,7 +190,8 @@ async fn take_over(
     fetched.etag = fetched.etag.or(visit.etag);
     fetched.last_modified = fetched.last_modified.or(visit.last_modified);
     let sitemaps = harvest::sitemaps_of(context, view, job, &fetched.url).await;
-    let mut harvest = harvest::of_page(context, view, job, fetched, page, sitemaps);
+    let rules = Rules::new(context, view, job);
+    let mut harvest = on_a_thread(move || harvest::of_page(&rules, fetched, page, sitemaps)).await?;
     harvest.result.reason.get_or_insert_with(|| UNCHANGED.into());
     visits::saved("page", visit.bytes);
     Ok(Some(Harvest { memory: Memory::Renewed, ..harvest }))
@@ -197,12 +199,16 @@ async fn take_over(
 
 async fn read_map(
     context: &Context,
-    view: &CrawlView,
+    view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
 ) -> Result<Harvest, Setback> {
-    let (map, fetched) = on_a_thread(move || (sitemap::parse(&fetched.body, &fetched.url), fetched)).await?;
-    Ok(harvest::of_map(context, view, job, fetched, map))
+    let rules = Rules::new(context, view, job);
+    on_a_thread(move || {
+        let map = sitemap::parse(&fetched.body, &fetched.url);
+        harvest::of_map(&rules, fetched, map)
+    })
+    .await
 }
 
 /// Reading takes milliseconds of a core.
