@@ -10,7 +10,7 @@ use super::{visits, yields};
 use crate::crawl::completion::Watch;
 use crate::crawl::news::NewsError;
 use crawler::fetch::Kind;
-use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap};
+use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap, urls};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,16 @@ use store::visits::PageVisit;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use url::Url;
+use uuid::Uuid;
 
 /// A sitemap can be fifty times as large as a page: the process holds one at a time, and jobs that have to wait for it come back.
 const MAP_PAUSE: Duration = Duration::from_millis(500);
 
 /// Reason code of a page that was taken over from the last visit.
 const UNCHANGED: &str = "not_modified";
+
+/// Detail of an image whose URL names no host.
+const NO_HOST: &str = "the host in its address is longer than any host name";
 
 /// The handler.
 pub(super) struct ScanPage(pub(super) Arc<Context>);
@@ -225,15 +229,16 @@ async fn store(
     claim: Claim,
     reader: &str,
 ) -> Result<(), Setback> {
-    let (jobs, result) =
+    let (jobs, left_out, result) =
         retried("store_page", || store_once(context, view, job, &harvest, claim, reader)).await?;
+    (0..left_out).for_each(|_| super::count_outcome("image", "skipped", Some(urls::FORBIDDEN)));
     let state = if result.state == "fetched" { "fetched" } else { "skipped" };
     super::count_outcome("page", state, result.reason.as_deref());
     tracing::debug!(url = %job.url, jobs, "page read");
     Ok(())
 }
 
-/// The transaction; the number of new jobs, and what the row says.
+/// The transaction; the number of new jobs, the number of new images that cannot be fetched, and what the row says.
 async fn store_once(
     context: &Context,
     view: &CrawlView,
@@ -241,7 +246,7 @@ async fn store_once(
     harvest: &Harvest,
     claim: Claim,
     reader: &str,
-) -> Result<(usize, PageResult), NewsError> {
+) -> Result<(usize, usize, PageResult), NewsError> {
     let Context { store, queue, .. } = context;
     let Harvest { sitemaps, nested, images, home, memory, .. } = harvest;
     let (mut pages, mut result) = (harvest.pages.clone(), harvest.result.clone());
@@ -261,11 +266,17 @@ async fn store_once(
             store.within_directories(tx.conn(), crawl, budget, harvest::by_directory(pages)).await?;
         harvest::leave_out(&mut result, "directory_full", left_out);
     }
-    let mut found = 0;
+    let (mut found, mut left_out) = (0, 0);
     if !images.is_empty() {
         let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
-        found = admitted.len() as i64;
-        jobs.extend(admitted.into_iter().map(|row| ImageJob::new(crawl, row, job.depth).job()));
+        let image = |row| ImageJob::new(crawl, row, job.depth);
+        // The queue takes no job for a host whose name is none. Its URL is settled here; the rest of the page is kept.
+        let (fetchable, others): (Vec<_>, Vec<_>) =
+            admitted.into_iter().map(image).partition(|image| urls::bad_host(&image.url).is_none());
+        (found, left_out) = (fetchable.len() as i64, others.len());
+        jobs.extend(fetchable.iter().map(ImageJob::job));
+        let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
+        store.skip_image_urls(tx.conn(), &others, urls::FORBIDDEN, NO_HOST).await?;
     }
     yields::count(store, &mut tx, crawl, &job.url, found).await?;
     if !pages.is_empty() {
@@ -284,5 +295,5 @@ async fn store_once(
     queue.enqueue(tx.conn(), &jobs).await?;
     watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;
-    Ok((jobs.len(), result))
+    Ok((jobs.len(), left_out, result))
 }
