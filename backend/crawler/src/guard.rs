@@ -7,7 +7,7 @@ mod ranges;
 #[cfg(test)]
 mod tests;
 
-use crate::Config;
+use crate::{Config, urls};
 use std::net::IpAddr;
 use std::sync::Arc;
 use url::{Host, Url};
@@ -64,6 +64,13 @@ impl Guard {
     /// hexadecimal, short, full-width) into the address itself.
     pub fn check_url(&self, url: &Url) -> Result<(), GuardError> {
         let refuse = |why: String| Err(GuardError::Url(why));
+        let length = url.as_str().len();
+        if length > urls::MAX_PARSED_LENGTH {
+            return refuse(format!(
+                "it is {length} bytes long; at most {} are allowed",
+                urls::MAX_PARSED_LENGTH
+            ));
+        }
         if !matches!(url.scheme(), "http" | "https") {
             return refuse(format!("the scheme is {:?}; only http and https are allowed", url.scheme()));
         }
@@ -77,8 +84,8 @@ impl Guard {
             None => refuse("it has no host".into()),
             Some(Host::Ipv4(address)) => self.check_address(address.into(), port),
             Some(Host::Ipv6(address)) => self.check_address(address.into(), port),
-            Some(Host::Domain(name)) => {
-                if let Some(why) = bad_name(name) {
+            Some(Host::Domain(_)) => {
+                if let Some(why) = urls::bad_host(url) {
                     return refuse(why.into());
                 }
                 // Any port is open inside opened ranges; whether the name leads there is known at the time of connecting.
@@ -151,16 +158,4 @@ impl Guard {
         let open: Vec<String> = self.rules.ports.iter().map(u16::to_string).collect();
         GuardError::Url(format!("port {port} is not open; allowed: {}", open.join(", ")))
     }
-}
-
-/// Why a string is no host name (RFC 1123 lengths; the URL parser has already refused forbidden characters and turned IDN into ASCII).
-fn bad_name(name: &str) -> Option<&'static str> {
-    let bare = name.strip_suffix('.').unwrap_or(name);
-    if bare.is_empty() || bare.len() > 253 {
-        return Some("the host name is empty or longer than 253 characters");
-    }
-    if bare.split('.').any(|label| label.is_empty() || label.len() > 63) {
-        return Some("a label of the host name is empty or longer than 63 characters");
-    }
-    None
 }

@@ -4,7 +4,10 @@
 //! with a version (`facecrawl/1.0`), and obeys rules that stand outside any group. It stays as the second opinion in the tests.
 mod rules;
 
-use rules::Rule;
+pub use rules::{MAX_RULE, MAX_RULES, MAX_STEPS};
+
+use rules::{Rule, Rules};
+use std::collections::HashSet;
 use std::time::Duration;
 use url::{Position, Url};
 
@@ -20,15 +23,25 @@ pub const MAX_SITEMAPS: usize = 1000;
 pub struct Robots {
     /// The whole host is closed, robots.txt included (RFC 9309 2.3.1.4: unreachable).
     closed: bool,
-    rules: Vec<Rule>,
+    rules: Rules,
     crawl_delay: Option<Duration>,
     sitemaps: Vec<Url>,
+}
+
+/// What robots.txt says about a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the URL may be fetched.
+    pub allowed: bool,
+    /// Bytes of rules and path that were looked at to find out; at most [`MAX_STEPS`].
+    pub steps: usize,
 }
 
 /// One line that means something.
 enum Line<'a> {
     UserAgent(&'a [u8]),
-    Rule(Rule),
+    /// Whether it is an `Allow`, and its value.
+    Rule(bool, &'a [u8]),
     CrawlDelay(Duration),
     Sitemap(&'a [u8]),
 }
@@ -47,11 +60,14 @@ impl Robots {
 
     /// The groups that name `agent` count together, or else those for `*` (RFC 9309 2.2.1). Rules before the first `User-agent` line
     /// belong to nobody.
+    ///
+    /// A group that disallows more than [`MAX_RULES`] can hold closes the host: which paths the rules that do not fit would have closed is not
+    /// known.
     fn parse(body: &[u8], agent: &str) -> Self {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let mut ours = Group::default();
         let mut everyone = Group::default();
-        let mut sitemaps = Vec::new();
+        let (mut sitemaps, mut known) = (Vec::new(), HashSet::new());
         let (mut for_us, mut for_all) = (false, false);
         let mut in_names = false;
         for line in lines(body).filter_map(read_line) {
@@ -67,13 +83,16 @@ impl Robots {
                         (for_us, ours.named) = (true, true);
                     }
                 }
-                Line::Rule(rule) => {
+                Line::Rule(allow, value) => {
                     in_names = false;
+                    let Some(rule) = (for_us || for_all).then(|| Rule::new(allow, value)).flatten() else {
+                        continue;
+                    };
                     if for_us {
-                        ours.rules.push(rule.clone());
+                        ours.add(rule.clone());
                     }
                     if for_all {
-                        everyone.rules.push(rule);
+                        everyone.add(rule);
                     }
                 }
                 // Not in the RFC, but whoever writes it means it as a line of its group, so it ends the list of names.
@@ -90,7 +109,7 @@ impl Robots {
                     let url = std::str::from_utf8(text).ok().and_then(|t| crate::urls::parse(t).ok());
                     if let Some(url) = url
                         && sitemaps.len() < MAX_SITEMAPS
-                        && !sitemaps.contains(&url)
+                        && known.insert(url.clone())
                     {
                         sitemaps.push(url);
                     }
@@ -98,17 +117,33 @@ impl Robots {
             }
         }
         let group = if ours.named { ours } else { everyone };
-        Self { closed: false, rules: group.rules, crawl_delay: group.delay, sitemaps }
+        Self { closed: group.overflowed, rules: Rules::new(group.rules), crawl_delay: group.delay, sitemaps }
     }
 
     /// Whether the URL may be fetched. The longest pattern that matches decides; `Allow` wins a tie; `/robots.txt` itself is always allowed
     /// on a host that answered.
     pub fn allows(&self, url: &Url) -> bool {
-        if self.closed {
-            return false;
-        }
+        self.judge(url).allowed
+    }
+
+    /// [`Self::allows`] with what the answer cost. It never looks at more than [`MAX_STEPS`] bytes, which takes a few milliseconds at worst,
+    /// so it may be called on an async thread.
+    pub fn judge(&self, url: &Url) -> Verdict {
         let path = &url[Position::BeforePath..Position::AfterQuery];
-        path == "/robots.txt" || rules::allowed(&self.rules, path.as_bytes())
+        if self.closed || path == "/robots.txt" {
+            return Verdict { allowed: !self.closed, steps: 0 };
+        }
+        // A longer URL is fetched nowhere.
+        if path.len() > crate::urls::MAX_PARSED_LENGTH {
+            return Verdict { allowed: false, steps: 0 };
+        }
+        self.rules.judge(path.as_bytes())
+    }
+
+    /// Bytes that the rules and the sitemaps' URLs occupy in memory, about.
+    pub fn bytes(&self) -> usize {
+        let sitemaps: usize = self.sitemaps.iter().map(|url| size_of::<Url>() + url.as_str().len()).sum();
+        size_of::<Self>() + self.rules.bytes() + sitemaps
     }
 
     /// `Crawl-delay`, at most `MAX_CRAWL_DELAY`; the longest where a group gives several.
@@ -126,7 +161,19 @@ impl Robots {
 struct Group {
     named: bool,
     rules: Vec<Rule>,
+    /// There were more rules than are kept, a `Disallow` among those left out.
+    overflowed: bool,
     delay: Option<Duration>,
+}
+
+impl Group {
+    fn add(&mut self, rule: Rule) {
+        if self.rules.len() < MAX_RULES {
+            self.rules.push(rule);
+        } else {
+            self.overflowed |= !rule.is_allow();
+        }
+    }
 }
 
 /// The lines of the part that is read. A line that the limit cuts is dropped: half of `Disallow: /private` would close the host.
@@ -149,8 +196,8 @@ fn read_line(line: &[u8]) -> Option<Line<'_>> {
     let (key, value) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
     match key.to_ascii_lowercase().as_slice() {
         b"user-agent" | b"useragent" | b"user agent" => Some(Line::UserAgent(value)),
-        b"allow" => Some(Line::Rule(Rule::new(true, value))),
-        b"disallow" => Some(Line::Rule(Rule::new(false, value))),
+        b"allow" => Some(Line::Rule(true, value)),
+        b"disallow" => Some(Line::Rule(false, value)),
         b"crawl-delay" | b"crawldelay" => {
             let seconds: f64 = std::str::from_utf8(value).ok()?.parse().ok()?;
             // NaN fails both comparisons.

@@ -1,10 +1,17 @@
 //! One spelling per resource.
 use url::Url;
 
-/// The longest URL that is read at all, in bytes.
+/// The longest URL that is read, fetched or stored, in bytes, before and after it is normalised. It holds for links and images of pages, entries
+/// of sitemaps, targets of redirects, seeds, and URLs in calls of the API.
 pub const MAX_PARSED_LENGTH: usize = 8192;
 /// The longest URL of a page that is followed, in bytes; longer ones are `url_too_long`.
 pub const MAX_LENGTH: usize = 2048;
+/// Reason code of URLs that are too long to be followed.
+pub const TOO_LONG: &str = "url_too_long";
+/// Reason code of URLs that the guard refuses whatever DNS says.
+pub const FORBIDDEN: &str = "forbidden_url";
+/// The longest host name (RFC 1123).
+const MAX_HOST: usize = 253;
 /// The most path segments of a page that is followed; deeper ones are `path_too_deep`.
 pub const MAX_SEGMENTS: usize = 20;
 /// The most query parameters of a page that is followed; more are `too_many_parameters`.
@@ -50,8 +57,9 @@ pub fn parse(text: &str) -> Result<Url, String> {
     if text.is_empty() {
         return Err("the URL is empty; an absolute http:// or https:// URL is needed".into());
     }
+    let too_long = |bytes| format!("the URL is {bytes} bytes long; at most {MAX_PARSED_LENGTH} are allowed");
     if text.len() > MAX_PARSED_LENGTH {
-        return Err(format!("the URL is {} bytes long; at most {MAX_PARSED_LENGTH} are allowed", text.len()));
+        return Err(too_long(text.len()));
     }
     let url = Url::parse(text).map_err(|error| match error {
         url::ParseError::RelativeUrlWithoutBase => {
@@ -65,7 +73,47 @@ pub fn parse(text: &str) -> Result<Url, String> {
             url.scheme()
         ));
     }
-    Ok(normalise(url))
+    if let Some(why) = bad_host(&url) {
+        return Err(format!("the URL {text:?} is not valid: {why}"));
+    }
+    // Escapes make up to three bytes of one.
+    let url = normalise(url);
+    if url.as_str().len() > MAX_PARSED_LENGTH {
+        return Err(too_long(url.as_str().len()));
+    }
+    Ok(url)
+}
+
+/// Resolves a URL that a page, a sitemap or a server names, and normalises it. `None` for one that cannot be read, is not http or https, or is
+/// longer than [`MAX_PARSED_LENGTH`].
+pub fn resolve(base: &Url, text: &str) -> Option<Url> {
+    let text = text.trim();
+    if text.len() > MAX_PARSED_LENGTH {
+        return None;
+    }
+    resolved(base.join(text).ok()?)
+}
+
+/// The last step of [`resolve`], for callers that parse by themselves.
+pub(crate) fn resolved(url: Url) -> Option<Url> {
+    // Before the copies that normalising makes, and after, when a query was given its escapes.
+    let fits =
+        |url: &Url| matches!(url.scheme(), "http" | "https") && url.as_str().len() <= MAX_PARSED_LENGTH;
+    Some(url).filter(fits).map(normalise).filter(fits)
+}
+
+/// Why the host of a URL can be no host name: DNS knows no name of more than 253 characters and no label of more than 63 (RFC 1123). The URL
+/// parser lets longer ones pass.
+pub fn bad_host(url: &Url) -> Option<&'static str> {
+    let url::Host::Domain(name) = url.host()? else { return None };
+    let bare = name.strip_suffix('.').unwrap_or(name);
+    if bare.is_empty() || bare.len() > MAX_HOST {
+        return Some("the host name is empty or longer than 253 characters");
+    }
+    if bare.split('.').any(|label| label.is_empty() || label.len() > 63) {
+        return Some("a label of the host name is empty or longer than 63 characters");
+    }
+    None
 }
 
 /// Normalises an absolute URL (see `parse`). The order of the parameters that stay is kept, and so are their bytes: servers may
@@ -234,10 +282,14 @@ pub fn directory(url: &Url) -> String {
     format!("{}{name}{}", host_key(url), if url.query().is_some() { "?" } else { "/" })
 }
 
-/// The reason code when the URL looks like a trap (`url_too_long`, `path_too_deep`, `repeated_segments`, `too_many_parameters`).
+/// The reason code when the URL cannot be fetched (`forbidden_url`) or looks like a trap (`url_too_long`, `path_too_deep`, `repeated_segments`,
+/// `too_many_parameters`).
 pub fn trap(url: &Url) -> Option<&'static str> {
+    if bad_host(url).is_some() {
+        return Some(FORBIDDEN);
+    }
     if url.as_str().len() > MAX_LENGTH {
-        return Some("url_too_long");
+        return Some(TOO_LONG);
     }
     let segments: Vec<&str> = url.path().split('/').filter(|s| !s.is_empty()).collect();
     if segments.len() > MAX_SEGMENTS {
@@ -264,137 +316,4 @@ fn repeats(segments: &[&str]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use proptest::prelude::*;
-
-    fn norm(text: &str) -> String {
-        parse(text).unwrap().to_string()
-    }
-
-    #[test]
-    fn one_spelling_per_resource() {
-        for (text, expected) in [
-            ("HTTP://Example.COM:80/", "http://example.com/"),
-            ("https://example.com:443/a", "https://example.com/a"),
-            ("http://example.com:8080", "http://example.com:8080/"),
-            ("http://example.com/a/../b/./c", "http://example.com/b/c"),
-            ("http://example.com/%2e%2e/a", "http://example.com/a"),
-            ("http://example.com/a#part", "http://example.com/a"),
-            ("http://example.com/a?", "http://example.com/a"),
-            ("http://example.com./a", "http://example.com/a"),
-            ("http://example.com/a b/ü?q=a b", "http://example.com/a%20b/%C3%BC?q=a%20b"),
-            ("http://example.com/%7ejoe/%c3%bc/%2f", "http://example.com/~joe/%C3%BC/%2F"),
-            ("http://müller.example/", "http://xn--mller-kva.example/"),
-            ("http://example.com/?utm_source=x&b=2&a=1&gclid=7&FBCLID=9", "http://example.com/?b=2&a=1"),
-            ("http://example.com/?utm_source=x", "http://example.com/"),
-            ("http://example.com/?b=%2d&a", "http://example.com/?b=%2d&a"),
-            ("http://example.com/a;JSESSIONID=0F?x=1", "http://example.com/a?x=1"),
-            ("  http://example.com/ \n", "http://example.com/"),
-            ("http://example.com\\a\\b", "http://example.com/a/b"),
-        ] {
-            assert_eq!(norm(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_bad_url_is_explained() {
-        for (text, part) in [
-            ("", "empty"),
-            ("example.com/a", "has no scheme"),
-            ("/a", "has no scheme"),
-            ("ftp://example.com/", "only http and https"),
-            ("example.com:8080/a", "only http and https"),
-            ("http://", "not valid"),
-            ("http://[::1", "not valid"),
-            ("http://exa mple.com/", "not valid"),
-        ] {
-            let error = parse(text).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
-        }
-        assert!(
-            parse(&format!("http://example.com/{}", "a".repeat(9000))).unwrap_err().contains("at most 8192")
-        );
-    }
-
-    #[test]
-    fn the_operator_chooses_the_spelling_of_links() {
-        let spell = |trailing_slash, text: &str| {
-            let spelling = Spelling { trailing_slash, drop_parameters: vec!["sort".into(), "view".into()] };
-            spelling.apply(parse(text).unwrap()).to_string().replace("http://example.com", "")
-        };
-        for (text, kept, removed, added) in [
-            ("http://example.com", "/", "/", "/"),
-            ("http://example.com/a/", "/a/", "/a", "/a/"),
-            ("http://example.com/a", "/a", "/a", "/a/"),
-            ("http://example.com/a//?x=1", "/a//?x=1", "/a?x=1", "/a//?x=1"),
-            ("http://example.com/a.html", "/a.html", "/a.html", "/a.html"),
-            (
-                "http://example.com/a.html?sort=up&view&Sort=1&sorted=2",
-                "/a.html?Sort=1&sorted=2",
-                "/a.html?Sort=1&sorted=2",
-                "/a.html?Sort=1&sorted=2",
-            ),
-            ("http://example.com/?view=list", "/", "/", "/"),
-        ] {
-            assert_eq!(spell(TrailingSlash::Keep, text), kept);
-            assert_eq!(spell(TrailingSlash::Remove, text), removed);
-            assert_eq!(spell(TrailingSlash::Add, text), added);
-        }
-        let url = parse("http://example.com/a/?b=2&a=1").unwrap();
-        assert_eq!(Spelling::default().apply(url.clone()), url);
-    }
-
-    #[test]
-    fn tracking_names_are_sorted_for_the_search() {
-        assert!(TRACKING.is_sorted());
-    }
-
-    #[test]
-    fn host_keys_tell_servers_apart() {
-        let key = |t: &str| host_key(&parse(t).unwrap());
-        assert_eq!(key("https://Example.com/a"), "example.com:443");
-        assert_eq!(key("https://example.com:8443/a"), "example.com:8443");
-        assert_eq!(key("http://example.com/a"), "http://example.com:80");
-        assert_eq!(key("http://[::1]:8080/"), "http://[::1]:8080");
-    }
-
-    #[test]
-    fn pages_that_differ_in_numbers_or_queries_share_a_directory() {
-        let name = |path: &str| directory(&parse(&format!("http://example.com{path}")).unwrap());
-        assert_eq!(name("/"), "http://example.com:80/");
-        assert_eq!(name("/a/b.html"), "http://example.com:80/a/");
-        assert_eq!(name("/calendar/2031/05/"), "http://example.com:80/calendar/#/#/");
-        assert_eq!(name("/calendar/2031/06/1"), name("/calendar/2032/12/31"));
-        assert_eq!(name("/list?page=1"), "http://example.com:80/list?");
-        assert_eq!(name("/list?page=1&view=2"), name("/list?sort=up"));
-        assert_ne!(name("/list"), name("/list?page=1"));
-        assert_ne!(name("/v1/a"), name("/w1/a"));
-    }
-
-    #[test]
-    fn traps_are_named() {
-        let trap = |path: &str| trap(&parse(&format!("http://example.com{path}")).unwrap());
-        assert_eq!(trap("/a/b/c?x=1"), None);
-        assert_eq!(trap("/2011/11/11/11/photo.html"), None);
-        assert_eq!(trap("/a/a/b/b/a"), None);
-        assert_eq!(trap("/x/x/x"), Some("repeated_segments"));
-        assert_eq!(trap("/en/de/en/de/en/de"), Some("repeated_segments"));
-        assert_eq!(trap("/p/a/b/c/d/a/b/c/d/a/b/c/d"), Some("repeated_segments"));
-        let deep: String = (0..21).map(|i| format!("/{i}")).collect();
-        assert_eq!(trap(&deep), Some("path_too_deep"));
-        assert_eq!(trap(&format!("/{}", "a".repeat(2048))), Some("url_too_long"));
-        let many: Vec<String> = (0..17).map(|i| format!("p{i}=1")).collect();
-        assert_eq!(trap(&format!("/?{}", many.join("&"))), Some("too_many_parameters"));
-    }
-
-    proptest! {
-        #[test]
-        fn normalising_twice_changes_nothing(path in "[a-zA-Z0-9%./;=?&~ -]{0,40}") {
-            if let Ok(once) = parse(&format!("http://example.com/{path}")) {
-                prop_assert_eq!(normalise(once.clone()), once);
-            }
-        }
-    }
-}
+mod tests;

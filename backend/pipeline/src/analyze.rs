@@ -16,14 +16,16 @@ mod search;
 mod turn;
 
 pub use error::AnalyzeError;
-pub use options::{AnalyzeOptions, Config, Enhance, Passes, Rotate, StoredFaces, profile_of};
+pub use options::{
+    AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, Rotate, StoredFaces, profile_of,
+};
 pub use picture::Picture;
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};
 
 use crate::budget::Budget;
 use bytes::Bytes;
-use cpu::Cpu;
+use cpu::{Cpu, CpuBefore};
 use inference::{Engine, Lane, trace};
 use std::sync::Arc;
 use std::time::Instant;
@@ -87,7 +89,8 @@ impl Analyzer {
         &self.inner.config
     }
 
-    pub(crate) fn cpu(&self) -> &Cpu {
-        &self.inner.cpu
+    /// Threads for work on pixels, with the deadline of [`Self::before`].
+    pub(crate) fn cpu(&self) -> CpuBefore<'_> {
+        CpuBefore { cpu: &self.inner.cpu, deadline: self.engine.deadline() }
     }
 }

@@ -11,8 +11,8 @@ mod transient;
 pub mod upkeep;
 
 pub use analyze::{
-    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Passes, Pixels, Rotate,
-    StoredFaces, Timings, profile_of,
+    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, MAX_FACES,
+    MIN_SCORE_FLOOR, Passes, Pixels, Rotate, StoredFaces, Timings, profile_of,
 };
 pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;

@@ -10,7 +10,8 @@ use uuid::Uuid;
 impl Queue {
     /// Takes up to `limit` due jobs of `kinds`, best priority first, then the earliest time, then the oldest.
     ///
-    /// Jobs that another worker is taking at this moment are passed over, so that under contention the answer can be short.
+    /// Jobs that another worker is taking at this moment are passed over, so that under contention the answer can be short. At most one of the
+    /// jobs has to run alone ([`ClaimedJob::runs_alone`]).
     pub async fn claim(
         &self,
         kinds: &[String],
@@ -41,6 +42,17 @@ impl Queue {
             .bind(worker)
             .fetch_all(&self.pool)
             .await?)
+    }
+
+    /// Says that a job has its process to itself from now on: if its lease runs out, it counts as the one that ended the process. Call it
+    /// before a job runs that has to run alone, when no other job runs in the process any more.
+    ///
+    /// # Errors
+    /// `Stale` when the claim is no longer held.
+    pub async fn begin_alone(&self, claim: Claim) -> Result<(), QueueError> {
+        let sql = "update jobs set alone = true where id = $1 and fence = $2 and state = 'running'";
+        let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).execute(&self.pool).await?;
+        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
     /// Extends the leases; returns the claims that are lost.
@@ -109,6 +121,8 @@ pub(crate) use bands;
 /// kinds; the second locks that many of each band, passing over what others have locked. One look with locks could not
 /// both merge several bands in order and lock no more than it takes.
 ///
+/// Of the jobs that have to run alone (`crashes > 1`) one is taken, besides and first; `jobs_suspects` says at once that there is none.
+///
 /// `id = any(array(...))` here, and `cross join lateral (... limit 1)` in the other batches, instead of plain joins: the
 /// planner cannot know how few rows a batch has and might read the whole table for it, or compare each with each; these
 /// two it always takes through the primary key.
@@ -117,19 +131,26 @@ const CLAIM: &str = concat!(
     select kind, slots from unnest($1::text[], $2::bigint[]) as w(kind, slots)
 ), ",
     bands!(),
-    ", due as (
+    ", suspect as materialized (
+    select j.id, j.kind from jobs j
+    where j.kind = any($1) and j.crashes > 1 and j.state <> 'running' and not j.held and j.scheduled_at <= now()
+    order by j.priority, j.scheduled_at, j.id limit 1
+    for update skip locked
+), due as (
     select b.kind, b.slots, b.priority, b.first_at, b.first_id, d.scheduled_at, d.id
     from bands b cross join lateral (
         select j.scheduled_at, j.id from jobs j
         where j.kind = b.kind and j.priority = b.priority
           and (j.scheduled_at, j.id) >= (b.first_at, b.first_id) and j.scheduled_at <= now()
-          and j.state <> 'running' and not j.held
+          and j.state <> 'running' and not j.held and j.crashes <= 1
         order by j.kind, j.priority, j.scheduled_at, j.id limit b.slots
     ) d
 ), placed as (
     select d.*, row_number() over (partition by kind order by priority, scheduled_at, id) as place from due d
 ), best as (
-    select kind, priority, first_at, first_id from placed where place <= slots order by priority, scheduled_at, id limit $3
+    select kind, priority, first_at, first_id from placed
+    where place <= slots - (select count(*) from suspect where suspect.kind = placed.kind)
+    order by priority, scheduled_at, id limit $3 - (select count(*) from suspect)
 ), shares as (
     select kind, priority, first_at, first_id, count(*) as share from best
     group by kind, priority, first_at, first_id
@@ -138,18 +159,18 @@ const CLAIM: &str = concat!(
         select j.id from jobs j
         where j.kind = s.kind and j.priority = s.priority
           and (j.scheduled_at, j.id) >= (s.first_at, s.first_id) and j.scheduled_at <= now()
-          and j.state <> 'running' and not j.held
+          and j.state <> 'running' and not j.held and j.crashes <= 1
         order by j.kind, j.priority, j.scheduled_at, j.id limit s.share
         for update skip locked
     ) p
 ), claimed as (
     update jobs
     set state = 'running', fence = fence + 1, attempt = attempt + 1,
-        lease_until = clock_timestamp() + $4, locked_by = $5
-    where id = any(array(select id from picked))
-    returning id, fence, kind, payload, attempt, max_attempts, group_id, priority, scheduled_at
+        lease_until = clock_timestamp() + $4, locked_by = $5, alone = false
+    where id = any(array(select id from suspect union all select id from picked))
+    returning id, fence, kind, payload, attempt, max_attempts, crashes, group_id, priority, scheduled_at
 )
-select id, fence, kind, payload, attempt, max_attempts, group_id from claimed order by priority, scheduled_at, id"
+select id, fence, kind, payload, attempt, max_attempts, crashes, group_id from claimed order by priority, scheduled_at, id"
 );
 
 const HEARTBEAT: &str = "

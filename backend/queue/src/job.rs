@@ -132,8 +132,17 @@ pub struct ClaimedJob {
     pub attempt: i16,
     /// Runs before it is discarded.
     pub max_attempts: i16,
+    /// How often its lease ran out: the process that ran it ended, with this job or with another.
+    pub crashes: i16,
     /// What it belongs to.
     pub group_id: Option<Uuid>,
+}
+
+impl ClaimedJob {
+    /// Whether no other job may run beside it: two processes have ended while they ran it.
+    pub fn runs_alone(&self) -> bool {
+        self.crashes > 1
+    }
 }
 
 /// A job as an operator sees it.

@@ -118,13 +118,21 @@ impl Queue {
         self.sort_out(claims, done).await
     }
 
-    /// Returns expired leases to the queue, due at once (or discards them when attempts are spent); the number rescued.
+    /// Returns expired leases to the queue; the number rescued.
+    ///
+    /// A process that ends takes along all its jobs, of which at most one is to blame. They come back at random times, within the backoff of
+    /// their crashes, so that they do not meet again; from the second crash on each runs alone. Only a job that was alone is discarded when
+    /// its attempts are spent; the others keep an attempt.
     pub async fn rescue(&self) -> Result<u64, QueueError> {
         let mut rescued = 0;
         loop {
             let mut tx = self.pool.begin().await?;
-            let (returned, discarded): (i64, i64) =
-                sqlx::query_as(RESCUE).bind(RESCUE_BATCH).fetch_one(&mut *tx).await?;
+            let (returned, discarded): (i64, i64) = sqlx::query_as(RESCUE)
+                .bind(RESCUE_BATCH)
+                .bind(self.config.retry_base.as_secs_f64())
+                .bind(self.config.retry_max.as_secs_f64())
+                .fetch_one(&mut *tx)
+                .await?;
             if returned > 0 {
                 wake(&mut tx).await?;
             }
@@ -255,14 +263,17 @@ const RESCUE: &str = concat!(
     select id from jobs where state = 'running' and lease_until < now()
     order by lease_until limit $1 for update skip locked
 ), gone as (
-    delete from jobs where id = any(array(select id from expired)) and attempt >= max_attempts returning *
+    delete from jobs where id = any(array(select id from expired)) and alone and attempt >= max_attempts returning *
 ), filed as (",
     file!("gone", "discarded", "'lease expired'"),
     " returning 1
 ), back as (
     update jobs
-    set state = 'retryable', lease_until = null, scheduled_at = clock_timestamp(), last_error = 'lease expired'
-    where id = any(array(select id from expired)) and attempt < max_attempts returning 1
+    set state = 'retryable', lease_until = null, last_error = 'lease expired', alone = false,
+        attempt = least(attempt, max_attempts - 1), crashes = least(crashes, 32766) + 1,
+        scheduled_at = clock_timestamp() + make_interval(secs =>
+            random() * least($3, $2 * power(2, least(crashes + 1, 60))))
+    where id = any(array(select id from expired)) and not (alone and attempt >= max_attempts) returning 1
 )
 select (select count(*) from back), (select count(*) from filed)"
 );

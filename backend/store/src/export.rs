@@ -1,6 +1,7 @@
 //! What a crawl found, image by image, in pages of bounded size.
 use crate::faces::Face;
-use crate::images::{Image, Source};
+use crate::images::Image;
+use crate::sources::SourceList;
 use crate::{Store, StoreError};
 use pgvector::HalfVector;
 use std::collections::HashMap;
@@ -11,29 +12,45 @@ use uuid::Uuid;
 pub struct ExportedImage {
     /// The image.
     pub image: Image,
-    /// Where this crawl found it, in the order of the finds; at most [`crate::images::MOST_SOURCES`].
-    pub sources: Vec<Source>,
+    /// Where this crawl found it.
+    pub sources: SourceList,
     /// Its faces in the order of their ids.
     pub faces: Vec<ExportedFace>,
 }
+
+/// Some images of a crawl.
+#[derive(Clone, Debug)]
+pub struct ExportedPage {
+    /// In the order of their ids.
+    pub images: Vec<ExportedImage>,
+    /// The image after which the next page begins; `None` when there is none.
+    pub next: Option<Uuid>,
+}
+
+/// Faces of one page, unless a single image has more: an embedding has some kilobytes, and a crowd hundreds of faces.
+const MOST_FACES: i64 = 2_000;
 
 /// A face, and its embedding where that was asked for.
 pub type ExportedFace = (Face, Option<Vec<f32>>);
 
 impl Store {
-    /// The next `limit` images of a crawl after the image `after`, oldest first, each once.
+    /// The next images of a crawl after the image `after`, oldest first, each once: `limit` of them, or fewer that have many faces.
     pub async fn export_images(
         &self,
         crawl: Uuid,
         after: Option<Uuid>,
         limit: i64,
         embeddings: bool,
-    ) -> Result<Vec<ExportedImage>, StoreError> {
-        let ids: Vec<Uuid> = sqlx::query_scalar(
-            "select distinct image_id from image_urls
-             where crawl_id = $1 and image_id is not null and image_id > $2
-               and ($4::uuid is null or exists (select 1 from crawls where id = $1 and collection_id = $4))
-             order by image_id limit $3",
+    ) -> Result<ExportedPage, StoreError> {
+        // The faces of the images before each, so that the page can end before there are too many.
+        let found: Vec<(Uuid, i64)> = sqlx::query_as(
+            "select u.image_id, sum(coalesce(i.face_count, 0)) over (order by u.image_id) - coalesce(i.face_count, 0)
+             from (select distinct image_id from image_urls
+                   where crawl_id = $1 and image_id is not null and image_id > $2
+                     and ($4::uuid is null or exists (select 1 from crawls where id = $1 and collection_id = $4))
+                   order by image_id limit $3) u
+             left join images i on i.id = u.image_id
+             order by u.image_id",
         )
         .bind(crawl)
         .bind(after.unwrap_or(Uuid::nil()))
@@ -41,10 +58,11 @@ impl Store {
         .bind(self.reach)
         .fetch_all(&self.pool)
         .await?;
-        let mut sources: HashMap<Uuid, Vec<Source>> = HashMap::new();
-        for (image, source) in self.sources_in_crawl(&ids, crawl).await? {
-            sources.entry(image).or_default().push(source);
-        }
+        let ids: Vec<Uuid> =
+            found.iter().take_while(|(_, faces)| *faces < MOST_FACES).map(|(id, _)| *id).collect();
+        let is_last = ids.len() == found.len() && (ids.len() as i64) < limit;
+        let next = ids.last().copied().filter(|_| !is_last);
+        let mut sources = self.source_lists_in_crawl(&ids, crawl).await?;
         let mut vectors = if embeddings { self.embeddings_of(&ids).await? } else { HashMap::new() };
         let mut faces: HashMap<Uuid, Vec<ExportedFace>> = HashMap::new();
         for face in self.faces_of(&ids).await? {
@@ -53,14 +71,15 @@ impl Store {
         }
         // An image that was deleted since its id was read is left out.
         let images = self.images_by_id(&ids).await?;
-        Ok(images
+        let images = images
             .into_iter()
             .map(|image| ExportedImage {
                 sources: sources.remove(&image.id).unwrap_or_default(),
                 faces: faces.remove(&image.id).unwrap_or_default(),
                 image,
             })
-            .collect())
+            .collect();
+        Ok(ExportedPage { images, next })
     }
 
     async fn embeddings_of(&self, images: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {

@@ -105,8 +105,7 @@ pub const NEAR_BITS: u32 = 11;
 /// Most candidates that [`Store::near_candidates`] answers.
 const MOST_CANDIDATES: i64 = 64;
 
-/// Most sources per image that [`Store::sources`] answers: a logo can be on every page of a site.
-pub const MOST_SOURCES: i64 = 100;
+pub use crate::sources::MOST_SOURCES;
 
 macro_rules! select_images {
     ($tail:literal) => {
@@ -272,47 +271,6 @@ impl Store {
             .bind(ids)
             .fetch_all(&self.pool)
             .await?)
-    }
-
-    /// Sources of several images that the caller has read, by image and in the order they were found; at most [`MOST_SOURCES`] of each.
-    pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
-        self.sources_where(images, None).await
-    }
-
-    /// The same, those that one crawl found.
-    pub(crate) async fn sources_in_crawl(
-        &self,
-        images: &[Uuid],
-        crawl: Uuid,
-    ) -> Result<Vec<(Uuid, Source)>, StoreError> {
-        self.sources_where(images, Some(crawl)).await
-    }
-
-    async fn sources_where(
-        &self,
-        images: &[Uuid],
-        crawl: Option<Uuid>,
-    ) -> Result<Vec<(Uuid, Source)>, StoreError> {
-        #[derive(sqlx::FromRow)]
-        struct Row {
-            image_id: Uuid,
-            #[sqlx(flatten)]
-            source: Source,
-        }
-        let rows: Vec<Row> = sqlx::query_as(
-            "select s.image_id, s.page_url, s.image_url, s.crawl_id, s.alt, s.kind, s.found_at
-             from (select distinct unnest($1::uuid[]) as id) wanted
-             cross join lateral (
-                 select * from image_sources where image_id = wanted.id and ($3::uuid is null or crawl_id = $3)
-                 order by id limit $2) s
-             order by s.image_id, s.id",
-        )
-        .bind(images)
-        .bind(MOST_SOURCES)
-        .bind(crawl)
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
     }
 }
 

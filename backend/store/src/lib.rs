@@ -31,6 +31,7 @@ pub mod reembedding;
 pub mod retention;
 pub mod search;
 mod series;
+pub mod sources;
 pub mod subject_faces;
 pub mod subjects;
 mod supersede;

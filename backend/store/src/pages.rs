@@ -228,6 +228,29 @@ impl Store {
         Ok(())
     }
 
+    /// Closes image URLs (those that are `queued`) as skipped, without a picture: they are never fetched.
+    pub async fn skip_image_urls(
+        &self,
+        conn: &mut PgConnection,
+        image_urls: &[Uuid],
+        reason: &str,
+        detail: &str,
+    ) -> Result<(), StoreError> {
+        if image_urls.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "update image_urls set state = 'skipped', reason = $2, detail = $3, finished_at = now()
+             where id = any($1) and state = 'queued'",
+        )
+        .bind(image_urls)
+        .bind(reason)
+        .bind(clipped(Some(detail)))
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
     /// Rows of either ledger that are still `queued` (progress, completion).
     pub async fn queued_in_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(

@@ -26,7 +26,7 @@ pub use enhance::Enhanced;
 pub use frame::Frame;
 pub use geometry::{Detection, Landmarks, Point, Rect};
 pub use letterbox::{AxisTaps, Letterbox};
-pub use nms::nms;
+pub use nms::{keep_best, nms};
 pub use phash::PerceptualHashes;
 pub use quality::{Profile, QualityReport};
 pub use taps::Taps;

@@ -185,10 +185,7 @@ struct Base {
 
 impl Base {
     fn new(href: Option<&str>, page: &Url, encoding: &'static Encoding) -> Self {
-        let url = href
-            .and_then(|href| page.join(href.trim()).ok())
-            .filter(|url| matches!(url.scheme(), "http" | "https"))
-            .unwrap_or_else(|| page.clone());
+        let url = href.and_then(|href| base_of(page, href)).unwrap_or_else(|| page.clone());
         Self { url, encoding: encoding.output_encoding() }
     }
 
@@ -200,8 +197,16 @@ impl Base {
         if self.encoding != UTF_8 {
             options = options.encoding_override(Some(encode));
         }
-        let url = options.parse(text).ok()?;
-        let fits = matches!(url.scheme(), "http" | "https") && url.as_str().len() <= urls::MAX_PARSED_LENGTH;
-        fits.then(|| urls::normalise(url))
+        if text.len() > urls::MAX_PARSED_LENGTH {
+            return None;
+        }
+        urls::resolved(options.parse(text).ok()?)
     }
+}
+
+/// The URL of `<base href>`, unless it is longer than any URL: each link is joined to it.
+fn base_of(page: &Url, href: &str) -> Option<Url> {
+    let href = href.trim();
+    let url = page.join(href).ok().filter(|_| href.len() <= urls::MAX_PARSED_LENGTH)?;
+    (matches!(url.scheme(), "http" | "https") && url.as_str().len() <= urls::MAX_PARSED_LENGTH).then_some(url)
 }

@@ -184,6 +184,17 @@ fn base_applies_to_the_whole_page() {
 }
 
 #[test]
+fn a_base_that_is_longer_than_any_url_is_no_base() {
+    let base = |bytes: usize| format!("<base href=/{}/><img src=a.jpg>", "b".repeat(bytes));
+    let address = |html: &str| page(html).images.first().map(|image| image.url.path().len());
+    assert_eq!(address(&base(8_000)), Some(8_000 + "//a.jpg".len()));
+    // Without the base, the image lies beside the page.
+    assert!(address(&base(1_000_000)).is_some_and(|length| length < 100));
+    // What a base makes too long is left out.
+    assert_eq!(address(&base(8_168)), None);
+}
+
+#[test]
 fn broken_markup() {
     check_images("<p><div><img src=a.jpg<img src=b.jpg><p", &[("/dir/a.jpg%3Cimg", "src")]);
     check_images(

@@ -81,7 +81,7 @@ impl Fetcher {
             hop.close();
             let response = answer?;
             let status = response.status().as_u16();
-            if let Some(next) = redirect_target(&url, &response) {
+            if let Some(next) = redirect_target(&url, &response)? {
                 redirects.push(url);
                 if redirects.len() > self.shared.config.max_redirects || redirects.contains(&next) {
                     return Err(FetchError::TooManyRedirects);
@@ -247,12 +247,20 @@ fn header_text(value: &HeaderValue) -> String {
 }
 
 /// Where a redirect leads, normalised; `None` when this is no redirect or names no target.
-fn redirect_target(url: &Url, response: &reqwest::Response) -> Option<Url> {
+///
+/// # Errors
+/// `Refused("url_too_long")` for a target of more than [`urls::MAX_PARSED_LENGTH`] bytes.
+fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url>, FetchError> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
-        return None;
+        return Ok(None);
     }
-    let location = header_text(response.headers().get(header::LOCATION)?);
-    url.join(&location).ok().map(urls::normalise)
+    let Some(location) = response.headers().get(header::LOCATION) else { return Ok(None) };
+    let too_long = || FetchError::Refused(urls::TOO_LONG.into());
+    if location.len() > urls::MAX_PARSED_LENGTH {
+        return Err(too_long());
+    }
+    let Ok(next) = url.join(&header_text(location)).map(urls::normalise) else { return Ok(None) };
+    if next.as_str().len() > urls::MAX_PARSED_LENGTH { Err(too_long()) } else { Ok(Some(next)) }
 }
 
 /// `Retry-After` in both forms (RFC 9110 10.2.3), as a wait from now.

@@ -1,20 +1,36 @@
 //! Patterns of `Allow` and `Disallow`.
+use super::Verdict;
 use crate::urls::hex_value;
+use memchr::memmem;
+
+/// The longest value of an `Allow` or `Disallow` line, in bytes. RFC 9309 names no limit for a rule; a path of this length is a trap already
+/// ([`crate::urls::MAX_LENGTH`]).
+pub const MAX_RULE: usize = 2 << 10;
+/// The most rules that are kept of a group.
+pub const MAX_RULES: usize = 10_000;
+/// The most bytes of rules and path that one question looks at.
+///
+/// Rules without `*` cannot reach it: each looks at its own pattern once, and all patterns of a file come to at most three times 500 KiB.
+pub const MAX_STEPS: usize = 2 << 20;
 
 /// One rule; its pattern is in canonical form (`canonical`), with `*` as the only special byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     allow: bool,
-    pattern: Vec<u8>,
+    pattern: Box<[u8]>,
     /// The pattern ended in `$`.
     to_end: bool,
 }
 
 impl Rule {
-    pub(super) fn new(allow: bool, value: &[u8]) -> Self {
-        let (value, to_end) = match value.strip_suffix(b"$") {
-            Some(rest) => (rest, true),
-            None => (value, false),
+    /// Reads the value of a line. Of a value longer than [`MAX_RULE`] a `Disallow` keeps the beginning, which matches everything that the
+    /// whole rule matches; an `Allow`, which could only open more than was meant, is dropped (`None`).
+    pub(super) fn new(allow: bool, value: &[u8]) -> Option<Self> {
+        let (value, to_end) = match (shortened(value), value.strip_suffix(b"$")) {
+            (Some(_), _) if allow => return None,
+            (Some(beginning), _) => (beginning, false),
+            (None, Some(rest)) => (rest, true),
+            (None, None) => (value, false),
         };
         let mut pattern = Vec::with_capacity(value.len() + 1);
         // `private/` can only mean `/private/`: every path starts with a slash.
@@ -23,7 +39,11 @@ impl Rule {
         }
         canonical(value, true, &mut pattern);
         pattern.dedup_by(|a, b| *a == b'*' && *b == b'*');
-        Self { allow, pattern, to_end }
+        Some(Self { allow, pattern: pattern.into(), to_end })
+    }
+
+    pub(super) fn is_allow(&self) -> bool {
+        self.allow
     }
 
     /// Octets that count for the longest match.
@@ -31,45 +51,83 @@ impl Rule {
         self.pattern.len() + usize::from(self.to_end)
     }
 
-    /// Whether the canonical path matches. Linear for patterns without stars, product of the lengths at worst.
-    fn matches(&self, path: &[u8]) -> bool {
-        let (pattern, mut p, mut t) = (self.pattern.as_slice(), 0, 0);
-        // Where the last star stood in the pattern, and how much of the path it has eaten.
-        let mut star: Option<(usize, usize)> = None;
-        loop {
-            if p == pattern.len() {
-                if !self.to_end || t == path.len() {
-                    return true;
-                }
-            } else if pattern[p] == b'*' {
-                star = Some((p + 1, t));
-                p += 1;
-                continue;
-            } else if t < path.len() && pattern[p] == path[t] {
-                (p, t) = (p + 1, t + 1);
-                continue;
-            }
-            match star {
-                Some((after, eaten)) if eaten < path.len() => {
-                    star = Some((after, eaten + 1));
-                    (p, t) = (after, eaten + 1);
-                }
-                _ => return false,
+    /// Bytes that the rule occupies in memory.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.pattern.len()
+    }
+
+    /// Whether the canonical path matches; `steps` counts the bytes that were looked at.
+    ///
+    /// Linear in the lengths of pattern and path: each piece between two stars is looked for from where the last one was found, by a search
+    /// that is linear itself (`memmem`), and the first find is taken, since a later one leaves less of the path to the pieces that follow.
+    fn matches(&self, path: &[u8], steps: &mut usize) -> bool {
+        let mut pieces = self.pattern.split(|byte| *byte == b'*');
+        let first = pieces.next().unwrap_or_default();
+        *steps += 1 + first.len();
+        let Some(mut rest) = path.strip_prefix(first) else { return false };
+        let Some(last) = pieces.next_back() else { return !self.to_end || rest.is_empty() };
+        for piece in pieces {
+            match after(rest, piece, steps) {
+                Some(found) => rest = found,
+                None => return false,
             }
         }
+        if !self.to_end {
+            return after(rest, last, steps).is_some();
+        }
+        *steps += last.len();
+        rest.ends_with(last)
     }
 }
 
-/// Whether `path` (with its query) may be fetched: the longest match decides, `Allow` wins a tie, no match allows.
-pub(super) fn allowed(rules: &[Rule], path: &[u8]) -> bool {
-    let mut text = Vec::with_capacity(path.len());
-    canonical(path, false, &mut text);
-    rules
-        .iter()
+/// What follows the first find of `piece`.
+fn after<'a>(text: &'a [u8], piece: &[u8], steps: &mut usize) -> Option<&'a [u8]> {
+    let end = memmem::find(text, piece).map(|at| at + piece.len());
+    *steps += piece.len() + end.unwrap_or(text.len());
+    end.map(|end| &text[end..])
+}
+
+/// The first [`MAX_RULE`] bytes of a longer value, without a torn escape at their end; `None` for a value that fits.
+fn shortened(value: &[u8]) -> Option<&[u8]> {
+    let cut = value.get(..MAX_RULE).filter(|_| value.len() > MAX_RULE)?;
+    let torn = cut.iter().rev().take(2).position(|byte| *byte == b'%').map_or(0, |at| at + 1);
+    Some(&cut[..MAX_RULE - torn])
+}
+
+/// The rules of a group, in the order in which they are asked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules(Box<[Rule]>);
+
+impl Rules {
+    /// The longest first, and of equal ones an `Allow` first: so the first that matches decides (RFC 9309 2.2.2).
+    pub(super) fn new(mut rules: Vec<Rule>) -> Self {
         // An empty pattern matches nothing: `Disallow:` allows all.
-        .filter(|rule| rule.length() > 0 && rule.matches(&text))
-        .max_by_key(|rule| (rule.length(), rule.allow))
-        .is_none_or(|rule| rule.allow)
+        rules.retain(|rule| rule.length() > 0);
+        rules.sort_by_key(|rule| (std::cmp::Reverse(rule.length()), !rule.allow));
+        Self(rules.into())
+    }
+
+    /// Judges a path with its query. No match allows. A question that would look at more than [`MAX_STEPS`] bytes is answered with no: only
+    /// hundreds of rules with stars on a path of kilobytes come to that.
+    pub(super) fn judge(&self, path: &[u8]) -> Verdict {
+        let mut text = Vec::with_capacity(path.len());
+        canonical(path, false, &mut text);
+        let mut steps = 0;
+        for rule in &self.0 {
+            if steps + rule.length() + text.len() > MAX_STEPS {
+                return Verdict { allowed: false, steps };
+            }
+            if rule.matches(&text, &mut steps) {
+                return Verdict { allowed: rule.allow, steps };
+            }
+        }
+        Verdict { allowed: true, steps }
+    }
+
+    /// Bytes that the rules occupy in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().map(Rule::bytes).sum()
+    }
 }
 
 /// The form in which patterns and paths are compared (RFC 9309 2.2.2): unreserved characters unescaped, everything outside printable ASCII

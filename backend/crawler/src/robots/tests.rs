@@ -218,6 +218,63 @@ fn many_stars_do_not_explode() {
     check(&text, &[&path], &[]);
 }
 
+#[test]
+fn the_beginning_of_a_disallow_that_is_too_long_counts_and_an_allow_that_is_too_long_does_not() {
+    let value = |bytes: usize| format!("/*{}b", "a".repeat(bytes - 3));
+    let path = format!("/{}", "a".repeat(3000));
+    // One that fits is read to its last letter.
+    check(&format!("User-agent: *\nDisallow: {}", value(2048)), &["/a", &path], &[&format!("{path}b")]);
+    check(&format!("User-agent: *\nDisallow: {}", value(2049)), &["/a"], &[&path]);
+    check(&format!("User-agent: *\nDisallow: {}", value(200_000)), &["/a"], &[&path]);
+    let allow = |bytes: usize| format!("User-agent: *\nDisallow: /\nAllow: /{}", "a".repeat(bytes - 1));
+    check(&allow(2048), &[&path], &["/a"]);
+    check(&allow(2049), &[], &[&path, "/a"]);
+    // An escape that the cut would tear is left out, and so is the `$` at the end.
+    let torn = format!("User-agent: *\nDisallow: /{}%C3%A4x$", "a".repeat(2045));
+    check(&torn, &["/a"], &[&format!("/{}zzz", "a".repeat(2045))]);
+}
+
+#[test]
+fn a_group_with_more_rules_than_are_kept_closes_its_host() {
+    let rules = |count: usize| {
+        let lines: String = (0..count).map(|n| format!("Disallow: /{n}x\n")).collect();
+        format!("User-agent: *\n{lines}")
+    };
+    check(&rules(MAX_RULES), &["/", "/robots.txt"], &["/9999x"]);
+    check(&rules(MAX_RULES + 1), &[], &["/", "/9999x", "/10000x"]);
+    // An `Allow` too many is only left out, and a group for somebody else says nothing about us.
+    check(&format!("{}Allow: /77x\n", rules(MAX_RULES)), &["/"], &["/77x"]);
+    check(&format!("User-agent: facecrawl\nDisallow: /a\n\n{}", rules(20_000)), &["/"], &["/a"]);
+}
+
+#[test]
+fn no_robots_txt_makes_a_question_long() {
+    let path = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
+    let question = |text: &str, path: &str| {
+        robots(text).judge(&Url::parse(&format!("http://example.com{path}")).unwrap())
+    };
+    // One rule costs what its pattern and the path are long, not their product, wherever the stars stand.
+    for pattern in [
+        format!("/*{}b", "a".repeat(2000)),
+        format!("/{}b$", "*a".repeat(1000)),
+        format!("/*{}*b*c*d", "*a".repeat(500)),
+    ] {
+        let asked = question(&format!("User-agent: *\nDisallow: {pattern}"), &path(8000));
+        assert!(asked.allowed && asked.steps <= 2 * (pattern.len() + 8000), "{asked:?}");
+    }
+    // As many rules as fit: the question ends at the budget, with a no.
+    let lines: String = (0..MAX_RULES).map(|n| format!("Disallow: /*{n}*aaaaaaaaaaab\n")).collect();
+    let hostile = format!("User-agent: *\n{lines}");
+    assert!(hostile.len() < MAX_BYTES);
+    let asked = question(&hostile, &path(8000));
+    assert!(!asked.allowed && asked.steps <= MAX_STEPS, "{asked:?}");
+    // An ordinary path stays within it, and so does every path where no rule has a star.
+    assert!(question(&hostile, "/albums/2024/summer/portrait.html").allowed);
+    let lines: String = (0..7_000).map(|n| format!("Disallow: /{}{n}\n", "a".repeat(55))).collect();
+    let asked = question(&format!("User-agent: *\n{lines}"), &path(8000));
+    assert!(asked.allowed && asked.steps > 350_000 && asked.steps <= MAX_STEPS, "{asked:?}");
+}
+
 /// The other parser, on what both understand alike: one named group per file, plain ASCII without escapes.
 fn second_opinion(text: &str, path: &str) -> bool {
     texting_robots::Robot::new("facecrawl", text.as_bytes())

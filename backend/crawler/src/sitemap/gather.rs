@@ -188,12 +188,7 @@ impl Gather {
     }
 
     fn join(&self, text: &str) -> Option<Url> {
-        let text = text.trim();
-        if text.is_empty() || text.len() > urls::MAX_PARSED_LENGTH {
-            return None;
-        }
-        let url = self.base.join(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
-        Some(urls::normalise(url))
+        if text.trim().is_empty() { None } else { urls::resolve(&self.base, text) }
     }
 
     pub(super) fn finish(mut self) -> Sitemap {

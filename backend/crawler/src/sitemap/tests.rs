@@ -188,3 +188,10 @@ proptest::proptest! {
         read(&text);
     }
 }
+
+#[test]
+fn urls_that_their_escapes_make_too_long_are_left_out() {
+    let list = |spaces: usize| format!("http://a.test/x\nhttp://a.test/{}x", "\u{fc}".repeat(spaces));
+    let pages = |text: &str| parse(text.as_bytes(), &Url::parse("http://a.test/s.txt").unwrap()).pages.len();
+    assert_eq!((pages(&list(1_300)), pages(&list(1_400))), (2, 1));
+}

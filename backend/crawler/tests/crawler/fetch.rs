@@ -368,3 +368,31 @@ async fn a_body_that_breaks_off_is_a_failure() {
     }
     server.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_redirect_to_a_longer_url_than_any_is_not_followed() {
+    let to = |bytes: usize| {
+        move |headers: HeaderMap| async move {
+            let origin = format!("http://{}/", headers[header::HOST].to_str().unwrap());
+            let target = format!("{origin}{}", "a".repeat(bytes - origin.len()));
+            (StatusCode::FOUND, [(header::LOCATION, target)])
+        }
+    };
+    let umlauts =
+        || async { (StatusCode::FOUND, [(header::LOCATION, format!("/{}", "%c3%bc ".repeat(1_000)))]) };
+    let router = Router::new()
+        .route("/fits", get(to(8192)))
+        .route("/long", get(to(8193)))
+        .route("/very-long", get(to(60_000)))
+        .route("/spaces", get(umlauts))
+        .fallback(|| async { "there" });
+    let site = Site::start(router).await;
+    let fits = fetch(&site, "/fits").await.unwrap();
+    assert_eq!(fits.url.as_str().len(), 8192);
+    let before = site.requests();
+    for path in ["/long", "/very-long", "/spaces"] {
+        let error = fetch(&site, path).await.unwrap_err();
+        assert_eq!((error.code().as_str(), error.is_transient()), ("url_too_long", false), "{path}");
+    }
+    assert_eq!(site.requests() - before, 3, "no target was asked for");
+}

@@ -2,9 +2,6 @@
 use crate::backend::OutputView;
 use vision::Detection;
 
-/// At most this many candidates enter the suppression, the best ones; OpenCV's `FaceDetectorYN` has the same default.
-pub const TOP_K: usize = 5000;
-
 /// The part of an output that belongs to one item of the batch: `rows` times `columns` values.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
@@ -35,12 +32,8 @@ pub fn rows<'a>(output: &OutputView<'a>, index: usize, batch: usize) -> Result<R
     Ok(Rows { rows, columns, data })
 }
 
-/// Drops all but the best [`TOP_K`], then suppresses overlaps.
-pub fn suppress(mut faces: Vec<Detection>, iou: f32) -> Vec<Detection> {
-    if faces.len() > TOP_K {
-        faces.select_nth_unstable_by(TOP_K - 1, |a, b| b.det_score.total_cmp(&a.det_score));
-        faces.truncate(TOP_K);
-    }
+/// Drops all but the best [`vision::nms::MAX_CANDIDATES`], then suppresses overlaps.
+pub fn suppress(faces: Vec<Detection>, iou: f32) -> Vec<Detection> {
     vision::nms(faces, iou)
 }
 

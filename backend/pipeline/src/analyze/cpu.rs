@@ -1,7 +1,7 @@
 //! Work on pixels, kept off the async threads and bounded, so that many pictures at once neither starve the runtime nor pile up in memory.
 
 use super::AnalyzeError;
-use inference::Timed;
+use inference::{Operation, RunError, Timed};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -26,25 +26,83 @@ impl Cpu {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Timed<T>, AnalyzeError> {
+        self.run_before(None, work).await
+    }
+
+    /// [`Self::run`] for a caller who has no use for the result after `deadline`. Work that has not begun by then, or whose caller has gone, is
+    /// not begun.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded` at that time, or at once when it has passed.
+    pub(crate) async fn run_before<T: Send + 'static>(
+        &self,
+        deadline: Option<Instant>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Timed<T>, AnalyzeError> {
         let asked = Instant::now();
-        let permit = self.permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let is_late = move || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if is_late() {
+            return Err(late());
+        }
+        let permit = in_time(deadline, self.permits.clone().acquire_owned()).await?;
+        let permit = permit.expect("the semaphore is never closed");
+        // Goes with this future, which is how the work learns that nobody waits for it.
+        let caller = Arc::new(());
+        let waits = Arc::downgrade(&caller);
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
+            if is_late() || waits.strong_count() == 0 {
+                return None;
+            }
             let queued = asked.elapsed();
             let started = Instant::now();
             let output = work();
-            Timed { output, queued, ran: started.elapsed() }
+            Some(Timed { output, queued, ran: started.elapsed() })
         });
-        task.await.map_err(|error| {
+        let ended = in_time(deadline, task).await?;
+        drop(caller);
+        let done = ended.map_err(|error| {
             tracing::error!(%error, "work on pixels did not end");
             AnalyzeError::Panicked
-        })
+        })?;
+        done.ok_or_else(late)
+    }
+}
+
+/// Waits until `deadline` at most.
+async fn in_time<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Result<T, AnalyzeError> {
+    match deadline {
+        None => Ok(work.await),
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.map_err(|_| late()),
+    }
+}
+
+fn late() -> AnalyzeError {
+    RunError::DeadlineExceeded { operation: Operation::ImageProcessing.name() }.into()
+}
+
+/// [`Cpu`] for one caller.
+#[derive(Clone, Copy)]
+pub(crate) struct CpuBefore<'a> {
+    pub(super) cpu: &'a Cpu,
+    pub(super) deadline: Option<Instant>,
+}
+
+impl CpuBefore<'_> {
+    /// [`Cpu::run_before`] with the caller's deadline.
+    pub(crate) async fn run<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Timed<T>, AnalyzeError> {
+        self.cpu.run_before(self.deadline, work).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
     async fn a_panic_is_an_error_and_gives_its_thread_back() {
@@ -54,5 +112,43 @@ mod tests {
             assert!(matches!(ran.err(), Some(AnalyzeError::Panicked)));
         }
         assert_eq!(cpu.run(|| 7).await.map(|ran| ran.output).ok(), Some(7));
+    }
+
+    fn is_late<T>(ran: Result<Timed<T>, AnalyzeError>) -> bool {
+        matches!(ran.err(), Some(AnalyzeError::Run(RunError::DeadlineExceeded { .. })))
+    }
+
+    #[tokio::test]
+    async fn work_whose_time_is_over_is_not_begun() {
+        let cpu = Cpu::new(1);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let work = || {
+            let begun = begun.clone();
+            move || begun.fetch_add(1, Ordering::SeqCst)
+        };
+        assert!(is_late(cpu.run_before(Some(Instant::now()), work()).await));
+        // Nor when the time runs out while another has the thread.
+        let (free, wait) = std::sync::mpsc::channel::<()>();
+        let (started, has_started) = tokio::sync::oneshot::channel();
+        let busy = cpu.clone();
+        let busy = tokio::spawn(async move {
+            busy.run(move || {
+                let _ = started.send(());
+                wait.recv()
+            })
+            .await
+        });
+        has_started.await.unwrap();
+        let soon = Instant::now() + std::time::Duration::from_millis(20);
+        assert!(is_late(cpu.run_before(Some(soon), work()).await));
+        // Nor for a caller who has gone.
+        drop(Box::pin(cpu.run(work())));
+        free.send(()).unwrap();
+        assert!(busy.await.unwrap().is_ok());
+        assert_eq!(begun.load(Ordering::SeqCst), 0);
+        assert!(
+            cpu.run_before(Some(Instant::now() + std::time::Duration::from_secs(60)), work()).await.is_ok()
+        );
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
     }
 }

@@ -4,6 +4,13 @@ use super::{AnalyzeError, Analyzer};
 use store::collections::Collection;
 use vision::{Limits, Profile};
 
+/// The lowest `min_score` that is accepted. Below it detectors report their noise: with 0, YuNet finds thousands of faces in each view of a grey
+/// wall, and all of them have to be compared, cut and embedded. Half of the lowest score that means anything here: the faint boxes that call for a
+/// closer look have 0.6 of the detector's own threshold, which is 0.3 for SCRFD and 0.36 for YuNet.
+pub const MIN_SCORE_FLOOR: f32 = 0.1;
+/// The most faces of one picture, the best ones: as many as a page of the API lists.
+pub const MAX_FACES: usize = 1_000;
+
 /// Whether to look for turned faces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -95,9 +102,9 @@ impl Config {
 /// What one caller wants.
 #[derive(Clone, Debug)]
 pub struct AnalyzeOptions {
-    /// Lowest `det_score`, 0..=1; `None` is the detector's own.
+    /// Lowest `det_score`, from [`MIN_SCORE_FLOOR`] to 1; `None` is the detector's own.
     pub min_score: Option<f32>,
-    /// Keep only the best so many, at least 1.
+    /// Keep only the best so many, at least 1; never more than [`MAX_FACES`].
     pub max_faces: Option<usize>,
     /// Compute embeddings.
     pub embeddings: bool,
@@ -157,9 +164,11 @@ impl Analyzer {
     /// Checks the options and fills in the defaults.
     pub(super) fn settings(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
         let detector = self.engine().detector();
-        let min_score = options.min_score.unwrap_or(detector.min_score);
-        if !(0.0..=1.0).contains(&min_score) {
-            return Err(AnalyzeError::Option(format!("min_score is {min_score}; it must be from 0 to 1")));
+        let min_score = options.min_score.unwrap_or_else(|| detector.min_score.max(MIN_SCORE_FLOOR));
+        if !(MIN_SCORE_FLOOR..=1.0).contains(&min_score) {
+            return Err(AnalyzeError::Option(format!(
+                "min_score is {min_score}; it must be from {MIN_SCORE_FLOOR} to 1"
+            )));
         }
         if options.max_faces == Some(0) {
             return Err(AnalyzeError::Option("max_faces is 0; it must be at least 1".into()));
@@ -174,7 +183,7 @@ impl Analyzer {
             canvas: detector.fixed_size.unwrap_or((side, side)),
             passes: options.passes.unwrap_or(self.config().passes),
             min_score,
-            max_faces: options.max_faces.unwrap_or(usize::MAX),
+            max_faces: options.max_faces.map_or(MAX_FACES, |most| most.min(MAX_FACES)),
             profile: options.quality_profile.unwrap_or(self.config().quality_profile),
         })
     }

@@ -31,7 +31,7 @@ impl Analyzer {
     /// The sha256 of a file: enough to tell an exact duplicate, and far cheaper than decoding it.
     ///
     /// # Errors
-    /// Only [`AnalyzeError::Panicked`].
+    /// [`AnalyzeError::Panicked`], and `DeadlineExceeded` after the deadline of [`Self::before`].
     pub async fn digest(&self, bytes: Bytes) -> Result<[u8; 32], AnalyzeError> {
         Ok(self.cpu().run(move || sha256(&bytes)).await?.output)
     }

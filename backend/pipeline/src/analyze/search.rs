@@ -13,7 +13,8 @@ use futures::{StreamExt, TryStreamExt};
 use inference::Lane;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vision::{Detection, Frame, View, nms};
+use vision::nms::MAX_CANDIDATES;
+use vision::{Detection, Frame, View, keep_best, nms};
 
 /// `det_score` from which an upright face settles that a picture is upright. Detectors also find a turned face now and then, with a lower score, a box that
 /// is off and landmarks that are wrong: of one portrait turned by 0, 90, 180 and 270 degrees YuNet says 0.94, nothing, 0.87 and 0.83, and SCRFD 2.5G
@@ -38,6 +39,10 @@ const SURE: f32 = 0.8;
 /// Most tiles of a level that auto takes without a sign of faces, so that a large picture without any costs a bounded number of looks: 6 and 20 where
 /// it has 24 megapixels.
 const MOST_BLIND_TILES: usize = 32;
+/// The most faces that are taken from one view, the best ones: the views of a picture are hundreds, and what each shows is compared with all others.
+const VIEW_FACES: usize = 1_000;
+/// Faces up to which a comparison of each with each is done at once, on the async thread: it takes less than to hand them to another.
+const FEW_FACES: usize = 256;
 /// Tiles of one picture in work at once: enough to fill a batch, few enough to leave room for others in the queue.
 const TILES_IN_FLIGHT: usize = 8;
 
@@ -123,7 +128,7 @@ impl Search<'_> {
             let least = SMALL_FACE / view.letterbox.scale;
             small.detections.retain(|face| longer(face) >= least);
             seen.detections.append(&mut small.detections);
-            seen.detections = self.suppress(seen.detections);
+            seen.detections = self.suppress(seen.detections, timings).await?;
         }
         Ok(seen)
     }
@@ -164,9 +169,9 @@ impl Search<'_> {
             *views += tiles.len();
             seen = self.look_at_all(tiles, rotation).await?;
             seen.account(timings);
-            all.append(&mut seen.detections);
+            gather(&mut all, &mut seen.detections);
         }
-        Ok(self.suppress(all))
+        self.suppress(all, timings).await
     }
 
     /// Several views, a few at a time.
@@ -177,7 +182,7 @@ impl Search<'_> {
         let mut all = Seen::default();
         let mut looks = std::pin::pin!(looks.buffered(TILES_IN_FLIGHT));
         while let Some(mut seen) = looks.try_next().await? {
-            all.detections.append(&mut seen.detections);
+            gather(&mut all.detections, &mut seen.detections);
             all.tiny += seen.tiny;
             all.drawn += seen.drawn;
             all.ran += seen.ran;
@@ -214,11 +219,25 @@ impl Search<'_> {
                 seen.detections.push(face);
             }
         }
+        keep_best(&mut seen.detections, VIEW_FACES);
         Ok(seen)
     }
 
-    fn suppress(&self, faces: Vec<Detection>) -> Vec<Detection> {
-        nms(faces, self.analyzer.engine().detector().nms_iou)
+    /// Drops what other views have seen better. The comparisons grow with the square of the faces, so many are compared on the threads for work on
+    /// pixels.
+    async fn suppress(
+        &self,
+        faces: Vec<Detection>,
+        timings: &mut Timings,
+    ) -> Result<Vec<Detection>, AnalyzeError> {
+        let iou = self.analyzer.engine().detector().nms_iou;
+        if faces.len() <= FEW_FACES {
+            return Ok(nms(faces, iou));
+        }
+        let kept = self.analyzer.cpu().run(move || nms(faces, iou)).await?;
+        timings.queue += kept.queued;
+        timings.detect += kept.ran;
+        Ok(kept.output)
     }
 
     fn image(&self) -> (u32, u32) {
@@ -231,6 +250,15 @@ impl Seen {
         timings.queue += self.queued;
         timings.letterbox += self.drawn;
         timings.detect += self.ran;
+    }
+}
+
+/// Adds the faces of further views. Those that would not be compared in the end go when there are twice as many, so that a large picture holds no
+/// more of them and each is looked at a few times at most.
+fn gather(all: &mut Vec<Detection>, more: &mut Vec<Detection>) {
+    all.append(more);
+    if all.len() > 2 * MAX_CANDIDATES {
+        keep_best(all, MAX_CANDIDATES);
     }
 }
 

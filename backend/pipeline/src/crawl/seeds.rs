@@ -6,6 +6,8 @@ use url::Url;
 
 /// Most seeds of one crawl.
 const MOST: usize = 10_000;
+/// Most bytes of the seeds of one crawl: they are in every answer that shows the crawl, and a list shows a hundred.
+const MOST_BYTES: usize = 1 << 20;
 
 /// Parses, normalises and removes repetitions; the order stays.
 pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
@@ -13,6 +15,13 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
         return Err(CrawlError::invalid(
             "seeds",
             format!("{} were given; there must be 1 to {MOST} http or https URLs", seeds.len()),
+        ));
+    }
+    let bytes: usize = seeds.iter().map(String::len).sum();
+    if bytes > MOST_BYTES {
+        return Err(CrawlError::invalid(
+            "seeds",
+            format!("they come to {bytes} bytes; at most {MOST_BYTES} are allowed, so start several crawls"),
         ));
     }
     let mut seen = HashSet::new();

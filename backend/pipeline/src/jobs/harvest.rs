@@ -6,6 +6,7 @@ use super::payload::PageJob;
 use crate::crawl::Sitemaps;
 use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use store::pages::{NewImageUrl, NewPage, PageResult};
 use store::visits::PageVisit;
 use url::Url;
@@ -41,22 +42,40 @@ pub(super) enum Memory {
     Renewed,
 }
 
+/// What decides about the finds of one page: the crawl's options and the page's place in it.
+pub(super) struct Rules {
+    view: Arc<CrawlView>,
+    job: PageJob,
+    spelling: urls::Spelling,
+    agent: String,
+}
+
+impl Rules {
+    pub(super) fn new(context: &Context, view: &Arc<CrawlView>, job: &PageJob) -> Self {
+        let agent = context.fetcher.agent().to_owned();
+        Self { view: view.clone(), job: job.clone(), spelling: context.config.spelling.clone(), agent }
+    }
+
+    fn tags(&self, fetched: &Fetched) -> Directives {
+        if !self.view.options.respect_robots {
+            return Directives::default();
+        }
+        Directives::parse(fetched.robots_tags.iter().map(String::as_str), &self.agent)
+    }
+}
+
 /// A page of HTML; `sitemaps` are those of its host, if this is a seed.
-pub(super) fn of_page(
-    context: &Context,
-    view: &CrawlView,
-    job: &PageJob,
-    fetched: Fetched,
-    page: Page,
-    sitemaps: Vec<Url>,
-) -> Harvest {
-    let directives = page.directives.union(tags(context, view, &fetched));
+///
+/// Compares up to 10,000 links with up to 10,000 seeds: not for an async thread, and neither is [`of_map`].
+pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> Harvest {
+    let Rules { view, job, .. } = rules;
+    let directives = page.directives.union(rules.tags(&fetched));
     let directives = if view.options.respect_robots { directives } else { Directives::default() };
     let home = job.home.clone().or_else(|| {
         let moved = job.depth == 0 && !in_scope(view, None, &fetched.url);
         moved.then(|| fetched.url.clone())
     });
-    let mut border = Border::new(context, view, job, home.as_ref());
+    let mut border = Border::new(rules, home.as_ref());
     if !directives.nofollow {
         let links = page.links.iter().filter(|link| !(link.nofollow && view.options.respect_robots));
         links.for_each(|link| border.page(&link.url));
@@ -81,18 +100,13 @@ pub(super) fn of_page(
 }
 
 /// A sitemap or a feed. `noindex` on it speaks of the file itself, which nobody would index, and not of what it lists.
-pub(super) fn of_map(
-    context: &Context,
-    view: &CrawlView,
-    job: &PageJob,
-    fetched: Fetched,
-    map: Sitemap,
-) -> Harvest {
-    let tags = Directives { noindex: false, ..tags(context, view, &fetched) };
+pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
+    let Rules { view, job, .. } = rules;
+    let tags = Directives { noindex: false, ..rules.tags(&fetched) };
     let directives = if view.options.respect_robots { tags } else { Directives::default() };
     let denied = directives.images_denied();
     let own_url = fetched.url.to_string();
-    let mut border = Border::new(context, view, job, job.home.as_ref());
+    let mut border = Border::new(rules, job.home.as_ref());
     let mut images = Vec::new();
     for entry in &map.pages {
         if extract::has_image_extension(entry.url.path()) {
@@ -154,13 +168,6 @@ pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     named
 }
 
-fn tags(context: &Context, view: &CrawlView, fetched: &Fetched) -> Directives {
-    if !view.options.respect_robots {
-        return Directives::default();
-    }
-    Directives::parse(fetched.robots_tags.iter().map(String::as_str), context.fetcher.agent())
-}
-
 /// A sitemap speaks for its own site (sitemaps.org), and is read when it lies there.
 fn may_list(url: &Url, from: &str) -> bool {
     Url::parse(from).is_ok_and(|from| Scope::Domain.contains(&[from], &[], url)) && urls::trap(url).is_none()
@@ -182,11 +189,11 @@ struct Border<'a> {
 }
 
 impl<'a> Border<'a> {
-    fn new(context: &'a Context, view: &'a CrawlView, job: &PageJob, home: Option<&'a Url>) -> Self {
+    fn new(rules: &'a Rules, home: Option<&'a Url>) -> Self {
         Self {
-            spelling: &context.config.spelling,
-            view,
-            depth: job.depth,
+            spelling: &rules.spelling,
+            view: &rules.view,
+            depth: rules.job.depth,
             home,
             pages: Vec::new(),
             left_out: BTreeMap::new(),

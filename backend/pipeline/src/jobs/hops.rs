@@ -4,7 +4,7 @@ use super::context::{Context, CrawlView};
 use super::payload::PageJob;
 use super::turns::{Delay, Grant, Turns};
 use crawler::pace::Outcome;
-use crawler::{FetchError, Fetched, HopPolicy, Request, Scope};
+use crawler::{FetchError, Fetched, HopPolicy, Request, Scope, urls};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use url::Url;
@@ -64,7 +64,7 @@ impl Held {
 
     /// Waits for the turn of the URL's host.
     pub(super) async fn take(&self, url: &Url, delay: Delay) -> Result<(), FetchError> {
-        let grant = self.turns.take(&crawler::urls::host_key(url), delay).await?;
+        let grant = self.turns.take(&urls::host_key(url), delay).await?;
         *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
         Ok(())
     }
@@ -104,6 +104,13 @@ impl HopPolicy for Hops<'_> {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
         if !self.in_area(url) {
             return Err(FetchError::Refused("out_of_scope".into()));
+        }
+        if let Area::Page(page) = &self.area
+            && *url != page.url
+            && url.as_str().len() > urls::MAX_LENGTH
+        {
+            // A redirect does not lead where no link would: the page's address is stored with each of its images.
+            return Err(FetchError::Refused(urls::TOO_LONG.into()));
         }
         let mut robots_delay = None;
         if self.view.options.respect_robots {

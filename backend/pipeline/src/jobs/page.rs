@@ -1,7 +1,7 @@
 //! `scan_page`: fetch a page, a sitemap or a feed, enter the links and images into the ledgers, enqueue their jobs.
 
 use super::context::{Context, CrawlView};
-use super::harvest::{self, Harvest, Memory};
+use super::harvest::{self, Harvest, Memory, Rules};
 use super::hops::{Area, Hops};
 use super::ledger::Row;
 use super::payload::{self, ImageJob, PageJob};
@@ -10,7 +10,7 @@ use super::{visits, yields};
 use crate::crawl::completion::Watch;
 use crate::crawl::news::NewsError;
 use crawler::fetch::Kind;
-use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap};
+use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap, urls};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,16 @@ use store::visits::PageVisit;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use url::Url;
+use uuid::Uuid;
 
 /// A sitemap can be fifty times as large as a page: the process holds one at a time, and jobs that have to wait for it come back.
 const MAP_PAUSE: Duration = Duration::from_millis(500);
 
 /// Reason code of a page that was taken over from the last visit.
 const UNCHANGED: &str = "not_modified";
+
+/// Detail of an image whose URL names no host.
+const NO_HOST: &str = "the host in its address is longer than any host name";
 
 /// The handler.
 pub(super) struct ScanPage(pub(super) Arc<Context>);
@@ -89,7 +93,7 @@ fn reader_of(context: &Context, url: &Url) -> String {
 
 async fn read(
     context: &Context,
-    view: &CrawlView,
+    view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
 ) -> Result<Harvest, Setback> {
@@ -149,7 +153,7 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
 
 async fn read_page(
     context: &Context,
-    view: &CrawlView,
+    view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
 ) -> Result<Harvest, Setback> {
@@ -168,14 +172,15 @@ async fn read_page(
     // Read by the recipe of another host than the one it is remembered for: not remembered.
     let visit = visit.filter(|_| reader_of(context, &fetched.url) == reader_of(context, &job.url));
     let sitemaps = harvest::sitemaps_of(context, view, job, &fetched.url).await;
-    let harvest = harvest::of_page(context, view, job, fetched, page, sitemaps);
+    let rules = Rules::new(context, view, job);
+    let harvest = on_a_thread(move || harvest::of_page(&rules, fetched, page, sitemaps)).await?;
     Ok(Harvest { memory: Memory::Replaced(visit), ..harvest })
 }
 
 /// The page has not changed: what was read then holds. `None` when that cannot be unpacked.
 async fn take_over(
     context: &Context,
-    view: &CrawlView,
+    view: &Arc<CrawlView>,
     job: &PageJob,
     mut fetched: Fetched,
     known: PageVisit,
@@ -189,7 +194,8 @@ async fn take_over(
     fetched.etag = fetched.etag.or(visit.etag);
     fetched.last_modified = fetched.last_modified.or(visit.last_modified);
     let sitemaps = harvest::sitemaps_of(context, view, job, &fetched.url).await;
-    let mut harvest = harvest::of_page(context, view, job, fetched, page, sitemaps);
+    let rules = Rules::new(context, view, job);
+    let mut harvest = on_a_thread(move || harvest::of_page(&rules, fetched, page, sitemaps)).await?;
     harvest.result.reason.get_or_insert_with(|| UNCHANGED.into());
     visits::saved("page", visit.bytes);
     Ok(Some(Harvest { memory: Memory::Renewed, ..harvest }))
@@ -197,12 +203,16 @@ async fn take_over(
 
 async fn read_map(
     context: &Context,
-    view: &CrawlView,
+    view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
 ) -> Result<Harvest, Setback> {
-    let (map, fetched) = on_a_thread(move || (sitemap::parse(&fetched.body, &fetched.url), fetched)).await?;
-    Ok(harvest::of_map(context, view, job, fetched, map))
+    let rules = Rules::new(context, view, job);
+    on_a_thread(move || {
+        let map = sitemap::parse(&fetched.body, &fetched.url);
+        harvest::of_map(&rules, fetched, map)
+    })
+    .await
 }
 
 /// Reading takes milliseconds of a core.
@@ -219,15 +229,16 @@ async fn store(
     claim: Claim,
     reader: &str,
 ) -> Result<(), Setback> {
-    let (jobs, result) =
+    let (jobs, left_out, result) =
         retried("store_page", || store_once(context, view, job, &harvest, claim, reader)).await?;
+    (0..left_out).for_each(|_| super::count_outcome("image", "skipped", Some(urls::FORBIDDEN)));
     let state = if result.state == "fetched" { "fetched" } else { "skipped" };
     super::count_outcome("page", state, result.reason.as_deref());
     tracing::debug!(url = %job.url, jobs, "page read");
     Ok(())
 }
 
-/// The transaction; the number of new jobs, and what the row says.
+/// The transaction; the number of new jobs, the number of new images that cannot be fetched, and what the row says.
 async fn store_once(
     context: &Context,
     view: &CrawlView,
@@ -235,7 +246,7 @@ async fn store_once(
     harvest: &Harvest,
     claim: Claim,
     reader: &str,
-) -> Result<(usize, PageResult), NewsError> {
+) -> Result<(usize, usize, PageResult), NewsError> {
     let Context { store, queue, .. } = context;
     let Harvest { sitemaps, nested, images, home, memory, .. } = harvest;
     let (mut pages, mut result) = (harvest.pages.clone(), harvest.result.clone());
@@ -255,11 +266,17 @@ async fn store_once(
             store.within_directories(tx.conn(), crawl, budget, harvest::by_directory(pages)).await?;
         harvest::leave_out(&mut result, "directory_full", left_out);
     }
-    let mut found = 0;
+    let (mut found, mut left_out) = (0, 0);
     if !images.is_empty() {
         let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
-        found = admitted.len() as i64;
-        jobs.extend(admitted.into_iter().map(|row| ImageJob::new(crawl, row, job.depth).job()));
+        let image = |row| ImageJob::new(crawl, row, job.depth);
+        // The queue takes no job for a host whose name is none. Its URL is settled here; the rest of the page is kept.
+        let (fetchable, others): (Vec<_>, Vec<_>) =
+            admitted.into_iter().map(image).partition(|image| urls::bad_host(&image.url).is_none());
+        (found, left_out) = (fetchable.len() as i64, others.len());
+        jobs.extend(fetchable.iter().map(ImageJob::job));
+        let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
+        store.skip_image_urls(tx.conn(), &others, urls::FORBIDDEN, NO_HOST).await?;
     }
     yields::count(store, &mut tx, crawl, &job.url, found).await?;
     if !pages.is_empty() {
@@ -278,5 +295,5 @@ async fn store_once(
     queue.enqueue(tx.conn(), &jobs).await?;
     watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;
-    Ok((jobs.len(), result))
+    Ok((jobs.len(), left_out, result))
 }

@@ -6,6 +6,7 @@ use crate::crawl::Config;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::hosts::RobotsRecord;
@@ -26,6 +27,8 @@ const CLAIM: Duration = Duration::from_secs(40);
 const CLAIM_LOOK: Duration = Duration::from_millis(250);
 /// Hosts remembered at once.
 const HOSTS: usize = 10_000;
+/// Memory for their rules. A robots.txt of 500 KiB comes to some 2 MB, and a crawl can meet any number of hosts that send one.
+const BYTES: usize = 64 << 20;
 
 type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
 
@@ -35,12 +38,35 @@ pub(super) struct RobotsCache {
     turns: Arc<Turns>,
     config: Config,
     hosts: Mutex<HashMap<String, Slot>>,
+    /// Bytes of the rules in `hosts`.
+    bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Clone)]
 struct Entry {
     answer: Answer,
     until: OffsetDateTime,
+    /// Its part of the cache's bytes.
+    _share: Arc<Share>,
+}
+
+/// Bytes that count until this goes.
+struct Share {
+    bytes: usize,
+    total: Arc<AtomicUsize>,
+}
+
+impl Share {
+    fn of(bytes: usize, total: &Arc<AtomicUsize>) -> Self {
+        total.fetch_add(bytes, Ordering::Relaxed);
+        Self { bytes, total: total.clone() }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 #[derive(Clone)]
@@ -54,7 +80,7 @@ enum Answer {
 
 impl RobotsCache {
     pub(super) fn new(store: Store, fetcher: Fetcher, turns: Arc<Turns>, config: Config) -> Self {
-        Self { store, fetcher, turns, config, hosts: Mutex::default() }
+        Self { store, fetcher, turns, config, hosts: Mutex::default(), bytes: Arc::default() }
     }
 
     /// The rules of the URL's host. Concurrent jobs of one host wait for one fetch.
@@ -82,13 +108,13 @@ impl RobotsCache {
                 Ok(record) => record,
                 Err((error, record)) => {
                     if let Some(record) = record {
-                        *entry = Some(self.entry(&record));
+                        *entry = Some(self.entry(record).await);
                     }
                     return Err(error);
                 }
             },
         };
-        let fresh = self.entry(&record);
+        let fresh = self.entry(record).await;
         let answer = fresh.answer.clone();
         *entry = Some(fresh);
         answer.rules()
@@ -153,6 +179,8 @@ impl RobotsCache {
             Err(FetchError::Status { status, .. }) => Ok(record(status, None)),
             // RFC 9309 2.3.1.2 and 2.3.1.3: too many redirects count as "there is none".
             Err(FetchError::TooManyRedirects) => Ok(record(404, None)),
+            // The same of a redirect that is too long to be followed.
+            Err(FetchError::Refused(code)) if code == crawler::urls::TOO_LONG => Ok(record(404, None)),
             Err(error @ (FetchError::Guard(_) | FetchError::Later(_) | FetchError::Refused(_))) => {
                 Err((error, None))
             }
@@ -166,19 +194,32 @@ impl RobotsCache {
         }
     }
 
-    fn entry(&self, record: &RobotsRecord) -> Entry {
-        let answer = match record.status {
-            0 => Answer::Unreachable,
-            429 | 500.. => Answer::Unavailable,
+    async fn entry(&self, record: RobotsRecord) -> Entry {
+        let until = record.fetched_at + self.ttl(record.status);
+        let (answer, bytes) = match record.status {
+            0 => (Answer::Unreachable, 0),
+            429 | 500.. => (Answer::Unavailable, 0),
             status => {
                 // Redirects that lead nowhere and the like: there is none.
                 let status = u16::try_from(status).ok().filter(|s| !(300..400).contains(s)).unwrap_or(404);
-                let body = record.body.as_deref().unwrap_or_default();
-                Answer::Rules(Arc::new(Robots::from_answer(status, body, self.fetcher.agent())))
+                let agent = self.fetcher.agent().to_owned();
+                let body = record.body.unwrap_or_default();
+                let read = move || Robots::from_answer(status, &body, &agent);
+                // Reading and sorting 500 KiB of rules takes longer than an async thread should be kept.
+                match tokio::task::spawn_blocking(read).await {
+                    Ok(robots) => {
+                        let bytes = robots.bytes();
+                        (Answer::Rules(Arc::new(robots)), bytes)
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "robots.txt could not be read; the host is left alone");
+                        (Answer::Unavailable, 0)
+                    }
+                }
             }
         };
-        let until = record.fetched_at + self.ttl(record.status);
-        Entry { answer, until: until.min(OffsetDateTime::now_utc() + MEMORY_TTL) }
+        let share = Arc::new(Share::of(bytes, &self.bytes));
+        Entry { answer, until: until.min(OffsetDateTime::now_utc() + MEMORY_TTL), _share: share }
     }
 
     fn ttl(&self, status: i32) -> Duration {
@@ -191,7 +232,8 @@ impl RobotsCache {
 
     fn slot(&self, host: &str) -> Slot {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        if hosts.len() >= HOSTS && !hosts.contains_key(host) {
+        let is_full = hosts.len() >= HOSTS || self.bytes.load(Ordering::Relaxed) >= BYTES;
+        if is_full && !hosts.contains_key(host) {
             // Those in use right now stay, so that a host is never asked twice at the same time.
             hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
         }

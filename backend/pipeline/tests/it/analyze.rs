@@ -1,9 +1,11 @@
 use crate::support::{analyzer, analyzer_on};
 use inference::Lane;
-use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Rotate};
+use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Passes, Rotate};
 use sha2::Digest;
+use std::sync::Arc;
+use std::time::Instant;
 use testing::picture;
-use vision::{DecodeError, Rect, crop};
+use vision::{DecodeError, Frame, Rect, crop};
 
 async fn analyze(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> Analysis {
     look(analyzer, picture(name), options).await
@@ -160,8 +162,10 @@ async fn options_out_of_range_are_named() {
     let analyzer = analyzer().await;
     let ok = AnalyzeOptions::default;
     for (options, allowed) in [
-        (AnalyzeOptions { min_score: Some(1.5), ..ok() }, "from 0 to 1"),
-        (AnalyzeOptions { min_score: Some(f32::NAN), ..ok() }, "from 0 to 1"),
+        (AnalyzeOptions { min_score: Some(1.5), ..ok() }, "from 0.1 to 1"),
+        (AnalyzeOptions { min_score: Some(f32::NAN), ..ok() }, "from 0.1 to 1"),
+        (AnalyzeOptions { min_score: Some(0.0), ..ok() }, "from 0.1 to 1"),
+        (AnalyzeOptions { min_score: Some(0.099), ..ok() }, "from 0.1 to 1"),
         (AnalyzeOptions { max_faces: Some(0), ..ok() }, "at least 1"),
         (AnalyzeOptions { det_size: Some(100), ..ok() }, "multiple of 32 from 64 to 2048"),
         (AnalyzeOptions { det_size: Some(32), ..ok() }, "multiple of 32 from 64 to 2048"),
@@ -207,4 +211,34 @@ async fn many_pictures_at_once_get_the_answers_they_get_alone() {
             }
         }
     }
+}
+
+/// A flat grey picture, on which a detector without a threshold finds thousands of faces in each of its views.
+#[tokio::test]
+async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_faces() {
+    let analyzer = analyzer().await;
+    let frame = Arc::new(Frame::filled(4_000, 3_000, [127; 3]));
+    let grey = vision::encode::jpeg(&frame, 80);
+    let options = AnalyzeOptions {
+        min_score: Some(0.1),
+        passes: Some(Passes::Thorough),
+        embeddings: false,
+        quality: false,
+        ..AnalyzeOptions::default()
+    };
+    let found = analyzer.analyze(grey.into(), &options, Lane::Interactive).await.unwrap();
+    assert!(found.views > 20, "{}", found.views);
+    assert!(found.faces.len() <= 1_000, "{}", found.faces.len());
+}
+
+#[tokio::test]
+async fn work_on_pixels_is_not_begun_for_a_caller_whose_time_is_over() {
+    let analyzer = analyzer().await;
+    let frame = Arc::new(Frame::filled(64, 64, [127; 3]));
+    assert!(analyzer.pixels().statistics(frame.clone(), Lane::Interactive).await.is_ok());
+    let late = analyzer.before(Instant::now());
+    let answer = late.pixels().statistics(frame, Lane::Interactive).await;
+    assert_eq!(answer.unwrap_err().code(), "deadline_exceeded");
+    let answer = late.digest(picture("ada.jpg").into()).await;
+    assert_eq!(answer.unwrap_err().code(), "deadline_exceeded");
 }

@@ -296,14 +296,21 @@ async fn steering_a_crawl_that_is_not_there_says_so() {
 #[tokio::test]
 async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
     // Leases that are over at once: the worker is dead before it begins.
-    let times = queue::Config { lease: Duration::from_millis(1), ..queue::Config::default() };
+    let times = queue::Config {
+        lease: Duration::from_millis(1),
+        retry_base: Duration::from_millis(1),
+        retry_max: Duration::from_millis(5),
+        ..queue::Config::default()
+    };
     let world = World::with(times, impatient()).await;
     let site = Site::start().await;
     let crawl = world.create(&[site.url("/")], fast()).await;
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "all is well so far");
 
     let given_up = async || {
-        world.queue.claim(&kinds(), 10, "dies").await.unwrap();
+        for job in world.queue.claim(&kinds(), 10, "dies").await.unwrap() {
+            world.queue.begin_alone(job.claim).await.unwrap();
+        }
         world.queue.rescue().await.unwrap();
         (world.live(crawl.id).await == 0).then_some(())
     };

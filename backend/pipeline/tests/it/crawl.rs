@@ -257,3 +257,42 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
         assert_eq!(site.asked(path), 3, "{path}: once in each crawl");
     }
 }
+
+#[tokio::test]
+async fn an_image_whose_host_is_no_host_name_is_left_out_and_the_rest_of_the_page_is_kept() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let host = |bytes: usize| format!("{}test", "a.".repeat((bytes - 4) / 2));
+    let (long, longer) = (host(260), host(600));
+    let broken = format!("<img src=http://{long}/x.jpg><img src=http://{longer}/x.jpg>");
+    let links = format!("<a href=more.html>x</a><a href=http://{longer}/>y</a>");
+    site.set("/", Answer::html(&format!("{broken}<img src=cora.jpg>{links}")));
+    site.set("/more.html", Answer::html("nothing"));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let options = CrawlOptions { max_depth: 1, ..fast() };
+    let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
+    assert_eq!(crawl.state, "completed");
+    assert_eq!(counts(&progress.pages), map([("fetched", 2)]), "{:?}", progress.reasons);
+    assert_eq!(counts(&progress.images), map([("processed", 1), ("skipped", 2)]));
+    assert_eq!(progress.reasons, [("forbidden_url".to_owned(), 2)].into());
+    assert_eq!(site.asked("/"), 1, "the page was not fetched again");
+}
+
+#[tokio::test]
+async fn a_page_whose_redirect_is_longer_than_a_link_may_be_is_not_read() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let path = |bytes: usize| format!("/{}", "b".repeat(bytes - site.url("/").len()));
+    site.set("/", Answer::html("<a href=short>x</a><a href=long>y</a>"));
+    let to = |path: &str| Answer::status(302).header("location", path);
+    for (from, bytes) in [("/short", 2048), ("/long", 2049)] {
+        site.set(from, to(&path(bytes)));
+        site.set(&path(bytes), Answer::html("<img src=/cora.jpg>"));
+    }
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let options = CrawlOptions { max_depth: 1, ..fast() };
+    let (_, progress) = world.crawl(&[site.url("/")], options).await;
+    assert_eq!(counts(&progress.pages), map([("fetched", 2), ("skipped", 1)]));
+    assert_eq!(progress.reasons, [("url_too_long".to_owned(), 1)].into());
+    assert_eq!(site.asked(&path(2049)), 0);
+}

@@ -9,10 +9,12 @@ async fn a_wrong_field_is_named_with_what_is_allowed() {
     let seed = || vec!["http://example.org/".to_owned()];
     let ok = CrawlOptions::default;
     let many = || (0..10_001).map(|i| format!("http://example.org/{i}")).collect();
+    let long = || (0..200).map(|i| format!("http://example.org/{i}/{}", "a".repeat(6_000))).collect();
     let pages = || vec!["http://example.org/a".to_owned(), "http://example.org/b".to_owned()];
     let cases: Vec<(Vec<String>, CrawlOptions, &str, &str)> = vec![
         (vec![], ok(), "seeds", "1 to 10000"),
         (many(), ok(), "seeds", "1 to 10000"),
+        (long(), ok(), "seeds", "at most 1048576 are allowed"),
         (vec!["not a url".into()], ok(), "seeds", "number 1"),
         (vec!["ftp://example.org/".into()], ok(), "seeds", "http"),
         (seed(), CrawlOptions { max_depth: -1, ..ok() }, "max_depth", "from 0 to 50"),

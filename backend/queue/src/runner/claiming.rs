@@ -116,6 +116,9 @@ async fn claim(
     let count = jobs.len();
     for job in jobs {
         shared.slots.take(&job.kind);
+        if job.runs_alone() {
+            shared.slots.reserve();
+        }
         let cancel = shared.holdings.add(job.claim, sent + lease);
         runs.spawn(settling::run(Arc::clone(shared), job, cancel, done.clone()));
     }

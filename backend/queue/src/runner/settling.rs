@@ -20,6 +20,9 @@ const GAP: Duration = Duration::from_millis(2);
 /// Before completions are tried again whose rows another transaction had locked.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
+/// How long a job that has to run alone waits for the others to end.
+const ENDING: Duration = Duration::from_secs(60);
+
 /// A job whose handler said `Done`.
 pub(super) struct Done {
     claim: Claim,
@@ -46,6 +49,14 @@ async fn settled(
     cancel: CancellationToken,
     done: mpsc::Sender<Done>,
 ) {
+    let place = Place::of(&shared, &job);
+    if place.is_some()
+        && let Err(outcome) = alone(&shared, &job, &cancel).await
+    {
+        shared.slots.give_back(&kind);
+        settle(&shared, claim, kind, outcome, &done).await;
+        return;
+    }
     let start = Instant::now();
     let outcome = match shared.handlers.get(&kind).cloned() {
         // The call is inside the block, so that a handler that panics before its first await is caught too.
@@ -59,8 +70,43 @@ async fn settled(
         None => Outcome::Retry(format!("no handler for kind {kind:?}"), None),
     };
     telemetry::ran(&kind, start.elapsed());
+    drop(place);
     shared.slots.give_back(&kind);
     settle(&shared, claim, kind, outcome, &done).await;
+}
+
+/// The process as the place of one job: nothing is claimed while it is held.
+struct Place<'a>(&'a Shared);
+
+impl<'a> Place<'a> {
+    fn of(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
+        // Not `then_some`: a place that is made and dropped lets the claims go on.
+        job.runs_alone().then(|| Self(shared))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.slots.open();
+    }
+}
+
+/// Waits until the job is the only one that runs in the process, and tells the queue so. Jobs that take longer than [`ENDING`] stay beside it: should
+/// the process end, they come back, and this one is to blame.
+async fn alone(shared: &Shared, job: &ClaimedJob, cancel: &CancellationToken) -> Result<(), Outcome> {
+    let back = || Outcome::Snooze(time::OffsetDateTime::now_utc());
+    tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "processes ended while they ran this job: it runs alone");
+    telemetry::alone(&job.kind);
+    tokio::select! {
+        // Lost, or the runner stops.
+        () = cancel.cancelled() => return Err(back()),
+        _ = tokio::time::timeout(ENDING, shared.slots.only_one()) => {}
+    }
+    match insist(shared, job.claim, || shared.queue.begin_alone(job.claim)).await {
+        Ok(()) => Ok(()),
+        Err(QueueError::Stale(_)) => Err(Outcome::Stale),
+        Err(_) => Err(back()),
+    }
 }
 
 async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, done: &mpsc::Sender<Done>) {

@@ -1,6 +1,7 @@
 //! How many more jobs of each kind this process may take, and whether it is worth asking.
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
 /// Per kind.
@@ -15,16 +16,28 @@ struct Slot {
 pub(super) struct Slots {
     kinds: Mutex<BTreeMap<String, Slot>>,
     changed: Notify,
+    /// A job has to run alone: nothing is claimed until it has ended.
+    reserved: AtomicBool,
+    /// A run ended.
+    given_back: Notify,
 }
 
 impl Slots {
     pub(super) fn new(limits: impl Iterator<Item = (String, usize)>) -> Self {
         let kinds = limits.map(|(kind, limit)| (kind, Slot { limit, used: 0, hungry: true })).collect();
-        Self { kinds: Mutex::new(kinds), changed: Notify::new() }
+        Self {
+            kinds: Mutex::new(kinds),
+            changed: Notify::new(),
+            reserved: AtomicBool::new(false),
+            given_back: Notify::new(),
+        }
     }
 
     /// What to claim: the kinds that may have jobs and have room, with how many.
     pub(super) fn wanted(&self) -> Vec<(String, usize)> {
+        if self.reserved.load(Ordering::SeqCst) {
+            return Vec::new();
+        }
         let kinds = self.kinds.lock();
         let wanted = kinds.iter().filter(|(_, slot)| slot.hungry && slot.used < slot.limit);
         wanted.map(|(kind, slot)| (kind.clone(), slot.limit - slot.used)).collect()
@@ -48,7 +61,30 @@ impl Slots {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used -= 1;
         }
+        self.given_back.notify_waiters();
         self.changed.notify_one();
+    }
+
+    /// Ends the claims until [`Self::open`], for a job that has to run alone.
+    pub(super) fn reserve(&self) {
+        self.reserved.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets claims go on.
+    pub(super) fn open(&self) {
+        self.reserved.store(false, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Until one job is in flight.
+    pub(super) async fn only_one(&self) {
+        loop {
+            let given_back = self.given_back.notified();
+            if self.kinds.lock().values().map(|slot| slot.used).sum::<usize>() <= 1 {
+                return;
+            }
+            given_back.await;
+        }
     }
 
     /// Before a claim of these kinds: what wakes up from now on makes them hungry again, what came before is answered by it.

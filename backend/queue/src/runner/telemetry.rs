@@ -12,6 +12,7 @@ const RUN: &str = "facecrawl_job_run_seconds";
 const CLAIM: &str = "facecrawl_queue_claim_seconds";
 const STALE: &str = "facecrawl_queue_stale_total";
 const RESCUED: &str = "facecrawl_queue_rescued_total";
+const ALONE: &str = "facecrawl_queue_alone_total";
 const PURGED: &str = "facecrawl_queue_purged_total";
 const ERRORS: &str = "facecrawl_queue_errors_total";
 const DEPTH: &str = "facecrawl_queue_jobs";
@@ -25,6 +26,10 @@ pub(super) fn describe() {
     describe_histogram!(CLAIM, Unit::Seconds, "How long claims took");
     describe_counter!(STALE, "Results discarded because the claim was no longer held, by kind");
     describe_counter!(RESCUED, "Jobs taken from workers whose lease ran out");
+    describe_counter!(
+        ALONE,
+        "Runs that had a process to themselves, because processes ended while they ran the job, by kind"
+    );
     describe_counter!(PURGED, "Completed and cancelled jobs deleted after they were kept long enough");
     describe_counter!(ERRORS, "Calls to the queue's database that failed, by call");
     describe_gauge!(DEPTH, "Jobs in the queue, by kind and state (live and discarded)");
@@ -54,6 +59,10 @@ pub(super) fn claimed(took: Duration) {
 
 pub(super) fn rescued(count: u64) {
     counter!(RESCUED).increment(count);
+}
+
+pub(super) fn alone(kind: &str) {
+    counter!(ALONE, "kind" => kind.to_owned()).increment(1);
 }
 
 pub(super) fn purged(count: u64) {

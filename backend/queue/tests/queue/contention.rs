@@ -1,8 +1,9 @@
 //! Many at once.
 use crate::support::{Bench, kinds, page, soon};
-use queue::{Claim, JobState, NewJob, QueueError};
+use queue::{Claim, Config, JobState, NewJob, QueueError};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use uuid::Uuid;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,7 +43,8 @@ async fn two_workers_never_hold_the_same_job() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_rescues_from_all_sides_each_job_is_completed_once() {
     const JOBS: i64 = 600;
-    let bench = Bench::new().await;
+    let (retry_base, retry_max) = (Duration::from_millis(1), Duration::from_millis(5));
+    let bench = Bench::with(Config { retry_base, retry_max, ..Config::default() }).await;
     bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let over = AtomicBool::new(false);
     // Leases run out all the time, also of jobs that are being completed.

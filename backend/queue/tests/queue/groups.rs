@@ -74,6 +74,7 @@ async fn what_comes_back_from_a_run_into_a_held_group_is_held() {
     bench.queue.release(&claims[3..4]).await.unwrap();
     bench.expire(claims[4].id).await;
     bench.queue.rescue().await.unwrap();
+    bench.make_due(claims[4].id).await;
     assert!(bench.claim(10).await.is_empty());
     assert_eq!(bench.live(group).await, 4);
     bench.release(group).await;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod contention;
+mod crashes;
 mod enqueue;
 mod groups;
 mod inspect;

@@ -194,10 +194,13 @@ async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
         "the attempt counts: it may have killed its worker"
     );
     assert_eq!(row.last_error.as_deref(), Some("lease expired"));
+    bench.make_due(id).await;
     let second = bench.claim_one().await;
     assert_eq!((second.claim.id, second.attempt), (id, 2));
     assert!(second.claim.fence > first.fence);
 
+    // Nothing ran beside it: it is to blame.
+    bench.queue.begin_alone(second.claim).await.unwrap();
     bench.expire(id).await;
     assert_eq!(bench.queue.rescue().await.unwrap(), 1);
     let row = bench.get(id).await;
@@ -245,6 +248,7 @@ async fn the_word_of_a_worker_whose_lease_ran_out_does_not_count() {
     let slow = bench.claim_one().await.claim;
     bench.expire(id).await;
     bench.queue.rescue().await.unwrap();
+    bench.make_due(id).await;
 
     // Once while nobody holds the job, once while another worker does.
     for holder in [None, Some(())] {

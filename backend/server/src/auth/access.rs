@@ -34,6 +34,7 @@ pub(crate) fn access(operation_id: &str) -> Option<Access> {
         | "list_images"
         | "get_image"
         | "get_image_thumbnail"
+        | "list_image_sources"
         | "list_faces"
         | "get_face"
         | "get_face_crop"

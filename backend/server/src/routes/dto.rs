@@ -1,5 +1,7 @@
 //! Shapes that several resources share.
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use std::sync::Arc;
+use store::sources::{MOST_BYTES, SourceList};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -177,6 +179,60 @@ impl From<store::images::Source> for Source {
             kind: source.kind,
             found_at: source.found_at,
         }
+    }
+}
+
+/// The places of an image, shared by everything in one answer that shows the image: its faces can be a thousand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    list: Arc<[Source]>,
+    total: i64,
+}
+
+/// The first of an image's places.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FirstPlaces {
+    list: Arc<[Source]>,
+    shown: usize,
+    /// How many there are, counted up to 1,000.
+    pub(crate) total: i64,
+}
+
+/// Bytes of a source in an answer besides its texts, about.
+const SOURCE_FRAME: usize = 200;
+
+impl Places {
+    /// The first places, at least one and no more than fit into an equal share of the bytes that an answer with `lists` such lists spends on them.
+    pub(crate) fn first(&self, lists: usize) -> FirstPlaces {
+        let share = MOST_BYTES / lists.max(1);
+        let mut bytes = 0;
+        let fits = |source: &&Source| {
+            bytes += SOURCE_FRAME + source.image_url.len();
+            bytes +=
+                source.page_url.as_ref().map_or(0, String::len) + source.alt.as_ref().map_or(0, String::len);
+            bytes <= share
+        };
+        let shown = self.list.iter().take_while(fits).count().max(1).min(self.list.len());
+        FirstPlaces { list: self.list.clone(), shown, total: self.total }
+    }
+}
+
+impl FirstPlaces {
+    /// Whether there are others.
+    pub(crate) fn is_cut(&self) -> bool {
+        i64::try_from(self.shown).is_ok_and(|shown| shown < self.total)
+    }
+}
+
+impl From<SourceList> for Places {
+    fn from(list: SourceList) -> Self {
+        Self { list: list.sources.into_iter().map(Source::from).collect(), total: list.total }
+    }
+}
+
+impl Serialize for FirstPlaces {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&self.list[..self.shown])
     }
 }
 

@@ -102,7 +102,9 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         "list_images" => {
             vec![get(format!("collection={collection}")), get(format!("crawl_id={}", crawls[0]))]
         }
-        "get_image" | "delete_image" | "get_image_thumbnail" => vec![(at(image), None)],
+        "get_image" | "delete_image" | "get_image_thumbnail" | "list_image_sources" => {
+            vec![(at(image), None)]
+        }
         "list_faces" => vec![
             get(format!("collection={collection}")),
             get(format!("crawl_id={}", crawls[0])),

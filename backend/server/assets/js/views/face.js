@@ -40,21 +40,23 @@ function draw(face, image, signal) {
         ])))),
         face.quality && panel("Quality", measureTable(face.quality))),
       h("div", {}, panel("In its image", picture.element, h("p", {}, linkButton("Image", href(`/images/${image.id}`), { symbol: "faces" }))))),
-    panel("Seen at", sightings(face.sources)),
+    panel("Seen at", sightings(face)),
     panel("Like this face", like),
   ];
 }
 
-/** Every place where its image was found. */
-export function sightings(list) {
+/** The places where the image of a face, or an image, was found. */
+export function sightings({ sources: list, sources_total: total, sources_cut: cut }) {
   if (list.length === 0) return h("p.quiet", {}, "No source is known.");
-  return table("Sources", ["Page", "Image", "Text", { name: "Found", number: true }, "Crawl"], list.map((source) => [
+  const places = table("Sources", ["Page", "Image", "Text", { name: "Found", number: true }, "Crawl"], list.map((source) => [
     source.page_url ? outside(source.page_url) : h("span.quiet", {}, "none"),
     outside(source.image_url),
     source.alt ?? "",
     time(source.found_at),
     source.crawl_id ? h("a", { href: href(`/crawls/${source.crawl_id}`) }, "Crawl") : "",
   ])).element;
+  if (!cut) return places;
+  return h("div", {}, places, h("p.hint", {}, `The first ${list.length} of ${total < 1000 ? total : "1,000 or more"} places. GET /images/{id}/sources lists all.`));
 }
 
 const findLike = (face, slot, signal) => fillWith(slot, signal,

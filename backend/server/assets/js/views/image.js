@@ -30,7 +30,7 @@ function draw(image, signal) {
         ["Perceptual hash", h("code", {}, image.phash)],
       ]), h("p.hint", {}, "The original is not kept; this is a small copy."))),
     panel(found, h("div.grid.small", {}, image.faces.map((face) => tile(face, signal)))),
-    panel("Found at", sightings(image.sources)),
+    panel("Found at", sightings(image)),
   ];
 }
 

@@ -14,7 +14,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::{StreamExt, stream};
 use serde::Deserialize;
-use store::export::ExportedImage;
+use store::export::{ExportedImage, ExportedPage};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -44,7 +44,8 @@ pub(super) struct ExportParams {
 
 /// Everything that a crawl found, as a stream of lines.
 ///
-/// Images come oldest first, each once, with the places where this crawl found it (at most 100 each) and its faces. The stream is read from
+/// Images come oldest first, each once, with the places where this crawl found it and its faces. Of very many places the first are listed, at
+/// most 100; `sources_total` counts them up to 1,000, and `sources_cut` says that some are not listed. The stream is read from
 /// the database as it is sent, so a crawl that still runs may find more behind it. When it breaks off, the connection is cut, so that a part
 /// is never taken for the whole.
 #[utoipa::path(
@@ -78,16 +79,15 @@ pub(super) async fn export_crawl(
     let pages = stream::try_unfold(Some(Page::Read(first)), move |page| {
         let (state, caller) = (state.clone(), caller.clone());
         async move {
-            let images = match page {
+            let ExportedPage { images, next } = match page {
                 None => return Ok::<_, ApiError>(None),
-                Some(Page::Read(images)) => images,
+                Some(Page::Read(page)) => page,
                 Some(Page::After(last)) => {
                     caller.is_still_welcome(&state).await?;
                     read(&caller, id, Some(last), embeddings).await?
                 }
             };
             let text: String = images.iter().map(line).collect();
-            let next = images.last().filter(|_| images.len() as i64 == PAGE).map(|last| last.image.id);
             Ok(Some((Bytes::from(text), next.map(Page::After))))
         }
     });
@@ -102,7 +102,7 @@ pub(super) async fn export_crawl(
 /// Where the stream stands.
 enum Page {
     /// The first one.
-    Read(Vec<ExportedImage>),
+    Read(ExportedPage),
     /// The one after this image is next.
     After(Uuid),
 }
@@ -112,6 +112,6 @@ async fn read(
     crawl: Uuid,
     after: Option<Uuid>,
     embeddings: bool,
-) -> Result<Vec<ExportedImage>, ApiError> {
+) -> Result<ExportedPage, ApiError> {
     Ok(caller.store().export_images(crawl, after, PAGE, embeddings).await?)
 }

@@ -13,7 +13,7 @@ mod stored;
 
 pub(crate) use analysis::{DetectAnswer, DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
 pub(crate) use likeness::Likeness;
-pub(crate) use stored::{StoredFace, sources_by_image, with_sources};
+pub(crate) use stored::{StoredFace, places_by_image, with_sources};
 
 use crate::AppState;
 use utoipa_axum::router::OpenApiRouter;

@@ -5,8 +5,8 @@ use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
-use crate::routes::dto::{Binary, BoundingBox, Quality, Source};
-use crate::routes::faces::{StoredFace, sources_by_image};
+use crate::routes::dto::{Binary, BoundingBox, FirstPlaces, Quality, Source};
+use crate::routes::faces::{StoredFace, places_by_image};
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -91,15 +91,22 @@ struct Match {
     det_score: f32,
     /// How usable the face is; null where it was not judged.
     quality: Option<Quality>,
-    /// Where its image was found.
-    sources: Vec<Source>,
+    /// Where its image was found: the first places.
+    #[schema(value_type = Vec<Source>)]
+    sources: FirstPlaces,
+    /// In how many places it was found, counted up to 1,000.
+    #[schema(example = 1)]
+    sources_total: i64,
+    /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
+    #[schema(example = false)]
+    sources_cut: bool,
     /// When it was stored.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
 }
 
 impl Match {
-    fn new(hit: Hit, shown: Option<Shown>, sources: Vec<Source>) -> Self {
+    fn new(hit: Hit, shown: Option<Shown>, sources: FirstPlaces) -> Self {
         let face = StoredFace::new(hit.face, sources);
         let (subject_id, subject_name) = shown.map(|shown| (shown.subject_id, shown.name)).unzip();
         Self {
@@ -112,6 +119,8 @@ impl Match {
             det_score: face.det_score,
             quality: face.quality,
             sources: face.sources,
+            sources_total: face.sources_total,
+            sources_cut: face.sources_cut,
             created_at: face.created_at,
         }
     }
@@ -206,11 +215,12 @@ pub(super) async fn search_faces(
     })
     .await?;
     let images: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.image_id).collect();
-    let sources = retried("sources", || sources_by_image(&state, images.clone())).await?;
+    let places = retried("sources", || places_by_image(&state, images.clone())).await?;
+    let lists = found.len();
     let matches = found
         .into_iter()
         .map(|(hit, shown)| {
-            let found = sources.get(&hit.face.image_id).cloned().unwrap_or_default();
+            let found = places.get(&hit.face.image_id).map(|places| places.first(lists)).unwrap_or_default();
             Match::new(hit, shown, found)
         })
         .collect();

@@ -1,5 +1,5 @@
 //! A stored face with where its image was found.
-use crate::routes::dto::{BoundingBox, Quality, Source, points};
+use crate::routes::dto::{BoundingBox, FirstPlaces, Places, Quality, Source, points};
 use crate::{ApiError, AppState};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -33,15 +33,22 @@ pub(crate) struct StoredFace {
     /// The model of its embedding.
     #[schema(example = "sface")]
     pub(crate) embedding_model: String,
-    /// Where its image was found.
-    pub(crate) sources: Vec<Source>,
+    /// Where its image was found: the first places.
+    #[schema(value_type = Vec<Source>)]
+    pub(crate) sources: FirstPlaces,
+    /// In how many places it was found, counted up to 1,000.
+    #[schema(example = 1)]
+    pub(crate) sources_total: i64,
+    /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
+    #[schema(example = false)]
+    pub(crate) sources_cut: bool,
     /// When it was stored.
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) created_at: OffsetDateTime,
 }
 
 impl StoredFace {
-    pub(crate) fn new(face: Face, sources: Vec<Source>) -> Self {
+    pub(crate) fn new(face: Face, sources: FirstPlaces) -> Self {
         Self {
             id: face.id,
             collection: face.collection,
@@ -51,6 +58,8 @@ impl StoredFace {
             landmarks: points(&face.landmarks),
             quality: Quality::from_stored(face.quality),
             embedding_model: face.embedding_model,
+            sources_total: sources.total,
+            sources_cut: sources.is_cut(),
             sources,
             created_at: face.created_at,
         }
@@ -60,29 +69,26 @@ impl StoredFace {
 /// Adds the sources of all images in one query.
 pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<Vec<StoredFace>, ApiError> {
     let images: Vec<Uuid> = faces.iter().map(|face| face.image_id).collect();
-    let sources = sources_by_image(state, images).await?;
+    let places = places_by_image(state, images).await?;
+    let lists = faces.len();
+    let found =
+        |face: &Face| places.get(&face.image_id).map(|places| places.first(lists)).unwrap_or_default();
     Ok(faces
         .into_iter()
         .map(|face| {
-            let found = sources.get(&face.image_id).cloned().unwrap_or_default();
+            let found = found(&face);
             StoredFace::new(face, found)
         })
         .collect())
 }
 
-/// Sources of several images.
-pub(crate) async fn sources_by_image(
+/// Places of several images.
+pub(crate) async fn places_by_image(
     state: &AppState,
     mut images: Vec<Uuid>,
-) -> Result<HashMap<Uuid, Vec<Source>>, ApiError> {
+) -> Result<HashMap<Uuid, Places>, ApiError> {
     images.sort_unstable();
     images.dedup();
-    let mut sources: HashMap<Uuid, Vec<Source>> = HashMap::new();
-    if images.is_empty() {
-        return Ok(sources);
-    }
-    for (image, source) in state.services.store.sources(&images).await? {
-        sources.entry(image).or_default().push(source.into());
-    }
-    Ok(sources)
+    let lists = state.services.store.source_lists(&images).await?;
+    Ok(lists.into_iter().map(|(image, list)| (image, list.into())).collect())
 }

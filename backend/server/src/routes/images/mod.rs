@@ -5,6 +5,7 @@ mod enhance;
 mod get;
 mod list;
 mod quality;
+mod sources;
 mod stored;
 mod thumbnail;
 
@@ -21,5 +22,6 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(enhance::enhance_image))
         .routes(routes!(list::list_images))
         .routes(routes!(get::get_image, delete::delete_image))
+        .routes(routes!(sources::list_image_sources))
         .routes(routes!(thumbnail::get_image_thumbnail))
 }

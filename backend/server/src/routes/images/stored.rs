@@ -1,5 +1,5 @@
 //! A stored image with where it was found.
-use crate::routes::dto::{Source, hash_hex};
+use crate::routes::dto::{FirstPlaces, Source, hash_hex};
 use serde::Serialize;
 use store::images::Image;
 use time::OffsetDateTime;
@@ -39,15 +39,22 @@ pub(super) struct StoredImage {
     /// Faces stored.
     #[schema(example = 1)]
     face_count: i32,
-    /// Where it was found.
-    sources: Vec<Source>,
+    /// Where it was found: the first places.
+    #[schema(value_type = Vec<Source>)]
+    sources: FirstPlaces,
+    /// In how many places it was found, counted up to 1,000.
+    #[schema(example = 1)]
+    sources_total: i64,
+    /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
+    #[schema(example = false)]
+    sources_cut: bool,
     /// When it was stored.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
 }
 
 impl StoredImage {
-    pub(super) fn new(image: Image, sources: Vec<Source>) -> Self {
+    pub(super) fn new(image: Image, sources: FirstPlaces) -> Self {
         Self {
             id: image.id,
             collection: image.collection,
@@ -59,6 +66,8 @@ impl StoredImage {
             phash: hash_hex(image.phash.cast_unsigned()),
             rotation: image.rotation,
             face_count: image.face_count,
+            sources_total: sources.total,
+            sources_cut: sources.is_cut(),
             sources,
             created_at: image.created_at,
         }

@@ -58,3 +58,88 @@ async fn unknown_images_and_wrong_parameters_are_told() {
         assert_eq!(field(&wrong), query.split('=').next().unwrap(), "{wrong}");
     }
 }
+
+/// Gives every stored image `$count` more sources with addresses of `$bytes` bytes.
+macro_rules! add_sources {
+    ($app:expr, $count:literal, $bytes:literal) => {
+        let sql = concat!(
+            "insert into image_sources (image_id, page_url, page_hash, image_url)
+             select i.id, rpad('http://a.test/' || n || '/', ",
+            $bytes,
+            ", 'p'), gen_random_uuid(),
+                    rpad('http://a.test/' || n || '/', ",
+            $bytes,
+            ", 'i')
+             from images i, generate_series(1, ",
+            $count,
+            ") as n order by n"
+        );
+        $app.database.execute(sql).await;
+    };
+}
+
+#[tokio::test]
+async fn places_are_counted_and_those_that_are_left_out_can_be_paged_through() {
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
+    app.crawl(&[site.page()]).await;
+    let shown = app.get_ok("/images").await["images"][0].clone();
+    assert_eq!((&shown["sources_total"], &shown["sources_cut"]), (&json!(1), &json!(false)));
+    add_sources!(app, 99, 40);
+    let shown = app.get_ok("/images").await["images"][0].clone();
+    assert_eq!(shown["sources"].as_array().unwrap().len(), 100);
+    assert_eq!((&shown["sources_total"], &shown["sources_cut"]), (&json!(100), &json!(false)));
+    add_sources!(app, 1, 41);
+    let id = shown["id"].as_str().unwrap();
+    let image = app.get_ok(&format!("/images/{id}")).await;
+    let face = app.get_ok("/faces").await["faces"][0].clone();
+    for shown in [&image, &image["faces"][0], &face] {
+        assert_eq!(shown["sources"].as_array().unwrap().len(), 100);
+        assert_eq!((&shown["sources_total"], &shown["sources_cut"]), (&json!(101), &json!(true)));
+    }
+
+    let mut all = Vec::new();
+    let mut path = format!("/images/{id}/sources?limit=40");
+    loop {
+        let page = app.get_ok(&path).await;
+        all.extend(page["sources"].as_array().unwrap().clone());
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/images/{id}/sources?limit=40&cursor={cursor}");
+    }
+    assert_eq!((all.len(), &json!(all[..100])), (101, &image["sources"]));
+    problem(app.get(&format!("/images/{NOTHING}/sources")).await, 404, "not_found").await;
+    problem(app.get(&format!("/images/{id}/sources?limit=201")).await, 400, "bad_query").await;
+    problem(app.get(&format!("/images/{id}/sources?cursor=x")).await, 400, "bad_query").await;
+}
+
+#[tokio::test]
+async fn a_crowd_that_many_long_addresses_show_is_answered_in_a_bounded_number_of_bytes() {
+    const FACES: i64 = 100;
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    app.database
+        .execute(
+            "insert into faces select (jsonb_populate_record(f, jsonb_build_object('id', gen_random_uuid()))).*
+             from faces f, generate_series(2, 100)",
+        )
+        .await;
+    add_sources!(app, 100, 8000);
+    let image = app.get_ok("/faces?limit=1").await["faces"][0]["image_id"].as_str().unwrap().to_owned();
+    // All places of each face would be 160 MB.
+    for path in ["/faces?limit=1000".to_owned(), format!("/images/{image}")] {
+        let answer = app.get(&path).await.bytes().await.unwrap();
+        assert!(answer.len() < 18 << 20, "{path}: {} bytes", answer.len());
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        let faces = answer["faces"].as_array().unwrap();
+        assert_eq!(faces.len() as i64, FACES);
+        for face in faces {
+            let shown = face["sources"].as_array().unwrap().len();
+            assert!((1..100).contains(&shown), "{shown}");
+            assert_eq!((&face["sources_total"], &face["sources_cut"]), (&json!(101), &json!(true)));
+        }
+    }
+    let crawl = crawl["id"].as_str().unwrap();
+    let table = app.get(&format!("/crawls/{crawl}/export?format=csv")).await.text().await.unwrap();
+    assert_eq!(table.split_terminator("\r\n").count() as i64, 1 + FACES);
+}

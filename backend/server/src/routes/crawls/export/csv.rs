@@ -10,11 +10,11 @@ pub(super) fn head(embeddings: bool) -> String {
     format!("{COLUMNS}{}\r\n", if embeddings { ",embedding" } else { "" })
 }
 
-/// The rows of an image. `image_url` and `page_url` are the first place where the crawl found it, `sources` is the number of places; an
-/// embedding is one field with its components between spaces.
+/// The rows of an image. `image_url` and `page_url` are the first place where the crawl found it, `sources` is the number of places, counted up to 1,000;
+/// an embedding is one field with its components between spaces.
 pub(super) fn lines(exported: &ExportedImage, embeddings: bool) -> String {
     let image = &exported.image;
-    let first = exported.sources.first();
+    let first = exported.sources.sources.first();
     let about_image = [
         image.id.to_string(),
         hex::encode(&image.sha256),
@@ -24,7 +24,7 @@ pub(super) fn lines(exported: &ExportedImage, embeddings: bool) -> String {
         image.bytes.to_string(),
         first.map(|source| source.image_url.clone()).unwrap_or_default(),
         first.and_then(|source| source.page_url.clone()).unwrap_or_default(),
-        exported.sources.len().to_string(),
+        exported.sources.total.to_string(),
     ];
     if exported.faces.is_empty() {
         let empty = COLUMNS.split(',').count() + usize::from(embeddings) - about_image.len();

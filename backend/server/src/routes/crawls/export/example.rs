@@ -5,6 +5,7 @@ use serde_json::json;
 use store::export::ExportedImage;
 use store::faces::Face;
 use store::images::{Image, Source};
+use store::sources::SourceList;
 use time::macros::datetime;
 use utoipa::PartialSchema;
 use uuid::{Uuid, uuid};
@@ -61,5 +62,6 @@ fn exported() -> ExportedImage {
         crop_key: None,
         created_at,
     };
-    ExportedImage { image, sources: vec![source], faces: vec![(face, None)] }
+    let sources = SourceList { sources: vec![source], total: 1 };
+    ExportedImage { image, sources, faces: vec![(face, None)] }
 }

@@ -20,6 +20,9 @@ struct Line<'a> {
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     sources: Vec<SourceLine<'a>>,
+    /// Counted up to 1,000.
+    sources_total: i64,
+    sources_cut: bool,
     faces: Vec<FaceLine<'a>>,
 }
 
@@ -46,7 +49,7 @@ struct FaceLine<'a> {
 }
 
 pub(super) fn line(exported: &ExportedImage) -> String {
-    let image = &exported.image;
+    let (image, sources) = (&exported.image, &exported.sources);
     let line = Line {
         image_id: image.id,
         sha256: hex::encode(&image.sha256),
@@ -57,7 +60,9 @@ pub(super) fn line(exported: &ExportedImage) -> String {
         bytes: image.bytes,
         rotation: image.rotation,
         created_at: image.created_at,
-        sources: exported.sources.iter().map(source).collect(),
+        sources: sources.sources.iter().map(source).collect(),
+        sources_total: sources.total,
+        sources_cut: (sources.sources.len() as i64) < sources.total,
         faces: exported.faces.iter().map(|(face, vector)| self::face(face, vector.as_deref())).collect(),
     };
     let mut text = serde_json::to_string(&line).expect("a line is plain data");

@@ -1,0 +1,148 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use proptest::prelude::*;
+
+fn norm(text: &str) -> String {
+    parse(text).unwrap().to_string()
+}
+
+#[test]
+fn one_spelling_per_resource() {
+    for (text, expected) in [
+        ("HTTP://Example.COM:80/", "http://example.com/"),
+        ("https://example.com:443/a", "https://example.com/a"),
+        ("http://example.com:8080", "http://example.com:8080/"),
+        ("http://example.com/a/../b/./c", "http://example.com/b/c"),
+        ("http://example.com/%2e%2e/a", "http://example.com/a"),
+        ("http://example.com/a#part", "http://example.com/a"),
+        ("http://example.com/a?", "http://example.com/a"),
+        ("http://example.com./a", "http://example.com/a"),
+        ("http://example.com/a b/ü?q=a b", "http://example.com/a%20b/%C3%BC?q=a%20b"),
+        ("http://example.com/%7ejoe/%c3%bc/%2f", "http://example.com/~joe/%C3%BC/%2F"),
+        ("http://müller.example/", "http://xn--mller-kva.example/"),
+        ("http://example.com/?utm_source=x&b=2&a=1&gclid=7&FBCLID=9", "http://example.com/?b=2&a=1"),
+        ("http://example.com/?utm_source=x", "http://example.com/"),
+        ("http://example.com/?b=%2d&a", "http://example.com/?b=%2d&a"),
+        ("http://example.com/a;JSESSIONID=0F?x=1", "http://example.com/a?x=1"),
+        ("  http://example.com/ \n", "http://example.com/"),
+        ("http://example.com\\a\\b", "http://example.com/a/b"),
+    ] {
+        assert_eq!(norm(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_bad_url_is_explained() {
+    for (text, part) in [
+        ("", "empty"),
+        ("example.com/a", "has no scheme"),
+        ("/a", "has no scheme"),
+        ("ftp://example.com/", "only http and https"),
+        ("example.com:8080/a", "only http and https"),
+        ("http://", "not valid"),
+        ("http://[::1", "not valid"),
+        ("http://exa mple.com/", "not valid"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+    assert!(parse(&format!("http://example.com/{}", "a".repeat(9000))).unwrap_err().contains("at most 8192"));
+}
+
+#[test]
+fn the_operator_chooses_the_spelling_of_links() {
+    let spell = |trailing_slash, text: &str| {
+        let spelling = Spelling { trailing_slash, drop_parameters: vec!["sort".into(), "view".into()] };
+        spelling.apply(parse(text).unwrap()).to_string().replace("http://example.com", "")
+    };
+    for (text, kept, removed, added) in [
+        ("http://example.com", "/", "/", "/"),
+        ("http://example.com/a/", "/a/", "/a", "/a/"),
+        ("http://example.com/a", "/a", "/a", "/a/"),
+        ("http://example.com/a//?x=1", "/a//?x=1", "/a?x=1", "/a//?x=1"),
+        ("http://example.com/a.html", "/a.html", "/a.html", "/a.html"),
+        (
+            "http://example.com/a.html?sort=up&view&Sort=1&sorted=2",
+            "/a.html?Sort=1&sorted=2",
+            "/a.html?Sort=1&sorted=2",
+            "/a.html?Sort=1&sorted=2",
+        ),
+        ("http://example.com/?view=list", "/", "/", "/"),
+    ] {
+        assert_eq!(spell(TrailingSlash::Keep, text), kept);
+        assert_eq!(spell(TrailingSlash::Remove, text), removed);
+        assert_eq!(spell(TrailingSlash::Add, text), added);
+    }
+    let url = parse("http://example.com/a/?b=2&a=1").unwrap();
+    assert_eq!(Spelling::default().apply(url.clone()), url);
+}
+
+#[test]
+fn tracking_names_are_sorted_for_the_search() {
+    assert!(TRACKING.is_sorted());
+}
+
+#[test]
+fn host_keys_tell_servers_apart() {
+    let key = |t: &str| host_key(&parse(t).unwrap());
+    assert_eq!(key("https://Example.com/a"), "example.com:443");
+    assert_eq!(key("https://example.com:8443/a"), "example.com:8443");
+    assert_eq!(key("http://example.com/a"), "http://example.com:80");
+    assert_eq!(key("http://[::1]:8080/"), "http://[::1]:8080");
+}
+
+#[test]
+fn pages_that_differ_in_numbers_or_queries_share_a_directory() {
+    let name = |path: &str| directory(&parse(&format!("http://example.com{path}")).unwrap());
+    assert_eq!(name("/"), "http://example.com:80/");
+    assert_eq!(name("/a/b.html"), "http://example.com:80/a/");
+    assert_eq!(name("/calendar/2031/05/"), "http://example.com:80/calendar/#/#/");
+    assert_eq!(name("/calendar/2031/06/1"), name("/calendar/2032/12/31"));
+    assert_eq!(name("/list?page=1"), "http://example.com:80/list?");
+    assert_eq!(name("/list?page=1&view=2"), name("/list?sort=up"));
+    assert_ne!(name("/list"), name("/list?page=1"));
+    assert_ne!(name("/v1/a"), name("/w1/a"));
+}
+
+#[test]
+fn a_host_that_dns_cannot_know_is_refused() {
+    let label = "a".repeat(63);
+    let host = |last: usize| format!("http://{label}.{label}.{label}.{}/", "b".repeat(last));
+    assert!(parse(&host(61)).is_ok(), "253 characters");
+    assert!(parse(&host(62)).unwrap_err().contains("longer than 253"));
+    assert!(parse(&format!("http://{label}a.test/")).unwrap_err().contains("longer than 63"));
+    assert!(parse("http://127.0.0.1/").is_ok() && parse("http://[::1]/").is_ok());
+    assert_eq!(trap(&Url::parse(&host(62)).unwrap()), Some("forbidden_url"));
+}
+
+#[test]
+fn a_url_that_its_escapes_make_too_long_is_refused() {
+    let url = |umlauts: usize| format!("http://example.com/{}", "ü".repeat(umlauts));
+    assert!(parse(&url(1_360)).is_ok());
+    assert!(parse(&url(1_370)).unwrap_err().contains("8239 bytes long; at most 8192"));
+}
+
+#[test]
+fn traps_are_named() {
+    let trap = |path: &str| trap(&parse(&format!("http://example.com{path}")).unwrap());
+    assert_eq!(trap("/a/b/c?x=1"), None);
+    assert_eq!(trap("/2011/11/11/11/photo.html"), None);
+    assert_eq!(trap("/a/a/b/b/a"), None);
+    assert_eq!(trap("/x/x/x"), Some("repeated_segments"));
+    assert_eq!(trap("/en/de/en/de/en/de"), Some("repeated_segments"));
+    assert_eq!(trap("/p/a/b/c/d/a/b/c/d/a/b/c/d"), Some("repeated_segments"));
+    let deep: String = (0..21).map(|i| format!("/{i}")).collect();
+    assert_eq!(trap(&deep), Some("path_too_deep"));
+    assert_eq!(trap(&format!("/{}", "a".repeat(2048))), Some("url_too_long"));
+    let many: Vec<String> = (0..17).map(|i| format!("p{i}=1")).collect();
+    assert_eq!(trap(&format!("/?{}", many.join("&"))), Some("too_many_parameters"));
+}
+
+proptest! {
+    #[test]
+    fn normalising_twice_changes_nothing(path in "[a-zA-Z0-9%./;=?&~ -]{0,40}") {
+        if let Ok(once) = parse(&format!("http://example.com/{path}")) {
+            prop_assert_eq!(normalise(once.clone()), once);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A job that ends its process: it is found out, and those beside it are not discarded with it.
+use crate::runner::{Worker, body};
+use crate::support::{Bench, SOON, page, soon, until};
+use queue::{ClaimedJob, Config, JobState, NewJob, Outcome, QueueError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+/// Retries that do not make a test wait.
+fn quick() -> Config {
+    Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(2), ..Config::default() }
+}
+
+impl Bench {
+    async fn run_sql(&self, sql: &'static str) {
+        sqlx::raw_sql(sql).execute(self.db.pool()).await.unwrap();
+    }
+
+    /// The process that ran these jobs ends.
+    async fn crash(&self, jobs: &[ClaimedJob]) {
+        for job in jobs {
+            self.expire(job.claim.id).await;
+        }
+        assert_eq!(self.queue.rescue().await.unwrap(), jobs.len() as u64);
+    }
+}
+
+#[tokio::test]
+async fn jobs_of_a_process_that_ended_do_not_come_back_together() {
+    let bench = Bench::new().await;
+    bench.add(&vec![page(); 100]).await;
+    let jobs = bench.claim(100).await;
+    bench.crash(&jobs).await;
+    let later = "select count(*) from jobs where scheduled_at > now() + interval '100 ms'";
+    assert!(bench.count(later).await >= 50, "they are spread over the backoff of a crash");
+    let last = "select count(*) from jobs where scheduled_at > now() + interval '4 s'";
+    assert_eq!(bench.count(last).await, 0, "which is four seconds at the first");
+    // Two of them may be given one microsecond.
+    assert!(bench.count("select count(distinct scheduled_at) from jobs").await >= 90);
+}
+
+#[tokio::test]
+async fn the_job_that_ends_every_process_is_the_only_one_that_is_discarded() {
+    let bench = Bench::with(quick()).await;
+    let culprit = bench.add_one(page()).await;
+    bench.add(&vec![page(); 3]).await;
+    for _ in 0..20 {
+        // However the times fall, all that is due is taken by one process.
+        bench.run_sql("update jobs set scheduled_at = now() where state <> 'running'").await;
+        let jobs = bench.claim(4).await;
+        for job in jobs.iter().filter(|job| job.runs_alone()) {
+            assert_eq!(jobs.len(), 1, "no other is left to be taken beside it");
+            bench.queue.begin_alone(job.claim).await.unwrap();
+        }
+        if jobs.iter().any(|job| job.claim.id == culprit) {
+            bench.crash(&jobs).await;
+        } else {
+            let claims: Vec<_> = jobs.iter().map(|job| job.claim).collect();
+            assert!(bench.queue.complete_many(&claims).await.unwrap().is_empty());
+        }
+    }
+    let row = bench.get(culprit).await;
+    assert_eq!(
+        (row.state, row.attempt, row.last_error.as_deref()),
+        (JobState::Discarded, 5, Some("lease expired"))
+    );
+    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, 3);
+    assert_eq!(bench.count("select count(*) from jobs").await, 0);
+}
+
+#[tokio::test]
+async fn a_job_that_was_not_alone_keeps_its_last_attempt() {
+    let bench = Bench::with(quick()).await;
+    let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
+    for crash in 1..=3 {
+        bench.make_due(id).await;
+        let job = bench.claim_one().await;
+        assert_eq!((job.attempt, job.crashes, job.runs_alone()), (1, crash - 1, crash > 2));
+        bench.crash(&[job]).await;
+        assert_eq!((bench.get(id).await.attempt, bench.state(id).await), (0, JobState::Retryable));
+    }
+    bench.make_due(id).await;
+    let job = bench.claim_one().await;
+    bench.queue.begin_alone(job.claim).await.unwrap();
+    bench.crash(std::slice::from_ref(&job)).await;
+    assert_eq!(bench.state(id).await, JobState::Discarded);
+    let late = bench.queue.begin_alone(job.claim).await;
+    assert!(matches!(late, Err(QueueError::Stale(stale)) if stale == id), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
+    let bench = Bench::new().await;
+    bench.add(&vec![page(); 10]).await;
+    bench.run_sql("update jobs set crashes = 2 where id in (select id from jobs order by id limit 4)").await;
+    let alone = |jobs: &[ClaimedJob]| jobs.iter().filter(|job| job.runs_alone()).count();
+    let first = bench.claim(3).await;
+    assert_eq!((first.len(), alone(&first)), (3, 1));
+    let second = bench.queue.claim_slots(&[("page", 2)], 10, "w").await.unwrap();
+    assert_eq!((second.len(), alone(&second)), (2, 1));
+    let third = bench.claim(1).await;
+    assert_eq!((third.len(), alone(&third)), (1, 1));
+    // Three of the six others are left, and one suspect.
+    let rest = bench.claim(10).await;
+    assert_eq!((rest.len(), alone(&rest)), (4, 1));
+}
+
+#[tokio::test]
+async fn a_stop_of_the_process_makes_no_job_suspect() {
+    let bench = Bench::new().await;
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let pages = body(move |job, cancel| {
+        started.send(job.claim.id).unwrap();
+        async move {
+            cancel.cancelled().await;
+            Outcome::Snooze(OffsetDateTime::now_utc())
+        }
+    });
+    let id = bench.add_one(page()).await;
+    let worker = Worker::start(&bench.queue, &[("page", 4, pages)], Duration::from_millis(1));
+    assert_eq!(soon("the job starts", starts.recv()).await, Some(id));
+    worker.stop().await;
+    assert_eq!((bench.state(id).await, bench.get(id).await.attempt), (JobState::Available, 0));
+    assert_eq!(bench.count("select crashes::bigint from jobs").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
+    let bench = Bench::with(Config { lease: Duration::from_millis(1_500), ..quick() }).await;
+    let suspect = bench.add_one(NewJob { priority: 1, ..page() }).await;
+    bench.run_sql("update jobs set crashes = 2").await;
+    bench.add(&vec![page(); 6]).await;
+    let log: Arc<Mutex<Vec<(Uuid, bool)>>> = Arc::default();
+    let pool = bench.db.pool().clone();
+    let pages = body({
+        let log = log.clone();
+        move |job: ClaimedJob, _| {
+            let (log, pool, id) = (log.clone(), pool.clone(), job.claim.id);
+            async move {
+                log.lock().unwrap().push((id, true));
+                if job.runs_alone() {
+                    let alone: bool = sqlx::query_scalar("select alone from jobs where id = $1")
+                        .bind(id)
+                        .fetch_one(&pool)
+                        .await
+                        .unwrap();
+                    assert!(alone, "a crash would be its own");
+                    // Others are due all the while: until its lease was extended three times.
+                    let mut leases = std::collections::HashSet::new();
+                    while leases.len() < 4 {
+                        let lease: OffsetDateTime =
+                            sqlx::query_scalar("select lease_until from jobs where id = $1")
+                                .bind(id)
+                                .fetch_one(&pool)
+                                .await
+                                .unwrap();
+                        leases.insert(lease);
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                }
+                log.lock().unwrap().push((id, false));
+                Outcome::Done
+            }
+        }
+    });
+    let worker = Worker::start(&bench.queue, &[("page", 3, pages)], SOON);
+    until("all are done", || async {
+        bench.count("select count(*) from finished_jobs where state = 'completed'").await == 7
+    })
+    .await;
+    worker.stop().await;
+    let log = log.lock().unwrap().clone();
+    let begun = log.iter().position(|entry| *entry == (suspect, true)).unwrap();
+    assert_eq!(log[begun + 1], (suspect, false), "nothing began or ended beside it: {log:?}");
+    let running = log[..begun].iter().map(|(_, begins)| if *begins { 1 } else { -1 }).sum::<i32>();
+    assert_eq!(running, 0, "it waited for those that ran: {log:?}");
+    assert!(begun + 2 < log.len(), "others came after it: {log:?}");
+}

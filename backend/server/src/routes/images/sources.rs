@@ -1,0 +1,56 @@
+//! `GET /images/{id}/sources`
+use crate::auth::Caller;
+use crate::extract::values::Bounded;
+use crate::extract::{Id, Query, cursor};
+use crate::routes::dto::Source;
+use crate::{ApiError, Problem};
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// How many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Most places in the answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200, default = 50)]
+    limit: Option<Bounded<1, 200>>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of the places where an image was found, in the order of the finds.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SourcePage {
+    sources: Vec<Source>,
+    /// Pass it as `cursor` for the next page; null on the last one.
+    #[schema(example = "AAAAAAAAA-g")]
+    next_cursor: Option<String>,
+}
+
+/// List the places where an image was found.
+#[utoipa::path(
+    get, path = "/images/{id}/sources", operation_id = "list_image_sources", tag = "images",
+    params(("id" = Uuid, Path, description = "The image"), ListParams),
+    responses(
+        (status = 200, description = "A page of places, in the order of the finds", body = SourcePage),
+        (status = 404, description = "No such image", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list_image_sources(
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<ListParams>,
+) -> Result<Json<SourcePage>, ApiError> {
+    let after = cursor::decode(params.cursor.as_deref())?;
+    let store = caller.store();
+    let image = store.image(id).await?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut found = store.sources_of(image.id, after, limit + 1).await?;
+    let next_cursor = cursor::cut(&mut found, limit, |(number, _)| *number);
+    Ok(Json(SourcePage {
+        sources: found.into_iter().map(|(_, source)| source.into()).collect(),
+        next_cursor,
+    }))
+}

@@ -1,0 +1,118 @@
+//! Where images were found: the first places of many images at once, and all places of one, page by page.
+//!
+//! A picture can be on every page of a site, and the addresses are whatever strangers write, so every answer here is bounded in rows and in
+//! bytes.
+use crate::images::Source;
+use crate::{Store, StoreError};
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// Most sources per image that one call answers: a logo can be on every page of a site.
+pub const MOST_SOURCES: i64 = 100;
+/// Sources of an image are counted up to this number.
+pub const MOST_COUNTED: i64 = 1_000;
+/// Bytes of addresses and alternative texts that one call answers, shared evenly by its images. Each image has one source in any case.
+pub const MOST_BYTES: usize = 16 << 20;
+
+/// The first places of an image.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SourceList {
+    /// In the order they were found; at most [`MOST_SOURCES`], and no more than the image's share of [`MOST_BYTES`].
+    pub sources: Vec<Source>,
+    /// How many there are, counted up to [`MOST_COUNTED`].
+    pub total: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct Row {
+    id: i64,
+    image_id: Uuid,
+    total: i64,
+    #[sqlx(flatten)]
+    source: Source,
+}
+
+impl Store {
+    /// Sources of several images that the caller has read, by image and in the order they were found; at most [`MOST_SOURCES`] of each, and
+    /// [`MOST_BYTES`] of all.
+    pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
+        let rows = self.sources_where(images, None).await?;
+        Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
+    }
+
+    /// The same with the number of sources of each image. An image without any has no entry.
+    pub async fn source_lists(&self, images: &[Uuid]) -> Result<HashMap<Uuid, SourceList>, StoreError> {
+        Ok(lists(self.sources_where(images, None).await?))
+    }
+
+    /// The same, those that one crawl found.
+    pub(crate) async fn source_lists_in_crawl(
+        &self,
+        images: &[Uuid],
+        crawl: Uuid,
+    ) -> Result<HashMap<Uuid, SourceList>, StoreError> {
+        Ok(lists(self.sources_where(images, Some(crawl)).await?))
+    }
+
+    /// The next `limit` sources of an image that the caller has read, after the source `after`, in the order they were found, each with its
+    /// number for the next call.
+    pub async fn sources_of(
+        &self,
+        image: Uuid,
+        after: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<(i64, Source)>, StoreError> {
+        let rows: Vec<Row> = sqlx::query_as(
+            "select id, image_id, 0::bigint as total, page_url, image_url, crawl_id, alt, kind, found_at
+             from image_sources where image_id = $1 and id > $2 order by id limit $3",
+        )
+        .bind(image)
+        .bind(after.unwrap_or(0))
+        .bind(limit.max(0))
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.source)).collect())
+    }
+
+    async fn sources_where(&self, images: &[Uuid], crawl: Option<Uuid>) -> Result<Vec<Row>, StoreError> {
+        if images.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(sqlx::query_as(
+            "select s.id, s.image_id, counted.total, s.page_url, s.image_url, s.crawl_id, s.alt, s.kind, s.found_at
+             from (select distinct unnest($1::uuid[]) as id) wanted
+             cross join lateral (
+                 select count(*) as total from (
+                     select 1 from image_sources where image_id = wanted.id and ($3::uuid is null or crawl_id = $3)
+                     limit $4) found
+             ) counted
+             cross join lateral (
+                 select first.*, row_number() over by_id as place,
+                        sum(octet_length(image_url) + coalesce(octet_length(page_url), 0) + coalesce(octet_length(alt), 0))
+                            over by_id as bytes
+                 from (select * from image_sources where image_id = wanted.id and ($3::uuid is null or crawl_id = $3)
+                       order by id limit $2) first
+                 window by_id as (order by id)
+             ) s
+             where s.place = 1 or s.bytes <= $5
+             order by s.image_id, s.id",
+        )
+        .bind(images)
+        .bind(MOST_SOURCES)
+        .bind(crawl)
+        .bind(MOST_COUNTED)
+        .bind((MOST_BYTES / images.len()) as i64)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}
+
+fn lists(rows: Vec<Row>) -> HashMap<Uuid, SourceList> {
+    let mut lists: HashMap<Uuid, SourceList> = HashMap::new();
+    for row in rows {
+        let list = lists.entry(row.image_id).or_default();
+        list.total = row.total;
+        list.sources.push(row.source);
+    }
+    lists
+}
