@@ -68,6 +68,19 @@ pub fn parse(text: &str) -> Result<Url, String> {
     Ok(normalise(url))
 }
 
+/// Parses and normalises an address under which something is stored, looked up, erased or kept out: http and https URLs as [`parse`] does,
+/// and file URLs as a scan of that file writes them. `Err` is a sentence for the caller of the API.
+pub fn address(text: &str) -> Result<Url, String> {
+    let text = text.trim();
+    if !text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
+        return parse(text);
+    }
+    let url = Url::parse(text).map_err(|error| format!("the URL {text:?} is not valid: {error}"))?;
+    // One spelling of percent escapes: that of the path itself.
+    let spelled = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
+    Ok(spelled.unwrap_or(url))
+}
+
 /// Normalises an absolute URL (see `parse`). The order of the parameters that stay is kept, and so are their bytes: servers may
 /// sign them.
 pub fn normalise(mut url: Url) -> Url {
@@ -296,6 +309,18 @@ mod tests {
         ] {
             assert_eq!(norm(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn an_address_of_a_file_is_spelled_as_a_scan_does() {
+        for (text, expected) in [
+            (" FILE:///album/%61%20b.jpg", "file:///album/a%20b.jpg"),
+            ("file://localhost/album/d;jsessionid=1.jpg", "file:///album/d;jsessionid=1.jpg"),
+            ("HTTP://Example.com/a?utm_source=x", "http://example.com/a"),
+        ] {
+            assert_eq!(address(text).unwrap().as_str(), expected, "{text}");
+        }
+        assert!(address("ftp://example.com/").unwrap_err().contains("only http and https"));
     }
 
     #[test]

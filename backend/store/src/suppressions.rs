@@ -85,21 +85,25 @@ impl Store {
             .await?)
     }
 
-    /// Whether the address of a ledger row, or of a page on which it was seen, is suppressed.
+    /// Whether the address of a ledger row, or of a page on which it was seen, is suppressed, and where redirects led (`answered`).
     pub async fn suppresses_url(
         &self,
         conn: &mut PgConnection,
         collection: Uuid,
         image_url: Uuid,
+        answered: Option<&str>,
     ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select exists(
                  select 1 from suppressions s where s.collection_id = $1 and s.url_hash in (
                      select url_hash from image_urls where id = $2
-                     union all select page_hash from image_sources where image_url_id = $2))",
+                     union all select page_hash from image_sources where image_url_id = $2
+                     union all select page_asked_hash from image_sources where image_url_id = $2
+                     union all select $3))",
         )
         .bind(collection)
         .bind(image_url)
+        .bind(answered.map(|url| url_hash(Some(&without_nul(url)))))
         .fetch_one(conn)
         .await?)
     }

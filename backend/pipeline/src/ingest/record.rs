@@ -2,6 +2,7 @@
 
 use super::blobs::StoredBlobs;
 use super::kinship::Kinship;
+use super::suppress::Place;
 use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known, suppress};
 use crate::crawl::completion::Watch;
 use crate::{Analysis, AnalyzedFace, Dedupe};
@@ -15,7 +16,9 @@ use uuid::Uuid;
 pub(super) struct Ending {
     pub(super) tx: Tx,
     watch: Option<Watch>,
+    claim: Option<Claim>,
     image_url: Uuid,
+    moved_to: Option<String>,
     /// Whose visits these are, and the visit.
     visit: Option<(Uuid, FetchedFrom)>,
 }
@@ -34,7 +37,8 @@ impl Ingest {
             watch = Some(Watch::begin(&self.inner.store, &mut tx, incoming.crawl, claim).await?);
         }
         let visit = incoming.fetched.clone().map(|fetched| (incoming.collection, fetched));
-        Ok(Ending { tx, watch, image_url: incoming.image_url, visit })
+        let moved_to = incoming.moved_to.clone();
+        Ok(Ending { tx, watch, claim, image_url: incoming.image_url, moved_to, visit })
     }
 
     /// Settles the row, with the image if there is one, ends the crawl if this was all, and commits.
@@ -45,7 +49,7 @@ impl Ingest {
         reason: Option<&'static str>,
         image: Option<Uuid>,
     ) -> Result<(), IngestError> {
-        let Ending { mut tx, watch, image_url, visit } = ending;
+        let Ending { mut tx, watch, claim, image_url, moved_to, visit } = ending;
         let store = &self.inner.store;
         store.settle_image_url(tx.conn(), image_url, state, reason, None, image).await?;
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
@@ -73,7 +77,7 @@ impl Ingest {
         let mut ending = self.open(incoming, claim).await?;
         store.lock_suppressions(ending.tx.conn(), incoming.collection, false).await?;
         if !self
-            .judge(&mut ending.tx, incoming.collection, Some(incoming.image_url), analysis)
+            .judge(&mut ending.tx, incoming.collection, Some(Place::of(incoming)), analysis)
             .await?
             .is_clear()
         {

@@ -33,6 +33,21 @@ pub(super) struct Verdict {
     pub(super) faces: Vec<usize>,
 }
 
+/// Where a picture was found.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The row of the image ledger.
+    row: Uuid,
+    /// The address that answered, if it is not the row's.
+    moved_to: Option<&'a str>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn of(incoming: &'a Incoming) -> Self {
+        Self { row: incoming.image_url, moved_to: incoming.moved_to.as_deref() }
+    }
+}
+
 impl Verdict {
     pub(super) fn is_clear(&self) -> bool {
         *self == Self::default()
@@ -46,7 +61,7 @@ impl Ingest {
     /// Those of the store.
     pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.inner.store.begin().await?;
-        self.inner.store.suppresses_url(tx.conn(), collection, image_url).await
+        self.inner.store.suppresses_url(tx.conn(), collection, image_url, None).await
     }
 
     /// Why the whole picture is kept out, as far as that can be told from its address, its bytes, and its hashes where they are known.
@@ -61,19 +76,20 @@ impl Ingest {
         if !store.suppresses(tx.conn(), incoming.collection).await? {
             return Ok(None);
         }
-        if store.suppresses_url(tx.conn(), incoming.collection, incoming.image_url).await? {
+        let place = Place::of(incoming);
+        if store.suppresses_url(tx.conn(), incoming.collection, place.row, place.moved_to).await? {
             return Ok(Some(URL));
         }
         let pictures = self.suppressed(&mut tx, incoming.collection, sha256, hashes).await?;
         Ok(pictures.iter().any(|picture| picture.region.is_none()).then_some(IMAGE))
     }
 
-    /// The same of an analysed picture, with the ledger row of its address where it has one, and which of its faces are kept out.
+    /// The same of an analysed picture, with its place where it has one, and which of its faces are kept out.
     pub(super) async fn judge(
         &self,
         tx: &mut Tx,
         collection: Uuid,
-        image_url: Option<Uuid>,
+        place: Option<Place<'_>>,
         analysis: &Analysis,
     ) -> Result<Verdict, StoreError> {
         let store = &self.inner.store;
@@ -81,8 +97,8 @@ impl Ingest {
         if !store.suppresses(tx.conn(), collection).await? {
             return Ok(verdict);
         }
-        if let Some(row) = image_url
-            && store.suppresses_url(tx.conn(), collection, row).await?
+        if let Some(Place { row, moved_to }) = place
+            && store.suppresses_url(tx.conn(), collection, row, moved_to).await?
         {
             verdict.whole = Some(URL);
             return Ok(verdict);

@@ -64,6 +64,7 @@ pub(super) fn of_page(
     }
     let (pages, left_out) = border.close();
     let page_url = fetched.url.to_string();
+    let asked = asked(job, &fetched);
     let denied = directives.images_denied();
     let images = match denied {
         Some(_) => Vec::new(),
@@ -71,6 +72,7 @@ pub(super) fn of_page(
             .map(|image| NewImageUrl {
                 url: image.url.into(),
                 page_url: Some(page_url.clone()),
+                asked_url: asked.clone(),
                 alt: image.alt,
             })
             .collect(),
@@ -99,6 +101,7 @@ pub(super) fn of_map(
             images.push(NewImageUrl {
                 url: entry.url.to_string(),
                 page_url: Some(own_url.clone()),
+                asked_url: None,
                 alt: None,
             });
         } else if !directives.nofollow {
@@ -108,6 +111,7 @@ pub(super) fn of_map(
     images.extend(map.images.into_iter().map(|image| NewImageUrl {
         url: image.url.into(),
         page_url: Some(image.page.map_or_else(|| own_url.clone(), String::from)),
+        asked_url: None,
         alt: None,
     }));
     if denied.is_some() {
@@ -132,8 +136,14 @@ pub(super) fn of_image(fetched: &Fetched) -> Harvest {
         final_url: Some(fetched.url.to_string()),
         ..PageResult::default()
     };
-    let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, alt: None }];
+    let asked_url = asked(job, fetched);
+    let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
     Harvest { images, result, ..Harvest::default() }
+}
+
+/// The address of the job, if another one answered.
+fn asked(job: &PageJob, fetched: &Fetched) -> Option<String> {
+    (job.url != fetched.url).then(|| job.url.to_string())
 }
 
 /// The sitemaps to read with a seed: those that robots.txt names, or else the usual place where the crawl asks for it.

@@ -99,7 +99,7 @@ async fn read(
         }
         Content::Html => read_page(context, view, job, fetched).await,
         Content::Map => read_map(context, view, job, fetched).await,
-        Content::Image => Ok(harvest::of_image(&fetched)),
+        Content::Image => Ok(harvest::of_image(job, &fetched)),
         Content::Other => {
             let found = fetched.content_type.as_deref().unwrap_or("no content type");
             Err(Setback::Final {

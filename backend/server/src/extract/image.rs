@@ -184,7 +184,9 @@ pub(crate) async fn pair_of_sources(
         (ImageSource::Url(a), ImageSource::Url(b)) => {
             let mut room = fetched::room(state, 2).await?;
             let half = room.split(state.config.image_limit as u64);
-            tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, room))
+            let (a, b) =
+                tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, room));
+            (a.map(|(bytes, _)| bytes), b.map(|(bytes, _)| bytes))
         }
         _ => tokio::join!(resolve(state, a), resolve(state, b)),
     };
@@ -278,13 +280,21 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
 
 /// The bytes that a source stands for.
 pub(crate) async fn resolve(state: &AppState, source: &ImageSource) -> Result<Bytes, ApiError> {
+    resolve_at(state, source).await.map(|(bytes, _)| bytes)
+}
+
+/// The same, and the address that answered for what was fetched.
+pub(crate) async fn resolve_at(
+    state: &AppState,
+    source: &ImageSource,
+) -> Result<(Bytes, Option<String>), ApiError> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
             let room = fetched::room(state, 1).await?;
-            fetched::fetch(state, url, room).await
+            fetched::fetch(state, url, room).await.map(|(bytes, answered)| (bytes, Some(answered)))
         }
         ImageSource::Base64(ImageAsBase64 { image_base64 }) => {
-            decode_base64(image_base64, state.config.image_limit)
+            decode_base64(image_base64, state.config.image_limit).map(|bytes| (bytes, None))
         }
     }
 }

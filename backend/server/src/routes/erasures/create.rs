@@ -121,8 +121,10 @@ pub(super) async fn create_erasure(
     let mut kept_out = people;
     if suppress {
         kept_out.extend(plan.pictures.iter().cloned());
-        if let Target::Url(url) = &target {
-            kept_out.push(Suppression::Url(url.clone()));
+        if let Target::Url(spellings) = &target {
+            let normal =
+                |url: &&String| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == **url);
+            kept_out.extend(spellings.iter().filter(normal).cloned().map(Suppression::Url));
         }
     }
     record.suppressions = store.suppress(tx.conn(), collection.id, record.id, &kept_out).await? as i64;

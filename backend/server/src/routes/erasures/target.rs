@@ -125,24 +125,38 @@ impl TargetInput {
                 Ok((Target::Subject(id), caller.collection(params.collection.as_deref()).await?))
             }
             Self::Url(text) => {
-                Ok((Target::Url(address(&text)?), caller.collection(params.collection.as_deref()).await?))
+                let collection = caller.collection(params.collection.as_deref()).await?;
+                Ok((Target::Url(spellings(state, caller, &text, collection.id).await?), collection))
             }
         }
     }
 }
 
-/// As the crawler spells it; files of a scan are there under `file:` URLs.
-fn address(text: &str) -> Result<String, ApiError> {
-    let refuse = |reason: String| {
+/// The normal form of an address, and what else of it can be on record: links to pages are followed as the operator spells them, and earlier
+/// versions stored the addresses of enrolled pictures as they were sent.
+async fn spellings(
+    state: &AppState,
+    caller: &Caller,
+    text: &str,
+    collection: Uuid,
+) -> Result<Vec<String>, ApiError> {
+    let address = crawler::urls::address(text).map_err(|reason| {
         ApiError::new(Code::InvalidField, format!("url: {reason}"))
             .field("url")
             .value(text)
             .allowed(["an absolute http, https or file URL"])
-    };
-    if text.trim_start().get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
-        return url::Url::parse(text.trim()).map(Into::into).map_err(|error| refuse(error.to_string()));
+    })?;
+    let mut spellings = vec![address.to_string()];
+    if matches!(address.scheme(), "http" | "https") {
+        let followed = state.services.crawls.config().spelling.apply(address.clone());
+        spellings.push(followed.into());
+        let enrolled = caller.store().enrolled_addresses(collection).await?;
+        let same = |other: &String| crawler::urls::address(other).is_ok_and(|other| other == address);
+        spellings.extend(enrolled.into_iter().filter(same));
     }
-    crawler::urls::parse(text).map(Into::into).map_err(refuse)
+    let mut seen = std::collections::HashSet::new();
+    spellings.retain(|spelling| seen.insert(spelling.clone()));
+    Ok(spellings)
 }
 
 async fn likeness(

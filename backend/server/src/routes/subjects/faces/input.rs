@@ -1,5 +1,5 @@
 //! What is enrolled: a picture, or faces that are stored already.
-use crate::extract::image::{ImageSource, SourceFields, resolve};
+use crate::extract::image::{ImageSource, SourceFields, resolve_at};
 use crate::extract::values::{Bounded, Fraction};
 use crate::routes::faces::ProfileParam;
 use crate::{ApiError, AppState, Code};
@@ -69,10 +69,18 @@ pub(in super::super) struct EnrolBody {
     r#move: Option<bool>,
 }
 
+/// Where a picture was fetched.
+pub(super) struct Address {
+    /// As the caller spelled it.
+    pub(super) asked: String,
+    /// The address that answered.
+    pub(super) answered: String,
+}
+
 /// What is to be enrolled.
 pub(super) enum Input {
     /// A file, and where it was fetched from.
-    Image(Bytes, Option<String>),
+    Image(Bytes, Option<Address>),
     /// Stored faces.
     Faces(Vec<Uuid>),
 }
@@ -96,7 +104,11 @@ impl EnrolBody {
         let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
         let input = match (fields.url.is_some() || fields.image_base64.is_some(), self.face_ids) {
             (true, None) => match ImageSource::try_from(fields) {
-                Ok(source) => Some(Input::Image(resolve(state, &source).await?, url)),
+                Ok(source) => {
+                    let (bytes, answered) = resolve_at(state, &source).await?;
+                    let address = url.zip(answered).map(|(asked, answered)| Address { asked, answered });
+                    Some(Input::Image(bytes, address))
+                }
                 Err(_) => None,
             },
             (false, Some(faces)) => Some(Input::Faces(checked_faces(faces)?)),
