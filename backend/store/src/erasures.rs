@@ -8,6 +8,7 @@ mod carry_out;
 mod likeness;
 mod plan;
 
+pub use carry_out::CarriedOut;
 pub use plan::{DoomedFace, Plan};
 
 use crate::{Store, StoreError};

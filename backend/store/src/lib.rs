@@ -37,6 +37,7 @@ mod supersede;
 pub mod suppressions;
 mod text;
 pub mod tombstones;
+pub mod traces;
 pub mod transient;
 pub mod visits;
 

@@ -52,6 +52,12 @@ impl Ingest {
         let Ending { mut tx, watch, claim, image_url, moved_to, visit } = ending;
         let store = &self.inner.store;
         store.settle_image_url(tx.conn(), image_url, state, reason, None, image).await?;
+        if let (Some(answered), Some(_)) = (moved_to, image) {
+            store.note_moved_image(tx.conn(), image_url, &answered).await?;
+        }
+        if state == suppress::STATE {
+            suppress::forget(store, &self.inner.queue, &mut tx, (image_url, claim)).await?;
+        }
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
             store.remember_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
         }

@@ -3,13 +3,17 @@
 
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Analysis;
-use queue::Claim;
+use crate::crawl::news::NewsError;
+use crate::traces::forget_jobs;
+use queue::{Claim, Queue};
 use std::sync::Arc;
 use store::suppressions::{Sketch, SuppressedPicture};
-use store::{StoreError, Tx};
+use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 use vision::{PerceptualHashes, Rect, crop};
 
+/// State of a ledger row whose picture is kept out.
+pub(crate) const STATE: &str = "suppressed";
 /// Reason code: found at an address that was erased.
 pub(crate) const URL: &str = "suppressed_url";
 /// Reason code: an erased picture, or another file of it.
@@ -132,7 +136,7 @@ impl Ingest {
         reason: &'static str,
     ) -> Result<Ingested, IngestError> {
         let ending = self.open(incoming, claim).await?;
-        self.close(ending, "suppressed", Some(reason), None).await?;
+        self.close(ending, STATE, Some(reason), None).await?;
         Ok(Ingested::Suppressed { reason })
     }
 
@@ -214,6 +218,22 @@ impl Ingest {
         }
         Ok(known)
     }
+}
+
+/// Removes what was written down of a picture on its way in, once its row is settled as [`STATE`]: its address, where it was seen, and what the
+/// records of its own job and of pages that turned out to be the picture say.
+pub(crate) async fn forget(
+    store: &Store,
+    queue: &Queue,
+    tx: &mut Tx,
+    (row, claim): (Uuid, Option<Claim>),
+) -> Result<(), NewsError> {
+    let jobs = store.forget_suppressed(tx.conn(), row).await?;
+    forget_jobs(queue, tx, &jobs).await?;
+    if let Some(claim) = claim {
+        queue.forget(tx.conn(), &[claim.id]).await?;
+    }
+    Ok(())
 }
 
 /// Whether the face is the one that was erased from this picture: its middle lies in that box.

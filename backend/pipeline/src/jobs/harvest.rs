@@ -25,6 +25,8 @@ pub(super) struct Harvest {
     /// Where the seed moved to.
     pub(super) home: Option<Url>,
     pub(super) result: PageResult,
+    /// Addresses of everything that the page links to or shows.
+    pub(super) mentions: Vec<String>,
     /// What is remembered of the visit.
     pub(super) memory: Memory,
 }
@@ -50,6 +52,7 @@ pub(super) fn of_page(
     page: Page,
     sitemaps: Vec<Url>,
 ) -> Harvest {
+    let mentions = page.addresses().map(str::to_owned).collect();
     let directives = page.directives.union(tags(context, view, &fetched));
     let directives = if view.options.respect_robots { directives } else { Directives::default() };
     let home = job.home.clone().or_else(|| {
@@ -79,7 +82,7 @@ pub(super) fn of_page(
     };
     let result = result(fetched, denied, left_out, page.title);
     let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &page_url)));
-    Harvest { pages, sitemaps, nested: 1, images, home, result, memory: Memory::Untouched }
+    Harvest { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
 }
 
 /// A sitemap or a feed. `noindex` on it speaks of the file itself, which nobody would index, and not of what it lists.
@@ -123,11 +126,11 @@ pub(super) fn of_map(
     let (pages, left_out) = border.close();
     let result = result(fetched, denied, left_out, None);
     let home = job.home.clone();
-    Harvest { pages, sitemaps, nested, images, home, result, memory: Memory::Untouched }
+    Harvest { pages, sitemaps, nested, images, home, result, ..Harvest::default() }
 }
 
 /// The page was an image: it goes into the other ledger.
-pub(super) fn of_image(fetched: &Fetched) -> Harvest {
+pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> Harvest {
     let result = PageResult {
         state: "skipped".into(),
         reason: Some("is_an_image".into()),

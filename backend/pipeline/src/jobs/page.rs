@@ -160,7 +160,7 @@ async fn read_page(
         let page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
         let visit = visits::visit(&fetched).and_then(|visit| {
             let content = page.to_memory(&fetched.robots_tags)?;
-            Some(PageVisit { visit, content })
+            Some(PageVisit { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
         });
         (page, visit, fetched)
     })
@@ -180,7 +180,7 @@ async fn take_over(
     mut fetched: Fetched,
     known: PageVisit,
 ) -> Result<Option<Harvest>, Setback> {
-    let PageVisit { visit, content } = known;
+    let PageVisit { visit, content, .. } = known;
     let Some((page, mut tags)) = on_a_thread(move || Page::from_memory(&content)).await? else {
         return Ok(None);
     };
@@ -237,7 +237,7 @@ async fn store_once(
     reader: &str,
 ) -> Result<(usize, PageResult), NewsError> {
     let Context { store, queue, .. } = context;
-    let Harvest { sitemaps, nested, images, home, memory, .. } = harvest;
+    let Harvest { sitemaps, nested, images, home, memory, mentions, .. } = harvest;
     let (mut pages, mut result) = (harvest.pages.clone(), harvest.result.clone());
     let (crawl, options) = (job.crawl_id, &view.options);
     let mut tx = store.begin().await?;
@@ -275,6 +275,7 @@ async fn store_once(
             store.remember_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
         }
     }
+    store.forget_page_of_suppressed(tx.conn(), job.page_id, mentions).await?;
     queue.enqueue(tx.conn(), &jobs).await?;
     watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;

@@ -3,6 +3,7 @@
 
 mod contention;
 mod enqueue;
+mod forget;
 mod groups;
 mod inspect;
 mod lanes;

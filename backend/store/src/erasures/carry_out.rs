@@ -2,6 +2,7 @@
 use super::{DoomedFace, Plan};
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
+use crate::traces::{LedgerJobs, Traces};
 use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
 use std::collections::{BTreeMap, HashSet};
@@ -14,24 +15,24 @@ const CROP_MARGIN: f32 = 0.25;
 const IMAGES: usize = 1_000;
 
 impl Store {
-    /// Does what was planned in the same transaction; answers the blob keys to drop after the commit. Ledger rows that led to images which go
-    /// forget the address.
-    pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<Vec<String>, StoreError> {
+    /// Does what was planned in the same transaction. Ledger rows that led to images which go forget the address, and so does everything else
+    /// that says where they were found.
+    pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
         let gone: Vec<Uuid> = faces.chain(&plan.images).chain(&plan.subjects).copied().collect();
         let touched = plan.faces.iter().map(|face| &face.image_id);
         let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
         tombstones::set(conn, &gone, &touched).await?;
         let mut keys = Vec::new();
+        let mut traces = Traces::new(plan.collection);
         for images in plan.images.chunks(IMAGES) {
-            sqlx::query(
-                "update image_urls set url = 'erased:' || id, detail = null where image_id = any($1) and state <> 'queued'",
-            )
-            .bind(images)
-            .execute(&mut *conn)
-            .await?;
+            traces.forget_images(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
+        if !plan.addresses.is_empty() {
+            traces.forget_pages(conn, &plan.addresses).await?;
+        }
+        traces.finish(conn).await?;
         let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
         let mut single: BTreeMap<Uuid, Vec<&DoomedFace>> = BTreeMap::new();
         for face in plan.faces.iter().filter(|face| !whole.contains(&face.image_id)) {
@@ -44,8 +45,17 @@ impl Store {
             .bind(&plan.subjects)
             .execute(&mut *conn)
             .await?;
-        condemn(conn, keys).await
+        Ok(CarriedOut { blobs: condemn(conn, keys).await?, jobs: traces.jobs })
     }
+}
+
+/// What is left to do for the caller of [`Store::carry_out`].
+#[derive(Clone, Debug, Default)]
+pub struct CarriedOut {
+    /// Blobs to drop after the commit.
+    pub blobs: Vec<String>,
+    /// Jobs whose records name an erased address, to be emptied in the same transaction.
+    pub jobs: LedgerJobs,
 }
 
 /// Single faces of an image that stays.

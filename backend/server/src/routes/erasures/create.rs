@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
-use store::erasures::{ErasureRecord, Plan, Target};
+use store::erasures::{CarriedOut, ErasureRecord, Plan, Target};
 use store::suppressions::Suppression;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
@@ -103,7 +103,8 @@ pub(super) async fn create_erasure(
         return Ok((StatusCode::OK, Json(answer)));
     }
     let suppress = params.suppress.unwrap_or(true);
-    let blobs = store.carry_out(tx.conn(), &plan).await?;
+    let CarriedOut { blobs, jobs } = store.carry_out(tx.conn(), &plan).await?;
+    pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
     let mut record = ErasureRecord {
         id: Uuid::now_v7(),
         collection_id: collection.id,
