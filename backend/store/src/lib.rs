@@ -26,6 +26,7 @@ pub mod journal;
 pub mod keys;
 pub mod ledger;
 pub mod models;
+mod near;
 pub mod pages;
 pub mod reembedding;
 pub mod retention;

@@ -179,8 +179,8 @@ impl Ingest {
         sha256: &[u8; 32],
         hashes: Option<&PerceptualHashes>,
     ) -> Result<Vec<SuppressedPicture>, StoreError> {
-        let phash = hashes.map(|hashes| hashes.p.cast_signed());
-        let mut pictures = self.inner.store.suppressed_pictures(tx.conn(), collection, sha256, phash).await?;
+        let known = hashes.map(|hashes| (hashes.p.cast_signed(), hashes.d.cast_signed()));
+        let mut pictures = self.inner.store.suppressed_pictures(tx.conn(), collection, sha256, known).await?;
         pictures.retain(|picture| {
             picture.same_file
                 || hashes.is_some_and(|hashes| {

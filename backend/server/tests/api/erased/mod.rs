@@ -1,5 +1,6 @@
 //! What an erasure takes away, keeps out, and must leave no trace of.
 mod addresses;
+mod copies;
 mod leftovers;
 
 use crate::support::{App, json_of};
