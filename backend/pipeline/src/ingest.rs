@@ -13,6 +13,7 @@ mod reembed;
 pub(crate) mod scan;
 mod sketch;
 pub(crate) mod suppress;
+mod versions;
 
 pub use enrol::{EnrolError, Enrolled, Enrolment, lacks};
 pub use reembed::{Left, Reembedded};

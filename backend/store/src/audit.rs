@@ -63,6 +63,10 @@ actions! {
     Expire = "retention.erased";
     /// What had been deleted before a backup was restored was deleted once more.
     EraseAgain = "erasure.reapplied";
+    /// A larger version of a picture took the place of smaller ones, whose faces it shows.
+    Supersede = "image.superseded";
+    /// A larger version of a picture was stored beside smaller ones, because it does not show their faces.
+    KeepBesideLarger = "image.kept_beside_larger";
     /// Somebody looked what an erasure would take away.
     PreviewErasure = "erasure.preview";
 }

@@ -46,4 +46,5 @@ pub use blobs::Blobs;
 pub use burial::Erased;
 pub use database::{Config, DEFAULT_EXACT_LIMIT, Store, Tx};
 pub use error::StoreError;
+pub use supersede::OlderFace;
 pub use transient::retried;

@@ -3,6 +3,7 @@
 use super::blobs::StoredBlobs;
 use super::kinship::Kinship;
 use super::suppress::Place;
+use super::versions::Versions;
 use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known, suppress};
 use crate::crawl::completion::Watch;
 use crate::{Analysis, AnalyzedFace, Dedupe};
@@ -89,12 +90,14 @@ impl Ingest {
         {
             return Ok(None);
         }
-        let mut smaller = Vec::new();
+        let mut versions = Versions::default();
         if incoming.dedupe == Dedupe::Near {
             let (collection, frame) = (incoming.collection, &analysis.frame);
             match self.near_settled(&mut ending.tx, collection, &analysis.hashes, frame).await? {
                 Kinship::New => {}
-                Kinship::Supersedes(images) => smaller = images,
+                Kinship::Supersedes(images) => {
+                    versions = self.versions(&mut ending.tx, &images, analysis).await?;
+                }
                 Kinship::Duplicate(image) => {
                     self.close(ending, "duplicate", Some(known::NEAR), Some(image)).await?;
                     return Ok(Some(Ingested::Duplicate { image, reason: known::NEAR }));
@@ -111,11 +114,13 @@ impl Ingest {
             .collect();
         store.insert_faces(ending.tx.conn(), incoming.collection, image.id, &faces).await?;
         self.keep_blobs(&mut ending.tx, blobs).await?;
+        let smaller = &versions.replaced;
         let mut unused = Vec::new();
         if !smaller.is_empty() {
             let conn = ending.tx.conn();
-            unused = store.replace_images(conn, &smaller, image.id, incoming.image_url).await?;
+            unused = store.replace_images(conn, smaller, image.id, incoming.image_url).await?;
         }
+        self.audit_versions(&mut ending.tx, incoming.collection, image.id, &versions).await?;
         self.close(ending, "processed", partly.then_some(suppress::PARTLY), Some(image.id)).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {
