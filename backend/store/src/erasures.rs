@@ -5,6 +5,7 @@
 //! A face takes its crop and its chip along, the thumbnail of its picture, which shows it, and the crops and chips of other faces that show a part
 //! of it. A picture that has no other face goes with it.
 mod carry_out;
+mod chip;
 mod likeness;
 mod plan;
 

@@ -140,7 +140,8 @@ impl Ingest {
         Ok(Ingested::Suppressed { reason })
     }
 
-    /// The analysis without these faces, and with their places painted over: thumbnail and crops are cut from its frame.
+    /// The analysis without these faces, and with their places painted over: thumbnail and crops are cut from its frame, and the chips of the
+    /// others, which are cut already, are painted by themselves.
     pub(super) async fn without(
         &self,
         mut analysis: Analysis,
@@ -157,11 +158,22 @@ impl Ingest {
         });
         // Nobody else has it any more, so that it is painted on as it is.
         let mut frame = Arc::unwrap_or_clone(analysis.frame);
+        let mut left = std::mem::take(&mut analysis.faces);
         let painted = self.inner.analyzer.cpu().run(move || {
             boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
-            frame
+            for face in &mut left {
+                let (detection, chip) = (&face.detection, face.chip.take());
+                face.chip = chip.map(|chip| {
+                    let mut chip = Arc::unwrap_or_clone(chip);
+                    let (landmarks, own) = (&detection.landmarks, &detection.bbox);
+                    vision::cover_in_chip(&mut chip, landmarks, own, &boxes, PAINT_MARGIN);
+                    Arc::new(chip)
+                });
+            }
+            (frame, left)
         });
-        analysis.frame = Arc::new(painted.await?.output);
+        let (frame, left) = painted.await?.output;
+        (analysis.frame, analysis.faces) = (Arc::new(frame), left);
         metrics::counter!("facecrawl_faces_suppressed_total").increment(faces.len() as u64);
         Ok(analysis)
     }

@@ -2,6 +2,7 @@
 mod addresses;
 mod copies;
 mod leftovers;
+mod neighbours;
 
 use crate::support::{App, json_of};
 use reqwest::StatusCode;
