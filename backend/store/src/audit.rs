@@ -51,6 +51,8 @@ actions! {
     CreateCollection = "collection.create";
     /// A collection's settings were changed.
     UpdateCollection = "collection.update";
+    /// A collection's webhooks were given a new secret.
+    RotateWebhookSecret = "collection.webhook_secret";
     /// A collection was deleted; what was in it is out of reach from here on.
     DeleteCollection = "collection.delete";
     /// Everything that was in a deleted collection has been erased.

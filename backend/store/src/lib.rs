@@ -41,6 +41,7 @@ pub mod tombstones;
 pub mod traces;
 pub mod transient;
 pub mod visits;
+pub mod webhook_secrets;
 
 pub use blobs::Blobs;
 pub use burial::Erased;

@@ -51,7 +51,11 @@ pub(crate) fn access(operation_id: &str) -> Option<Access> {
         | "cluster_collection" => Scope::Write,
         "delete_crawl" | "delete_image" | "delete_face" | "delete_subject" | "create_erasure"
         | "list_erasures" => Scope::Erase,
-        "create_collection" | "update_collection" | "delete_collection" | "list_audit"
+        "create_collection"
+        | "update_collection"
+        | "delete_collection"
+        | "rotate_webhook_secret"
+        | "list_audit"
         | "lift_suppressions" => Scope::Admin,
         "create_key" | "list_keys" | "revoke_key" => Scope::Keys,
         "get_gpu" | "get_metrics" | "list_jobs" | "get_job" | "get_job_stats" | "retry_job" => Scope::System,

@@ -38,10 +38,17 @@ fn own(operation_id: &str) -> &'static [&'static [Code]] {
         "enrol_subject_faces" => &[PICTURE, FETCHED, FACE, &[Code::LowQuality, Code::Conflict]],
         "create_crawl" => &[&[Code::ForbiddenUrl, Code::NotFound]],
         "create_subject" | "create_key" => &[&[Code::Conflict, Code::NotFound]],
-        "create_collection" | "update_collection" | "delete_crawl" | "pause_crawl" | "resume_crawl"
-        | "cancel_crawl" | "revoke_key" | "update_subject" | "merge_subject" | "retry_job" => {
-            &[&[Code::Conflict]]
-        }
+        "create_collection"
+        | "update_collection"
+        | "rotate_webhook_secret"
+        | "delete_crawl"
+        | "pause_crawl"
+        | "resume_crawl"
+        | "cancel_crawl"
+        | "revoke_key"
+        | "update_subject"
+        | "merge_subject"
+        | "retry_job" => &[&[Code::Conflict]],
         // It takes no parameters, and says so.
         "list_collections" => &[&[Code::BadQuery]],
         "health_ready" => &[&[Code::NotReady]],
