@@ -9,6 +9,7 @@ mod away;
 mod collections;
 mod connections;
 mod crawls;
+mod edge;
 mod erasures;
 mod faces;
 mod images;
