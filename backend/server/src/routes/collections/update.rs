@@ -1,7 +1,7 @@
 //! `PATCH /collections/{id}`
 use super::create::{days, profile_name};
 use super::view::{CollectionView, check_name, find};
-use crate::auth::Caller;
+use crate::auth::{Caller, insufficient};
 use crate::extract::values::{Bounded, Cosine, given};
 use crate::extract::{Json as JsonBody, NameOrId};
 use crate::routes::faces::ProfileParam;
@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
 use store::collections::CollectionSettings;
+use store::keys::Scope;
 use utoipa::ToSchema;
 
 /// What to change. What is left out stays; null is the service's own.
@@ -18,7 +19,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"match_threshold": 0.5, "retention_days": null}))]
 pub(super) struct UpdateCollection {
-    /// A new name; `default` keeps its own.
+    /// A new name, with a key to all collections; `default` keeps its own.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: Option<String>,
     /// Demands that faces are judged by, from now on.
@@ -57,6 +58,11 @@ pub(super) async fn update_collection(
         check_name("name", name)?;
     }
     let old = find(&caller, which).await?;
+    if caller.bound_to().is_some() && body.name.as_ref().is_some_and(|name| *name != old.name) {
+        // Also where the name is free: a tenant does not learn which names others have.
+        let sentence = "a new name needs a key to all collections with the scope admin";
+        return Err(insufficient(Scope::Admin, sentence));
+    }
     let settings = CollectionSettings {
         quality_profile: body.quality_profile.map_or(old.quality_profile, |new| new.map(profile_name)),
         match_threshold: body.match_threshold.map_or(old.match_threshold, |new| new.map(Cosine::get)),
