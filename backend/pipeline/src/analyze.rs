@@ -16,7 +16,7 @@ mod search;
 mod turn;
 
 pub use error::AnalyzeError;
-pub use options::{AnalyzeOptions, Config, Enhance, Passes, Rotate, StoredFaces, profile_of};
+pub use options::{AnalyzeOptions, Config, Enhance, LOWEST_SCORE, Passes, Rotate, StoredFaces, profile_of};
 pub use picture::Picture;
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};

@@ -11,8 +11,8 @@ mod transient;
 pub mod upkeep;
 
 pub use analyze::{
-    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, Passes, Pixels, Rotate,
-    StoredFaces, Timings, profile_of,
+    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, LOWEST_SCORE, Passes,
+    Pixels, Rotate, StoredFaces, Timings, profile_of,
 };
 pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;

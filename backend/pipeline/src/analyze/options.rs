@@ -4,6 +4,10 @@ use super::{AnalyzeError, Analyzer};
 use store::collections::Collection;
 use vision::{Limits, Profile};
 
+/// Lowest `min_score` that a caller may ask for. Below it the detectors call thousands of patches
+/// of any picture a face, and comparing them with each other takes the processor for minutes.
+pub const LOWEST_SCORE: f32 = 0.1;
+
 /// Whether to look for turned faces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -95,7 +99,7 @@ impl Config {
 /// What one caller wants.
 #[derive(Clone, Debug)]
 pub struct AnalyzeOptions {
-    /// Lowest `det_score`, 0..=1; `None` is the detector's own.
+    /// Lowest `det_score`, [`LOWEST_SCORE`]..=1; `None` is the detector's own.
     pub min_score: Option<f32>,
     /// Keep only the best so many, at least 1.
     pub max_faces: Option<usize>,
@@ -158,8 +162,11 @@ impl Analyzer {
     pub(super) fn settings(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
         let detector = self.engine().detector();
         let min_score = options.min_score.unwrap_or(detector.min_score);
-        if !(0.0..=1.0).contains(&min_score) {
-            return Err(AnalyzeError::Option(format!("min_score is {min_score}; it must be from 0 to 1")));
+        // The detector's own is not asked for: it was chosen for the model.
+        if options.min_score.is_some_and(|asked| !(LOWEST_SCORE..=1.0).contains(&asked)) {
+            return Err(AnalyzeError::Option(format!(
+                "min_score is {min_score}; it must be from {LOWEST_SCORE} to 1"
+            )));
         }
         if options.max_faces == Some(0) {
             return Err(AnalyzeError::Option("max_faces is 0; it must be at least 1".into()));

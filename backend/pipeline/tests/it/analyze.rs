@@ -160,8 +160,9 @@ async fn options_out_of_range_are_named() {
     let analyzer = analyzer().await;
     let ok = AnalyzeOptions::default;
     for (options, allowed) in [
-        (AnalyzeOptions { min_score: Some(1.5), ..ok() }, "from 0 to 1"),
-        (AnalyzeOptions { min_score: Some(f32::NAN), ..ok() }, "from 0 to 1"),
+        (AnalyzeOptions { min_score: Some(1.5), ..ok() }, "from 0.1 to 1"),
+        (AnalyzeOptions { min_score: Some(0.0999), ..ok() }, "from 0.1 to 1"),
+        (AnalyzeOptions { min_score: Some(f32::NAN), ..ok() }, "from 0.1 to 1"),
         (AnalyzeOptions { max_faces: Some(0), ..ok() }, "at least 1"),
         (AnalyzeOptions { det_size: Some(100), ..ok() }, "multiple of 32 from 64 to 2048"),
         (AnalyzeOptions { det_size: Some(32), ..ok() }, "multiple of 32 from 64 to 2048"),

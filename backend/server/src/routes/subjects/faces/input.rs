@@ -1,6 +1,6 @@
 //! What is enrolled: a picture, or faces that are stored already.
 use crate::extract::image::{ImageSource, SourceFields, resolve};
-use crate::extract::values::{Bounded, Fraction};
+use crate::extract::values::{Bounded, Score};
 use crate::routes::faces::ProfileParam;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
@@ -22,8 +22,8 @@ pub(in super::super) struct EnrolParams {
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
-    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    pub(super) min_score: Option<Fraction>,
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    pub(super) min_score: Option<Score>,
     /// The picture is an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`): nothing is looked for in it, and the size and pose that the
     /// face had are not judged.
     #[param(default = false)]
@@ -56,8 +56,8 @@ pub(in super::super) struct EnrolBody {
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// As in the query.
-    #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    min_score: Option<Fraction>,
+    #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    min_score: Option<Score>,
     /// As in the query.
     aligned: Option<bool>,
     /// As in the query.
@@ -126,7 +126,7 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
 /// How the picture is analysed.
 pub(super) fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
     pipeline::AnalyzeOptions {
-        min_score: params.min_score.map(Fraction::get),
+        min_score: params.min_score.map(Score::get),
         rotate: Rotate::Off,
         quality_profile: stored_by,
         ..pipeline::AnalyzeOptions::default()
