@@ -7,6 +7,7 @@ mod json;
 mod multipart;
 mod path;
 mod query;
+mod shape;
 pub(crate) mod values;
 
 pub(crate) use body::drop_unread;

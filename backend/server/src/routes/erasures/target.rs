@@ -106,7 +106,7 @@ impl TargetInput {
         let elsewhere = |name: &str| params.collection.as_ref().is_some_and(|wanted| wanted != name);
         match self {
             Self::Picture(bytes) => likeness(state, caller, bytes, params).await,
-            Self::Source(source) => likeness(state, caller, resolve(state, &source).await?, params).await,
+            Self::Source(source) => likeness(state, caller, resolve(state, source).await?, params).await,
             Self::Face(id) => {
                 let face = store.face(id).await?;
                 if elsewhere(&face.collection) {

@@ -117,7 +117,7 @@ pub(super) async fn compare_faces(
         Carrier::Multipart => pair_of_parts(request, &state).await?,
         Carrier::Json => {
             let body: CompareBody = read_json(request, &state).await?;
-            pair_of_sources(&state, &body.a, &body.b).await?
+            pair_of_sources(&state, body.a, body.b).await?
         }
         Carrier::Raw => {
             return Err(ApiError::new(

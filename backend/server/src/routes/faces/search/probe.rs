@@ -158,7 +158,7 @@ impl Probe {
         match input {
             ProbeInput::Image(bytes) => Self::of_image(state, caller, bytes, params).await,
             ProbeInput::Source(source) => {
-                Self::of_image(state, caller, resolve(state, &source).await?, params).await
+                Self::of_image(state, caller, resolve(state, source).await?, params).await
             }
             ProbeInput::Face(id) => retried("probe", || Self::of_face(state, caller, id, params)).await,
             ProbeInput::Embedding(values) => Self::of_embedding(state, caller, values, params).await,

@@ -96,7 +96,7 @@ impl EnrolBody {
         let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
         let input = match (fields.url.is_some() || fields.image_base64.is_some(), self.face_ids) {
             (true, None) => match ImageSource::try_from(fields) {
-                Ok(source) => Some(Input::Image(resolve(state, &source).await?, url)),
+                Ok(source) => Some(Input::Image(resolve(state, source).await?, url)),
                 Err(_) => None,
             },
             (false, Some(faces)) => Some(Input::Faces(checked_faces(faces)?)),
