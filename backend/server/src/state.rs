@@ -1,5 +1,6 @@
 //! What the handlers share.
 use crate::auth::{Keyring, Rates};
+use crate::confirmation::Secret;
 use crate::{ApiError, Config};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -53,6 +54,7 @@ pub struct Shared {
     pub(crate) fetched: Budget,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
+    pub(crate) confirmation_secret: Secret,
     /// Queue gauges that were shown once, so that one that vanishes from the counts is shown as 0.
     pub(crate) seen_gauges: Mutex<HashSet<(String, &'static str)>>,
 }
@@ -77,6 +79,7 @@ impl AppState {
             analyses,
             keyring: Keyring::default(),
             rates: Rates::default(),
+            confirmation_secret: Secret::default(),
             seen_gauges: Mutex::default(),
         }))
     }

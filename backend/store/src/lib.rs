@@ -19,6 +19,7 @@ mod erasure;
 pub mod erasures;
 pub mod error;
 pub mod export;
+pub mod extent;
 pub mod faces;
 pub mod hosts;
 pub mod images;

@@ -1,4 +1,7 @@
 //! What reaches the service from outside before any handler runs: names, origins, bodies, keys.
+mod confirmation;
+mod hosts;
+mod likeness;
 mod private_addresses;
 mod renaming;
 mod structure;
