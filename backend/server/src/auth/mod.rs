@@ -6,12 +6,14 @@ mod access;
 mod caller;
 mod credentials;
 mod keyring;
+mod peer;
 mod rate;
 
 pub(crate) use access::{Access, Operations, access, methods};
 pub(crate) use caller::Caller;
 pub use keyring::CACHED;
 pub(crate) use keyring::Keyring;
+pub(crate) use peer::{CallerId, Peer};
 pub(crate) use rate::Rates;
 
 use crate::config::Auth;

@@ -2,6 +2,8 @@
 mod confirmation;
 mod hosts;
 mod likeness;
+mod origins;
 mod private_addresses;
 mod renaming;
+mod slow_readers;
 mod structure;
