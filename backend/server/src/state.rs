@@ -1,7 +1,8 @@
 //! What the handlers share.
-use crate::auth::{Keyring, Rates};
+use crate::auth::{Keyring, Rates, Strangers};
 use crate::confirmation::Secret;
 use crate::middleware::bodies::{Elder, Shares};
+use crate::routes::crawls::Follows;
 use crate::{ApiError, Config};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -61,6 +62,8 @@ pub struct Shared {
     pub(crate) answers: Budget,
     /// What the answers of each caller hold of it.
     pub(crate) answer_shares: Shares,
+    pub(crate) follows: Follows,
+    pub(crate) strangers: Strangers,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     pub(crate) confirmation_secret: Secret,
@@ -85,6 +88,8 @@ impl AppState {
             fetched: Budget::new("fetched_images", config.body_budget),
             answers: Budget::new("answers", config.answer_budget),
             answer_shares: Shares::of(config.answer_budget),
+            follows: Follows::new(&config, shutdown.clone()),
+            strangers: Strangers::new(config.unknown_keys_per_minute),
             services,
             config,
             metrics,

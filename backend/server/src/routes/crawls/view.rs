@@ -3,6 +3,7 @@ use crate::ApiError;
 use crate::auth::Caller;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use store::Store;
 use store::crawls::{Crawl, CrawlProgress};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -131,6 +132,13 @@ impl CrawlView {
     /// With its counts.
     pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
         let progress = caller.store().crawl_progress(crawl.id).await?;
+        Ok(Self::new(crawl, progress))
+    }
+
+    /// By id, for callers of whom it is known that they may see it.
+    pub(super) async fn of_store(store: &Store, id: Uuid) -> Result<Self, ApiError> {
+        let crawl = store.crawl(id).await?;
+        let progress = store.crawl_progress(id).await?;
         Ok(Self::new(crawl, progress))
     }
 

@@ -6,4 +6,6 @@ mod origins;
 mod private_addresses;
 mod renaming;
 mod slow_readers;
+mod streams;
 mod structure;
+mod unknown_keys;
