@@ -1,8 +1,13 @@
 //! What is left of an erased person in the files of the database and of the blobs: nothing, in no form in which an embedding or a chip is ever written.
+//! Compressed columns are unpacked, and stored pictures are decoded.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
+use axum::Router;
+use axum::extract::Path as UrlPath;
+use axum::response::{Html, IntoResponse};
+use axum::routing::get;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use common::process::{Finished, Workplace, postgres_programs};
@@ -18,6 +23,20 @@ use testing::files_below;
 const RUN: usize = 12;
 /// Bytes of a picture that are looked for, from its middle.
 const PIECE: usize = 64;
+/// Tables that had something of the person or of where the pictures were found.
+const TABLES: [&str; 11] = [
+    "faces",
+    "images",
+    "image_sources",
+    "image_urls",
+    "image_visits",
+    "subjects",
+    "subject_faces",
+    "pages",
+    "page_visits",
+    "jobs",
+    "finished_jobs",
+];
 
 fn program(name: &str, args: &[&str]) -> Finished {
     Finished::of(Command::new(postgres_programs().join(name)).args(args)).expect(0)
@@ -64,23 +83,62 @@ fn holds(content: &[u8], wanted: &[u8]) -> bool {
     content.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// What a file holds; `None` when the database deleted it after it was listed.
-fn content(path: &Path) -> Option<Vec<u8>> {
-    match std::fs::read(path) {
-        Ok(content) => Some(content),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => panic!("{}: {error}", path.display()),
+/// Files with what they hold, compressed parts unpacked; the write-ahead log is left out.
+struct Files(Vec<(String, Vec<u8>)>);
+
+impl Files {
+    fn below(folder: &Path) -> Self {
+        let kept = files_below(folder)
+            .into_iter()
+            .filter(|path| !path.components().any(|part| part.as_os_str() == "pg_wal"));
+        let read = kept.filter_map(|path| match std::fs::read(&path) {
+            Ok(content) => Some((path.display().to_string(), testing::unpacked(content))),
+            // The database deleted it after it was listed.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => panic!("{}: {error}", path.display()),
+        });
+        Self(read.collect())
+    }
+
+    /// Those that hold it, by name.
+    fn holding(&self, wanted: &[u8]) -> Vec<&str> {
+        self.0.iter().filter(|(_, content)| holds(content, wanted)).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The pictures among them, decoded.
+    fn decoded(&self) -> Self {
+        let pixels = |content: &[u8]| Some(image::load_from_memory(content).ok()?.into_rgb8().into_raw());
+        Self(self.0.iter().filter_map(|(name, content)| Some((name.clone(), pixels(content)?))).collect())
     }
 }
 
-/// Files that hold it, by name; the write-ahead log is left out.
-fn holding(folder: &Path, wanted: &[u8]) -> Vec<String> {
-    files_below(folder)
-        .into_iter()
-        .filter(|path| !path.components().any(|part| part.as_os_str() == "pg_wal"))
-        .filter(|path| content(path).is_some_and(|content| holds(&content, wanted)))
-        .map(|path| path.display().to_string())
-        .collect()
+/// Pixels of a picture that are looked for: a run in its middle.
+fn run_of_pixels(picture: &[u8]) -> Vec<u8> {
+    let pixels = image::load_from_memory(picture).unwrap().into_rgb8();
+    let start = (pixels.height() / 2 * pixels.width() + pixels.width() / 3) as usize * 3;
+    pixels.into_raw()[start..start + PIECE].to_vec()
+}
+
+/// A site on loopback that shows the pictures of a person who has two.
+async fn site() -> String {
+    const NAMES: [(&str, &str); 3] =
+        [("Quaxphoto.jpg", "cora.jpg"), ("Quaxphoto_2.jpg", "cora_2.jpg"), ("ben.jpg", "ben.jpg")];
+    let image = |name: &str| {
+        let alt = if name.starts_with("Quax") { "Quaxsmile" } else { "somebody else" };
+        format!("<img src=/i/{name} alt='{alt}'>")
+    };
+    let shown: String = NAMES.iter().map(|(name, _)| image(name)).collect();
+    let html = format!("<title>Quaxtitle</title><body>{shown}</body>");
+    let page = move || std::future::ready(([("etag", "\"page\"")], Html(html.clone())));
+    let picture = |UrlPath(name): UrlPath<String>| async move {
+        let (_, file) = NAMES.iter().find(|(known, _)| *known == name).unwrap();
+        ([("etag", format!("\"{name}\""))], testing::picture(file)).into_response()
+    };
+    let router = Router::new().route("/", get(page)).route("/i/{name}", get(picture));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let seed = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    seed
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,11 +153,16 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);
         command.env("DATABASE_URL", &url).env("SUPPRESSION_SECRET", "thirty-two characters, kept apart.");
+        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
         command
     };
     Finished::of(&mut facecrawl(&["scan", "album"])).expect(0);
     let service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
     let caller = Caller { base: service.base.clone(), key: "none".into() };
+    let crawl = json!({"seeds": [site().await]});
+    let crawl = caller.ask(201, Method::POST, "/crawls", Some(&crawl)).await;
+    let path = format!("/crawls/{}", crawl["id"].as_str().unwrap());
+    caller.until(&path, |crawl| crawl["state"] == "completed").await;
     let probe = json!({"image_base64": BASE64_STANDARD.encode(testing::picture("cora.jpg"))});
     let found = caller.ask(200, Method::POST, "/faces/search", Some(&probe)).await;
     let faces: Vec<&str> =
@@ -113,15 +176,17 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
 
     let mut wanted: Vec<(String, Vec<u8>)> = Vec::new();
     let mut pictures = Vec::new();
+    let mut runs = Vec::new();
     for face in &faces {
         let forms = Forms::of(&url, face);
         wanted.extend(forms.0.into_iter().map(|(form, bytes)| (format!("{face} as {form}"), bytes)));
         for kind in ["chip", "crop"] {
             let picture = caller.bytes(&format!("/faces/{face}/crop?kind={kind}")).await;
+            runs.push((format!("pixels of the {kind} of {face}"), run_of_pixels(&picture)));
             pictures.push((format!("{kind} of {face}"), picture));
         }
     }
-    let words = ["Quaxthorpe", "quaxthorpe-17", "quaxville", "Quaxphoto"];
+    let words = ["Quaxthorpe", "quaxthorpe-17", "quaxville", "Quaxphoto", "Quaxsmile", "Quaxtitle"];
     wanted.extend(words.map(|word| (word.to_owned(), word.as_bytes().to_vec())));
     for (name, picture) in &pictures {
         let middle = picture.len() / 2;
@@ -132,28 +197,39 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     psql(&url, "checkpoint");
     let blobs = place.path().join("data/blobs");
     let disk = |form: &str| wanted.iter().find(|(name, _)| name.ends_with(form)).unwrap().1.clone();
-    assert!(holding(&data, &disk("halfvec on disk")).len() >= 2, "the table, and the index");
-    assert!(!holding(&data, b"Quaxthorpe").is_empty());
-    assert_eq!(holding(&blobs, &pictures[0].1).len(), 1, "the search finds what is there");
+    let files = Files::below(&data);
+    assert!(files.holding(&disk("halfvec on disk")).len() >= 2, "the table, and the index");
+    for word in ["Quaxthorpe", "Quaxsmile", "Quaxtitle"] {
+        assert!(!files.holding(word.as_bytes()).is_empty(), "{word}");
+    }
+    let stored = Files::below(&blobs);
+    assert_eq!(stored.holding(&pictures[0].1).len(), 1, "the search finds what is there");
+    assert_eq!(stored.decoded().holding(&runs[0].1).len(), 1, "also in pixels");
 
     let erase = json!({"subject_id": subject, "suppress_person": true});
     let done: Value = caller.ask(201, Method::POST, "/erasures", Some(&erase)).await;
     assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(2)), "{done}");
-    let dump = program("pg_dump", &[&url]).stdout;
-    assert!(dump.contains("create") || dump.contains("CREATE"));
+    let dump = testing::unpacked(program("pg_dump", &[&url]).stdout);
+    assert!(holds(&dump, b"create") || holds(&dump, b"CREATE"));
+    let stored = Files::below(&blobs);
     for (name, bytes) in &wanted {
-        assert!(!holds(dump.as_bytes(), bytes), "{name} is in the dump");
-        assert_eq!(holding(&blobs, bytes), [] as [String; 0], "{name}");
+        assert!(!holds(&dump, bytes), "{name} is in the dump");
+        assert_eq!(stored.holding(bytes), [] as [&str; 0], "{name}");
+    }
+    let shown = stored.decoded();
+    for (name, bytes) in &runs {
+        assert_eq!(shown.holding(bytes), [] as [&str; 0], "{name}");
     }
     // `vacuum` frees the place of dead rows and does not overwrite it; `vacuum full` writes the table anew. What the index has, plain `vacuum` overwrites.
     drop(service);
     psql(&url, "vacuum");
-    for table in ["faces", "images", "image_sources", "image_urls", "subjects", "subject_faces"] {
+    for table in TABLES {
         psql(&url, &format!("vacuum full {table}"));
     }
     psql(&url, "checkpoint");
+    let files = Files::below(&data);
     for (name, bytes) in &wanted {
-        assert_eq!(holding(&data, bytes), [] as [String; 0], "{name}");
+        assert_eq!(files.holding(bytes), [] as [&str; 0], "{name}");
     }
     cluster.stop().await;
 }

@@ -19,13 +19,26 @@ pub enum GuardError {
     #[error("the URL is not allowed: {0}")]
     Url(String),
     /// The host is, or resolves to, a forbidden address.
-    #[error("the address {address} ({range}) is not allowed")]
+    ///
+    /// Its text names neither the address nor its range: it is shown to callers, and what a name
+    /// resolves to inside the operator's network is not theirs to know. [`Self::secret`] has both.
+    #[error("the URL leads to an address that is not allowed")]
     Address {
         /// The address.
         address: IpAddr,
         /// The special-purpose range it lies in.
         range: &'static str,
     },
+}
+
+impl GuardError {
+    /// Returns the whole reason, for the operator's log alone.
+    pub fn secret(&self) -> String {
+        match self {
+            Self::Url(why) => why.clone(),
+            Self::Address { address, range } => format!("{address} ({range})"),
+        }
+    }
 }
 
 /// Where a connection may lead, by its port: a resolver is asked for a name only, so the port is settled before.
@@ -148,9 +161,9 @@ impl Guard {
         match (ranges::special(address), reach) {
             (Some(range), _) => Err(GuardError::Address { address, range }),
             (None, Reach::Public) => Ok(()),
-            (None, Reach::OpenedRanges) => Err(GuardError::Url(format!(
-                "its port is open only inside the allowed private ranges, and {address} is outside"
-            ))),
+            (None, Reach::OpenedRanges) => Err(GuardError::Url(
+                "its port is open only inside the allowed private ranges, and its address is outside".into(),
+            )),
         }
     }
 

@@ -116,6 +116,19 @@ pub fn bad_host(url: &Url) -> Option<&'static str> {
     None
 }
 
+/// Parses and normalises an address under which something is stored, looked up, erased or kept out: http and https URLs as [`parse`] does,
+/// and file URLs as a scan of that file writes them. `Err` is a sentence for the caller of the API.
+pub fn address(text: &str) -> Result<Url, String> {
+    let text = text.trim();
+    if !text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
+        return parse(text);
+    }
+    let url = Url::parse(text).map_err(|error| format!("the URL {text:?} is not valid: {error}"))?;
+    // One spelling of percent escapes: that of the path itself.
+    let spelled = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
+    Ok(spelled.unwrap_or(url))
+}
+
 /// Normalises an absolute URL (see `parse`). The order of the parameters that stay is kept, and so are their bytes: servers may
 /// sign them.
 pub fn normalise(mut url: Url) -> Url {

@@ -82,6 +82,24 @@ impl Budget {
         self
     }
 
+    /// Bytes that there are in all.
+    pub fn limit(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
+
+    /// Returns a share of `bytes` for an interactive caller if there is room at once.
+    pub fn try_take(&self, bytes: u64) -> Option<Share> {
+        let units = units(bytes).min(self.units);
+        let all = self.all.clone().try_acquire_many_owned(units).ok()?;
+        let held = Raised::by(&self.held, in_bytes(all.num_permits()));
+        Some(Share { all, background: None, held })
+    }
+
+    /// The refusal of a caller for whom there is no room, and who cannot wait for it.
+    pub fn exhausted(&self) -> Exhausted {
+        Exhausted { what: self.what, retry_after: PAUSE }
+    }
+
     /// A share of `bytes`, as soon as there is room and everyone who asked before has his. What is larger than all there is counts as all there is, and so is
     /// held alone. A caller who goes away while he waits leaves nothing behind.
     ///
@@ -103,7 +121,7 @@ impl Budget {
             None => permits.await,
             Some(deadline) => {
                 let until = deadline.checked_sub(MARGIN).unwrap_or(deadline);
-                let exhausted = |_| Exhausted { what: self.what, retry_after: PAUSE };
+                let exhausted = |_| self.exhausted();
                 tokio::time::timeout_at(until.into(), permits).await.map_err(exhausted)?
             }
         };
@@ -125,6 +143,18 @@ impl Share {
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Self {
         self.part(self.all.num_permits().min(units(bytes) as usize))
+    }
+
+    /// Adds another share of the same budget, taken for the same kind of caller.
+    pub fn join(&mut self, other: Self) {
+        let Self { all, background, held } = other;
+        self.all.merge(all);
+        match (&mut self.background, background) {
+            (Some(mine), Some(theirs)) => mine.merge(theirs),
+            (mine @ None, theirs) => *mine = theirs,
+            (Some(_), None) => {}
+        }
+        self.held.join(held);
     }
 
     fn part(&mut self, units: usize) -> Self {
@@ -159,6 +189,11 @@ impl Raised {
     fn by(gauge: &Gauge, by: f64) -> Self {
         gauge.increment(by);
         Self { gauge: gauge.clone(), by }
+    }
+
+    /// Both in one; the gauge stays where it is.
+    fn join(&mut self, mut other: Self) {
+        self.by += std::mem::take(&mut other.by);
     }
 
     /// So much of it, apart; the gauge stays where it is.

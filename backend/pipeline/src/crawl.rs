@@ -8,11 +8,13 @@ mod options;
 mod reconcile;
 mod runs;
 mod seeds;
+pub(crate) mod webhook_secrets;
 
 pub use control::Retried;
 pub use every::Every;
 pub use options::{CrawlOptions, Dedupe, Sitemaps};
 pub use reconcile::Reconciled;
+pub use webhook_secrets::NewWebhookSecret;
 
 use queue::Queue;
 use std::fmt;
@@ -40,7 +42,8 @@ pub struct Config {
     pub recipes: crawler::Recipes,
     /// `CRAWL_TRAILING_SLASH`, `CRAWL_DROP_PARAMETERS`: how links to pages are spelled.
     pub spelling: crawler::urls::Spelling,
-    /// `WEBHOOK_SECRET`: signs messages to webhooks; without one there are none.
+    /// `WEBHOOK_SECRET`: signs messages to webhooks of collections without a secret of their own, and makes those secrets; without it there
+    /// are no webhooks.
     pub webhook_secret: Option<Secret>,
     /// Wait after the first failed delivery to a webhook; triples with every further one, up to an hour.
     pub webhook_retry: Duration,

@@ -13,6 +13,7 @@ mod reembed;
 pub(crate) mod scan;
 mod sketch;
 pub(crate) mod suppress;
+mod versions;
 
 pub use enrol::{EnrolError, Enrolled, Enrolment, lacks};
 pub use reembed::{Left, Reembedded};
@@ -28,6 +29,7 @@ use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
 use store::visits::Visit;
 use store::{Blobs, Store, StoreError, retried};
+use suppress::Place;
 use uuid::Uuid;
 
 /// What became of a picture.
@@ -92,6 +94,8 @@ pub struct Incoming {
     pub dedupe: Dedupe,
     /// How to analyse it.
     pub options: AnalyzeOptions,
+    /// The address that answered, if it is not the one of the ledger row.
+    pub moved_to: Option<String>,
     /// Where it was fetched, so that the next crawl can ask whether it has changed.
     pub fetched: Option<FetchedFrom>,
 }
@@ -196,7 +200,7 @@ impl Ingest {
             let analysis = self.inner.analyzer.find_faces(picture, &options, Lane::Background).await?;
             let mut tx = self.inner.store.begin().await?;
             let verdict =
-                self.judge(&mut tx, incoming.collection, Some(incoming.image_url), &analysis).await?;
+                self.judge(&mut tx, incoming.collection, Some(Place::of(&incoming)), &analysis).await?;
             drop(tx);
             if let Some(reason) = verdict.whole {
                 return self.settle_suppressed(&incoming, claim, reason).await;

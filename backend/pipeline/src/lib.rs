@@ -7,6 +7,7 @@ pub mod crawl;
 pub mod ingest;
 pub mod jobs;
 pub mod reapply;
+mod traces;
 mod transient;
 pub mod upkeep;
 
@@ -18,4 +19,5 @@ pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;
 pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe, Sitemaps};
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
+pub use traces::forget_jobs;
 pub use upkeep::Upkeep;

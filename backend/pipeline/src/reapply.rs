@@ -1,6 +1,7 @@
 //! A database from a backup, brought to what has been deleted since.
 
 use crate::jobs::erase_collection;
+use crate::traces::forget_jobs;
 use queue::{Queue, QueueError};
 use serde::Serialize;
 use serde_json::json;
@@ -58,6 +59,7 @@ pub async fn reapply(store: &Store, queue: &Queue, journal: Vec<Entry>) -> Resul
             if again.is_empty() {
                 break;
             }
+            forget_jobs(queue, &mut tx, &again.jobs).await?;
             let (faces, images, subjects) = (again.faces, again.images, again.subjects);
             let piece = Reapplied { faces, images, subjects, collections: 0 };
             store.audit(tx.conn(), &record(collection.id, piece)).await?;

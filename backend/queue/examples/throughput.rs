@@ -43,7 +43,7 @@ async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_
     for migration in [
         include_str!("../../../migrations/0001_queue.sql"),
         include_str!("../../../migrations/0005_queue_lanes.sql"),
-        include_str!("../../../migrations/0021_queue_crashes.sql"),
+        include_str!("../../../migrations/0025_queue_crashes.sql"),
     ] {
         sqlx::raw_sql(migration).execute(&pool).await?;
     }

@@ -3,6 +3,7 @@
 //! See `docs/QUEUE.md` for the state machine.
 
 mod claim;
+mod forget;
 mod groups;
 mod inspect;
 pub mod job;

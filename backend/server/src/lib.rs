@@ -5,19 +5,23 @@
 
 mod auth;
 pub mod config;
+mod confirmation;
 pub mod error;
 mod extract;
+pub mod hosts;
 mod middleware;
 mod openapi;
 mod router;
 mod routes;
 mod serve;
+mod stall;
 pub mod state;
 pub mod telemetry;
 
 pub use auth::CACHED as KEY_CACHED;
 pub use config::{Auth, Config};
 pub use error::{ApiError, Code, Problem};
+pub use hosts::PublicHost;
 pub use router::{openapi, router, status_router};
 pub use serve::serve;
 pub use state::{AppState, Services};

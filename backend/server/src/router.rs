@@ -1,5 +1,5 @@
 //! Routes and what lies around them.
-use crate::middleware::{again, bodies, headers, observe, panic, request_id, timeout};
+use crate::middleware::{again, bodies, headers, hosts, observe, panic, request_id, timeout};
 use crate::openapi::{Frame, complete};
 use crate::{ApiError, AppState, Code, auth, routes};
 use axum::Router;
@@ -53,6 +53,7 @@ fn guarded(operations: OpenApiRouter<AppState>, state: &AppState) -> Router<AppS
 /// What happens around every handler.
 fn surround(router: Router<AppState>, state: AppState) -> Router {
     let mut router = router
+        .layer(from_fn_with_state(state.clone(), hosts::layer))
         .layer(from_fn_with_state(state.clone(), timeout::layer))
         .layer(CatchPanicLayer::custom(panic::answer))
         .layer(from_fn(headers::layer));

@@ -3,6 +3,8 @@
 //! `axum::serve` gives a connection no time limit and no number, and a stop closes connections whose next request is already on its
 //! way. This loop does the same work with a limit on both, and a stop that first says so on every answer.
 use crate::Config;
+use crate::auth::Peer;
+use crate::stall::Progressing;
 use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -33,8 +35,9 @@ const OUT_OF_FILES: Duration = Duration::from_secs(1);
 /// Serves until `shutdown` fires, then answers what was accepted, for at most `config.drain`. Give the same token to `AppState`, so
 /// that event streams end too.
 ///
-/// At most `config.max_connections` are open at a time; others wait to be accepted. A connection that has not sent the head of a
-/// request, the first or the next, within `config.connection_idle` is closed.
+/// At most `config.max_connections` are open at a time; others wait to be accepted. A connection
+/// that has not sent the head of a request, the first or the next, within `config.connection_idle`
+/// is closed, and so is one whose caller does not read his answer for `config.write_stall`.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -45,6 +48,7 @@ pub async fn serve(
         router,
         shutdown: shutdown.clone(),
         idle: config.connection_idle,
+        write_stall: config.write_stall,
         closing: CancellationToken::new(),
         permits: Arc::new(Semaphore::new(config.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
         open: TaskTracker::new(),
@@ -74,6 +78,7 @@ struct Connections {
     /// From here on, answers say that they are the last of their connection.
     shutdown: CancellationToken,
     idle: Duration,
+    write_stall: Duration,
     /// From here on, a connection without a request ends.
     closing: CancellationToken,
     permits: Arc<Semaphore>,
@@ -91,7 +96,7 @@ impl Connections {
                 unreachable!("nobody closes this semaphore")
             };
             match listener.accept().await {
-                Ok((stream, _)) => self.open(stream, permit),
+                Ok((stream, address)) => self.open(stream, address.ip().into(), permit),
                 Err(error) if is_of_the_connection(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections; trying again");
@@ -104,22 +109,23 @@ impl Connections {
     /// Takes what the kernel has accepted for this process already, so that closing the listener resets nobody.
     fn accept_waiting(&self, listener: TcpListener) -> io::Result<()> {
         let listener = listener.into_std()?;
-        while let (Ok(permit), Ok((stream, _))) =
+        while let (Ok(permit), Ok((stream, address))) =
             (self.permits.clone().try_acquire_owned(), listener.accept())
         {
             stream.set_nonblocking(true)?;
-            self.open(TcpStream::from_std(stream)?, permit);
+            self.open(TcpStream::from_std(stream)?, address.ip().into(), permit);
         }
         Ok(())
     }
 
-    fn open(&self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+    fn open(&self, stream: TcpStream, peer: Peer, permit: OwnedSemaphorePermit) {
         // Answers are small and whole: waiting for more to send only delays them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let (router, shutdown) = (self.router.clone(), self.shutdown.clone());
-        let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(peer);
             let (router, shutdown) = (router.clone(), shutdown.clone());
             async move {
                 let mut response: Response = router.oneshot(request).await?;
@@ -132,7 +138,7 @@ impl Connections {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.idle)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(Progressing::new(TokioIo::new(stream), self.write_stall), service);
         let (closing, opened) = (self.closing.clone(), Instant::now());
         // A new connection that is told to close does so before it has read anything.
         let time_is_over = async move {

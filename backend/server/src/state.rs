@@ -1,5 +1,8 @@
 //! What the handlers share.
-use crate::auth::{Keyring, Rates};
+use crate::auth::{Keyring, Rates, Strangers};
+use crate::confirmation::Secret;
+use crate::middleware::bodies::{Elder, Shares};
+use crate::routes::crawls::Follows;
 use crate::{ApiError, Config};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -49,10 +52,21 @@ pub struct Shared {
     analyses: Arc<Semaphore>,
     /// Memory for the bodies of requests.
     pub(crate) bodies: Budget,
+    /// The body that waits for more of it.
+    pub(crate) elder: Elder,
+    /// What the bodies of each caller hold of it.
+    pub(crate) shares: Shares,
     /// Memory for images that are fetched for callers. Apart from that for bodies: a body is still held while its images are fetched.
     pub(crate) fetched: Budget,
+    /// Memory for enhanced pictures that have not been read yet.
+    pub(crate) answers: Budget,
+    /// What the answers of each caller hold of it.
+    pub(crate) answer_shares: Shares,
+    pub(crate) follows: Follows,
+    pub(crate) strangers: Strangers,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
+    pub(crate) confirmation_secret: Secret,
     /// Queue gauges that were shown once, so that one that vanishes from the counts is shown as 0.
     pub(crate) seen_gauges: Mutex<HashSet<(String, &'static str)>>,
 }
@@ -66,10 +80,16 @@ impl AppState {
         shutdown: CancellationToken,
     ) -> Self {
         let analyses = Arc::new(Semaphore::new(config.max_analyses.clamp(1, Semaphore::MAX_PERMITS)));
-        let budget = |what| Budget::new(what, config.body_budget);
+        let bodies = Budget::new("request_bodies", config.body_budget);
         Self(Arc::new(Shared {
-            bodies: budget("request_bodies"),
-            fetched: budget("fetched_images"),
+            shares: Shares::of(bodies.limit()),
+            bodies,
+            elder: Elder::default(),
+            fetched: Budget::new("fetched_images", config.body_budget),
+            answers: Budget::new("answers", config.answer_budget),
+            answer_shares: Shares::of(config.answer_budget),
+            follows: Follows::new(&config, shutdown.clone()),
+            strangers: Strangers::new(config.unknown_keys_per_minute),
             services,
             config,
             metrics,
@@ -77,6 +97,7 @@ impl AppState {
             analyses,
             keyring: Keyring::default(),
             rates: Rates::default(),
+            confirmation_secret: Secret::default(),
             seen_gauges: Mutex::default(),
         }))
     }

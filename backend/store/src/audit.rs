@@ -51,6 +51,8 @@ actions! {
     CreateCollection = "collection.create";
     /// A collection's settings were changed.
     UpdateCollection = "collection.update";
+    /// A collection's webhooks were given a new secret.
+    RotateWebhookSecret = "collection.webhook_secret";
     /// A collection was deleted; what was in it is out of reach from here on.
     DeleteCollection = "collection.delete";
     /// Everything that was in a deleted collection has been erased.
@@ -63,6 +65,10 @@ actions! {
     Expire = "retention.erased";
     /// What had been deleted before a backup was restored was deleted once more.
     EraseAgain = "erasure.reapplied";
+    /// A larger version of a picture took the place of smaller ones, whose faces it shows.
+    Supersede = "image.superseded";
+    /// A larger version of a picture was stored beside smaller ones, because it does not show their faces.
+    KeepBesideLarger = "image.kept_beside_larger";
     /// Somebody looked what an erasure would take away.
     PreviewErasure = "erasure.preview";
 }

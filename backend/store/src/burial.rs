@@ -27,7 +27,7 @@ pub struct Erased {
 
 impl Store {
     /// Takes a collection out of reach: its name is free and its keys are gone. `default` has an empty successor with its name, its
-    /// settings and its keys.
+    /// settings, its keys and its webhooks' secrets.
     ///
     /// # Errors
     /// `NotFound` for one that is not there, or deleted already.
@@ -59,6 +59,7 @@ impl Store {
             .bind(&name)
             .execute(&mut *conn)
             .await?;
+            crate::webhook_secrets::hand_over(conn, id, successor).await?;
             sqlx::query("update api_keys set collection_id = $2 where collection_id = $1")
                 .bind(id)
                 .bind(successor)

@@ -58,18 +58,7 @@ impl Store {
         lock_crawl(conn, id).await?;
         let mut keys = Vec::new();
         if with_images {
-            // A source without a crawl was found by one that has been deleted and whose images were to stay.
-            let images: Vec<Uuid> = sqlx::query_scalar(
-                "select distinct u.image_id from image_urls u
-                 where u.crawl_id = $1 and u.image_id is not null
-                   and not exists (select 1 from image_urls o where o.image_id = u.image_id and o.crawl_id <> $1)
-                   and not exists (select 1 from image_sources s
-                                   where s.image_id = u.image_id and s.crawl_id is distinct from $1)
-                 order by 1",
-            )
-            .bind(id)
-            .fetch_all(&mut *conn)
-            .await?;
+            let images = images_of_crawl_alone(conn, id).await?;
             tombstones::set(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
         }
@@ -81,6 +70,26 @@ impl Store {
         sqlx::query("delete from crawls where id = $1").bind(id).execute(&mut *conn).await?;
         condemn(conn, keys).await
     }
+}
+
+/// Returns the images that no other crawl found, in the order of their ids.
+pub(crate) async fn images_of_crawl_alone(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+) -> Result<Vec<Uuid>, StoreError> {
+    // A source without a crawl was found by one that has been deleted and whose images were to
+    // stay.
+    Ok(sqlx::query_scalar(
+        "select distinct u.image_id from image_urls u
+         where u.crawl_id = $1 and u.image_id is not null
+           and not exists (select 1 from image_urls o where o.image_id = u.image_id and o.crawl_id <> $1)
+           and not exists (select 1 from image_sources s
+                           where s.image_id = u.image_id and s.crawl_id is distinct from $1)
+         order by 1",
+    )
+    .bind(crawl)
+    .fetch_all(conn)
+    .await?)
 }
 
 /// Deletes images with all that hangs on them; answers how many, and every blob key they and their faces named.

@@ -2,12 +2,14 @@
 //!
 //! An erasure is planned and carried out in one transaction, under the collection's suppression lock: no picture can slip in between.
 //!
-//! A face takes its crop and its chip along, the thumbnail of its picture, which shows it, and the crops of other faces that show a part of
-//! it. A picture that has no other face goes with it.
+//! A face takes its crop and its chip along, the thumbnail of its picture, which shows it, and the crops and chips of other faces that show a part
+//! of it. A picture that has no other face goes with it.
 mod carry_out;
+mod chip;
 mod likeness;
 mod plan;
 
+pub use carry_out::CarriedOut;
 pub use plan::{DoomedFace, Plan};
 
 use crate::{Store, StoreError};
@@ -33,8 +35,8 @@ pub enum Target {
     Image(Uuid),
     /// A person with all faces that are known as theirs.
     Subject(Uuid),
-    /// Every image that was found at the address or on the page of that address.
-    Url(String),
+    /// Every image that was found at the address or on the page of that address: all its spellings, the normal one first.
+    Url(Vec<String>),
 }
 
 impl Target {

@@ -1,6 +1,6 @@
 //! Images and where they were found.
-use crate::{Store, StoreError};
-use sqlx::{PgConnection, Postgres, QueryBuilder};
+use crate::{Store, StoreError, near};
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -96,11 +96,7 @@ pub struct ImageFilter {
     pub has_faces: Option<bool>,
 }
 
-/// Bits of the phash that may differ for an image to be a candidate of [`Store::near_candidates`], which misses none of those.
-///
-/// The 64 bits are four bands of 16. Twelve differing bits can be spread three to a band; with eleven, by the pigeonhole principle, some
-/// band holds at most two, and the lookup probes every value of every band that is at most two bits away (137 of 65,536).
-pub const NEAR_BITS: u32 = 11;
+pub use crate::near::{MARKED_BITS, MARKED_GRADIENT_BITS, NEAR_BITS};
 
 /// Most candidates that [`Store::near_candidates`] answers.
 const MOST_CANDIDATES: i64 = 64;
@@ -135,7 +131,8 @@ impl Store {
     /// Images of the collection whose hashes may be near, nearest first (bits of phash and dhash that differ, added); the caller decides with
     /// `vision::PerceptualHashes::is_near`.
     ///
-    /// These are all images whose phash differs in at most [`NEAR_BITS`] bits, or the 64 nearest when there are more.
+    /// These are all images whose phash differs in at most [`NEAR_BITS`] bits, and all whose dhash differs in at most [`MARKED_GRADIENT_BITS`]
+    /// and whose phash in at most [`MARKED_BITS`]; or the 64 nearest when there are more.
     pub async fn near_candidates(
         &self,
         collection: Uuid,
@@ -154,30 +151,14 @@ impl Store {
         phash: i64,
         dhash: i64,
     ) -> Result<Vec<Image>, StoreError> {
-        // The distance is judged inside each branch, on the index alone: hundreds of rows per million share a band and are not near.
-        Ok(sqlx::query_as(select_images!(
-            "where i.id in (
-                 select id from images where collection_id = $1 and ((phash >> 48) & 65535) = any($4)
-                    and bit_count((phash # $2)::bit(64)) <= $8
-                 union select id from images where collection_id = $1 and ((phash >> 32) & 65535) = any($5)
-                    and bit_count((phash # $2)::bit(64)) <= $8
-                 union select id from images where collection_id = $1 and ((phash >> 16) & 65535) = any($6)
-                    and bit_count((phash # $2)::bit(64)) <= $8
-                 union select id from images where collection_id = $1 and (phash & 65535) = any($7)
-                    and bit_count((phash # $2)::bit(64)) <= $8)
-             order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $9"
-        ))
-        .bind(collection)
-        .bind(phash)
-        .bind(dhash)
-        .bind(band_probes(phash >> 48))
-        .bind(band_probes(phash >> 32))
-        .bind(band_probes(phash >> 16))
-        .bind(band_probes(phash))
-        .bind(i64::from(NEAR_BITS))
-        .bind(MOST_CANDIDATES)
-        .fetch_all(conn)
-        .await?)
+        let sql = format!(
+            "{} where i.id in ({})
+             order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $15",
+            select_images!(""),
+            near::candidates("images")
+        );
+        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
+        Ok(near::bind(query, phash, dhash).bind(MOST_CANDIDATES).fetch_all(conn).await?)
     }
 
     /// Inserts; answers the existing row's id instead when the same bytes are there already (a race lost).
@@ -272,15 +253,4 @@ impl Store {
             .fetch_all(&self.pool)
             .await?)
     }
-}
-
-/// The lowest 16 bits, and all that differ from them in one or two.
-pub(crate) fn band_probes(hash: i64) -> Vec<i64> {
-    let band = hash & 0xFFFF;
-    let mut probes = vec![band];
-    for first in 0..16 {
-        probes.push(band ^ (1 << first));
-        probes.extend((0..first).map(|second| band ^ (1 << first) ^ (1 << second)));
-    }
-    probes
 }

@@ -107,6 +107,12 @@ impl Store {
         take(tx.conn(), SUPPRESSIONS, suppressions).await?;
         take(tx.conn(), TOMBSTONES, tombstones).await?;
         take(tx.conn(), REVOKED_KEYS, keys).await?;
+        // Secrets of webhooks that were replaced after the backup: they sign no more.
+        sqlx::query(
+            "delete from webhook_secrets w using tombstones t where t.digest = sha256(uuid_send(w.id))",
+        )
+        .execute(tx.conn())
+        .await?;
         sqlx::query("delete from suppressions s using erasures e where e.id = s.erasure_id and e.lifted_at is not null")
             .execute(tx.conn())
             .await?;

@@ -23,8 +23,10 @@ pub struct NewPage {
 pub struct NewImageUrl {
     /// Normalised URL or path.
     pub url: String,
-    /// The page that shows it.
+    /// The page that shows it: the address that answered.
     pub page_url: Option<String>,
+    /// The address that was asked for in its place, if that was another one.
+    pub asked_url: Option<String>,
     /// Its alternative text.
     pub alt: Option<String>,
 }
@@ -251,6 +253,23 @@ impl Store {
         Ok(())
     }
 
+    /// Notes that another address answered than the one of an image URL's row, on the row and on what was seen of it so far.
+    pub async fn note_moved_image(
+        &self,
+        conn: &mut PgConnection,
+        image_url: Uuid,
+        answered: &str,
+    ) -> Result<(), StoreError> {
+        let hash = url_hash(Some(&without_nul(answered)));
+        for note in [
+            "update image_urls set final_hash = $2 where id = $1",
+            "update image_sources set final_hash = $2 where image_url_id = $1",
+        ] {
+            sqlx::query(note).bind(image_url).bind(hash).execute(&mut *conn).await?;
+        }
+        Ok(())
+    }
+
     /// Rows of either ledger that are still `queued` (progress, completion).
     pub async fn queued_in_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
@@ -295,7 +314,7 @@ impl NewRows {
     }
 }
 
-/// One source per image URL in the ledger and page. `for share` waits for whoever is settling such a row, so that either this statement
+/// One source per image URL in the ledger and page; none of what is kept out, whose address must not be written down again. `for share` waits for whoever is settling such a row, so that either this statement
 /// sees the image or that transaction sees the source.
 async fn record_sightings(
     conn: &mut PgConnection,
@@ -307,15 +326,20 @@ async fn record_sightings(
     let pages: Vec<Option<String>> =
         images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
     let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
+    let asked: Vec<Option<Uuid>> = images
+        .iter()
+        .map(|image| image.asked_url.as_deref().map(|url| url_hash(Some(&without_nul(url)))))
+        .collect();
     let alts: Vec<Option<String>> = images.iter().map(|image| clipped(image.alt.as_deref())).collect();
     sqlx::query(
         "with ledger as materialized (
-             select id, url_hash, image_id from image_urls
-             where crawl_id = $1 and url_hash = any($3) order by id for share)
-         insert into image_sources (image_id, image_url_id, crawl_id, page_url, page_hash, image_url, alt)
-         select u.image_id, u.id, $1, n.page_url, n.page_hash, n.url, n.alt
-         from unnest($2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::text[])
-              with ordinality as n (url, url_hash, page_url, page_hash, alt, position)
+             select id, url_hash, image_id, final_hash from image_urls
+             where crawl_id = $1 and url_hash = any($3) and state <> 'suppressed' and url <> 'erased:' || id
+             order by id for share)
+         insert into image_sources (image_id, image_url_id, crawl_id, page_url, page_hash, image_url, alt, final_hash, page_asked_hash)
+         select u.image_id, u.id, $1, n.page_url, n.page_hash, n.url, n.alt, u.final_hash, n.asked_hash
+         from unnest($2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::text[], $7::uuid[])
+              with ordinality as n (url, url_hash, page_url, page_hash, alt, asked_hash, position)
          join ledger u using (url_hash)
          order by n.position
          on conflict (image_url_id, page_hash) do nothing",
@@ -326,6 +350,7 @@ async fn record_sightings(
     .bind(&pages)
     .bind(&page_hashes)
     .bind(&alts)
+    .bind(&asked)
     .execute(conn)
     .await?;
     Ok(())

@@ -154,29 +154,44 @@ impl Store {
         condemn(conn, keys).await
     }
 
-    /// Notes that an image was sent in to enrol a subject; `url` is where it was fetched from, if it was. The same word twice is one source.
+    /// Notes that an image was sent in to enrol a subject; `url` is where it was fetched from, if it was, and `answered` where a redirect led. The same word twice is one source.
     pub async fn add_enrolment_source(
         &self,
         conn: &mut PgConnection,
         image: Uuid,
         subject: Uuid,
         url: Option<&str>,
+        answered: Option<&str>,
     ) -> Result<(), StoreError> {
         let origin = match url {
             Some(url) => crate::text::without_nul(url),
             None => format!("urn:facecrawl:subject:{subject}"),
         };
         sqlx::query(
-            "insert into image_sources (image_id, page_hash, image_url, kind)
-             select $1, $2, $3, 'enrolment'
+            "insert into image_sources (image_id, page_hash, image_url, kind, final_hash)
+             select $1, $2, $3, 'enrolment', $4
              where not exists (select 1 from image_sources where image_id = $1 and kind = 'enrolment' and image_url = $3)",
         )
         .bind(image)
         .bind(Uuid::nil())
         .bind(origin)
+        .bind(answered.map(|url| crate::text::url_hash(Some(&crate::text::without_nul(url)))))
         .execute(conn)
         .await?;
         Ok(())
+    }
+
+    /// Addresses of pictures that were enrolled in the collection, as they are stored.
+    pub async fn enrolled_addresses(&self, collection: Uuid) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select distinct s.image_url from image_sources s join images i on i.id = s.image_id
+             where s.kind = 'enrolment' and s.image_url like 'http%' and i.collection_id = $1
+               and ($2::uuid is null or i.collection_id = $2)",
+        )
+        .bind(collection)
+        .bind(self.reach)
+        .fetch_all(&self.pool)
+        .await?)
     }
 
     /// Faces of a subject, newest first.

@@ -7,8 +7,45 @@
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError};
-use sqlx::PgConnection;
+use pgvector::HalfVector;
+use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
+
+/// A face of an image that a larger version may replace.
+#[derive(Clone, Debug)]
+pub struct OlderFace {
+    /// Its image.
+    pub image_id: Uuid,
+    /// The model of its embedding.
+    pub model_id: i32,
+    /// x, y, width, height as fractions of the picture.
+    pub region: [f32; 4],
+    /// Of length 1.
+    pub embedding: Vec<f32>,
+}
+
+#[derive(FromRow)]
+struct FaceRow {
+    image_id: Uuid,
+    model_id: i32,
+    bbox: Vec<f32>,
+    embedding: HalfVector,
+    width: i32,
+    height: i32,
+}
+
+impl From<FaceRow> for OlderFace {
+    fn from(row: FaceRow) -> Self {
+        let (width, height) = (row.width.max(1) as f32, row.height.max(1) as f32);
+        let at = |place: usize| row.bbox.get(place).copied().unwrap_or_default();
+        Self {
+            image_id: row.image_id,
+            model_id: row.model_id,
+            region: [at(0) / width, at(1) / height, at(2) / width, at(3) / height],
+            embedding: row.embedding.as_slice().iter().map(|value| value.to_f32()).collect(),
+        }
+    }
+}
 
 impl Store {
     /// Keeps an image from being replaced until the transaction ends, so that rows can be linked to it; `false` when it is gone. Waits for
@@ -53,6 +90,22 @@ impl Store {
             .execute(&mut *conn)
             .await?;
         Ok(held.len() == images.len() && self.enrolled_images(conn, images).await?.is_empty())
+    }
+
+    /// Faces of images that are held to be replaced.
+    pub async fn faces_to_replace(
+        &self,
+        conn: &mut PgConnection,
+        images: &[Uuid],
+    ) -> Result<Vec<OlderFace>, StoreError> {
+        let rows: Vec<FaceRow> = sqlx::query_as(
+            "select f.image_id, f.model_id, f.bbox, f.embedding, i.width, i.height
+             from faces f join images i on i.id = f.image_id where f.image_id = any($1) order by f.id",
+        )
+        .bind(images)
+        .fetch_all(conn)
+        .await?;
+        Ok(rows.into_iter().map(OlderFace::from).collect())
     }
 
     /// Puts the image `by` in the place of `images`, which must be held: their ledger rows and sources become its own, and they go, faces

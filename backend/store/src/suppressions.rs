@@ -1,8 +1,7 @@
 //! What must not come back: kept out by hashes and sketches; neither pictures nor addresses nor embeddings are in here.
-use crate::images::{NEAR_BITS, band_probes};
 use crate::text::{url_hash, without_nul};
-use crate::{Store, StoreError};
-use sqlx::{FromRow, PgConnection};
+use crate::{Store, StoreError, near};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use uuid::Uuid;
 
 /// Bits of a sketch.
@@ -85,21 +84,25 @@ impl Store {
             .await?)
     }
 
-    /// Whether the address of a ledger row, or of a page on which it was seen, is suppressed.
+    /// Whether the address of a ledger row, or of a page on which it was seen, is suppressed, and where redirects led (`answered`).
     pub async fn suppresses_url(
         &self,
         conn: &mut PgConnection,
         collection: Uuid,
         image_url: Uuid,
+        answered: Option<&str>,
     ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select exists(
                  select 1 from suppressions s where s.collection_id = $1 and s.url_hash in (
                      select url_hash from image_urls where id = $2
-                     union all select page_hash from image_sources where image_url_id = $2))",
+                     union all select page_hash from image_sources where image_url_id = $2
+                     union all select page_asked_hash from image_sources where image_url_id = $2
+                     union all select $3))",
         )
         .bind(collection)
         .bind(image_url)
+        .bind(answered.map(|url| url_hash(Some(&without_nul(url)))))
         .fetch_one(conn)
         .await?)
     }
@@ -120,39 +123,33 @@ impl Store {
         .await?)
     }
 
-    /// Suppressed pictures of the collection with the same bytes, or with hashes that may be near (as [`Store::near_candidates`] finds images);
+    /// Suppressed pictures of the collection with the same bytes, or with hashes (phash and dhash) that may be near (as [`Store::near_candidates`] finds images);
     /// the caller decides with `vision::PerceptualHashes::is_near`.
     pub async fn suppressed_pictures(
         &self,
         conn: &mut PgConnection,
         collection: Uuid,
         sha256: &[u8; 32],
-        phash: Option<i64>,
+        hashes: Option<(i64, i64)>,
     ) -> Result<Vec<SuppressedPicture>, StoreError> {
-        let probes = |shift: u32| phash.map(|hash| band_probes(hash >> shift)).unwrap_or_default();
-        Ok(sqlx::query_as(
-            "select sha256 is not distinct from $2 as same_file, phash, dhash, ahash, region
+        let Some((phash, dhash)) = hashes else {
+            return Ok(sqlx::query_as(
+                "select true as same_file, phash, dhash, ahash, region
+                 from suppressions where phash is not null and collection_id = $1 and sha256 = $2",
+            )
+            .bind(collection)
+            .bind(sha256.as_slice())
+            .fetch_all(conn)
+            .await?);
+        };
+        let sql = format!(
+            "select sha256 is not distinct from $15 as same_file, phash, dhash, ahash, region
              from suppressions where phash is not null and id in (
-                 select id from suppressions where collection_id = $1 and sha256 = $2
-                 union select id from suppressions where collection_id = $1 and phash is not null
-                    and ((phash >> 48) & 65535) = any($4) and bit_count((phash # $3)::bit(64)) <= $8
-                 union select id from suppressions where collection_id = $1 and phash is not null
-                    and ((phash >> 32) & 65535) = any($5) and bit_count((phash # $3)::bit(64)) <= $8
-                 union select id from suppressions where collection_id = $1 and phash is not null
-                    and ((phash >> 16) & 65535) = any($6) and bit_count((phash # $3)::bit(64)) <= $8
-                 union select id from suppressions where collection_id = $1 and phash is not null
-                    and (phash & 65535) = any($7) and bit_count((phash # $3)::bit(64)) <= $8)",
-        )
-        .bind(collection)
-        .bind(sha256.as_slice())
-        .bind(phash.unwrap_or_default())
-        .bind(probes(48))
-        .bind(probes(32))
-        .bind(probes(16))
-        .bind(probes(0))
-        .bind(i64::from(NEAR_BITS))
-        .fetch_all(conn)
-        .await?)
+                 select id from suppressions where collection_id = $1 and sha256 = $15 union {})",
+            near::candidates("suppressions")
+        );
+        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
+        Ok(near::bind(query, phash, dhash).bind(sha256.as_slice()).fetch_all(conn).await?)
     }
 
     /// For each of the sketches (of one secret and model) whether a suppressed one differs from it in at most `most` bits.

@@ -13,6 +13,12 @@ pub(crate) fn url_hash(url: Option<&str>) -> Uuid {
     Uuid::from_bytes(half)
 }
 
+/// The first 32 bits of an address's hash, as `page_visits.mentions` holds them.
+pub(crate) fn mention(hash: &Uuid) -> i32 {
+    let [a, b, c, d, ..] = *hash.as_bytes();
+    i32::from_be_bytes([a, b, c, d])
+}
+
 /// A URL or path without U+0000, which Postgres cannot hold.
 pub(crate) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{FFFD}")

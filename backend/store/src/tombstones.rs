@@ -1,5 +1,6 @@
 //! What was deleted on purpose, as digests of ids, so that a database restored from an older backup can delete it again.
-use crate::erasures::Plan;
+use crate::erasures::{CarriedOut, Plan};
+use crate::traces::LedgerJobs;
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
@@ -18,6 +19,8 @@ pub struct Again {
     pub subjects: u64,
     /// Blobs to drop after the commit.
     pub blobs: Vec<String>,
+    /// Jobs whose records name an erased address, to be emptied in the same transaction.
+    pub jobs: LedgerJobs,
 }
 
 impl Again {
@@ -42,7 +45,8 @@ impl Store {
         let plan = Plan::of(conn, collection, &images, &faces, subjects).await?;
         let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
         let subjects = plan.subjects.len() as u64;
-        Ok(Again { faces, images, subjects, blobs: self.carry_out(conn, &plan).await? })
+        let CarriedOut { blobs, jobs } = self.carry_out(conn, &plan).await?;
+        Ok(Again { faces, images, subjects, blobs, jobs })
     }
 
     /// Collections that are there and were deleted after what this database holds was written.

@@ -1,7 +1,7 @@
 //! What a collection remembers of addresses: validators, and what they stand for.
 //!
 //! Validators never outlive that: those of a page go with the crawl that was there last, those of an image with the stored image.
-use crate::text::{url_hash, without_nul};
+use crate::text::{mention, url_hash, without_nul};
 use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
@@ -27,6 +27,9 @@ pub struct PageVisit {
     pub visit: Visit,
     /// What was read, in the caller's own form.
     pub content: Vec<u8>,
+    /// Every address in the content, by which an erasure finds it. Empty when it is read back: only hashes of them are kept.
+    #[sqlx(skip)]
+    pub mentions: Vec<String>,
 }
 
 /// An image's address and what it turned out to be.
@@ -67,18 +70,18 @@ impl Store {
         visited: Option<&PageVisit>,
     ) -> Result<(), StoreError> {
         let hash = url_hash(Some(&without_nul(url)));
-        let Some(PageVisit { visit, content }) = visited else {
+        let Some(PageVisit { visit, content, mentions }) = visited else {
             let forget = "delete from page_visits v using crawls c
                           where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
             sqlx::query(forget).bind(crawl).bind(hash).execute(conn).await?;
             return Ok(());
         };
         sqlx::query(
-            "insert into page_visits (collection_id, url_hash, crawl_id, final_url, etag, last_modified, bytes, reader, content)
-             select collection_id, $2, id, $3, $4, $5, $6, $7, $8 from crawls where id = $1
+            "insert into page_visits (collection_id, url_hash, crawl_id, final_url, etag, last_modified, bytes, reader, content, mentions)
+             select collection_id, $2, id, $3, $4, $5, $6, $7, $8, $9 from crawls where id = $1
              on conflict (collection_id, url_hash) do update set crawl_id = excluded.crawl_id, final_url = excluded.final_url,
                  etag = excluded.etag, last_modified = excluded.last_modified, bytes = excluded.bytes, reader = excluded.reader,
-                 content = excluded.content",
+                 content = excluded.content, mentions = excluded.mentions",
         )
         .bind(crawl)
         .bind(hash)
@@ -88,6 +91,7 @@ impl Store {
         .bind(visit.bytes)
         .bind(url_hash(Some(reader)))
         .bind(content)
+        .bind(hashes_of(mentions))
         .execute(conn)
         .await?;
         Ok(())
@@ -158,4 +162,13 @@ impl Store {
         .await?;
         Ok(())
     }
+}
+
+/// What stands for the addresses, each once.
+fn hashes_of(addresses: &[String]) -> Vec<i32> {
+    let mut hashes: Vec<i32> =
+        addresses.iter().map(|url| mention(&url_hash(Some(&without_nul(url))))).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    hashes
 }

@@ -13,6 +13,7 @@ pub mod gallery;
 pub mod hold;
 pub mod people;
 pub mod scene;
+pub mod unpack;
 
 pub use assets::{
     DEFAULT_PACK, image, images, library, model, models_dir, openvino, oracle, pack, shared_models,
@@ -25,3 +26,4 @@ pub use fixture_models::{
 pub use gallery::picture;
 pub use hold::Hold;
 pub use testing_macros::needs;
+pub use unpack::unpacked;

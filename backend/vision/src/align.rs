@@ -35,6 +35,14 @@ impl Similarity {
         Some(Self { a, b, tx, ty })
     }
 
+    /// The transform back; `None` for one that takes every point to the same place.
+    pub fn inverse(&self) -> Option<Self> {
+        let square = self.a * self.a + self.b * self.b;
+        let (a, b) = (self.a / square, -self.b / square);
+        let back = Self { a, b, tx: -(a * self.tx - b * self.ty), ty: -(b * self.tx + a * self.ty) };
+        (square > 0.0 && back.a.is_finite() && back.b.is_finite()).then_some(back)
+    }
+
     /// Where the transform takes a point.
     pub fn apply(&self, point: Point) -> Point {
         Point {

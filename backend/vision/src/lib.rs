@@ -5,6 +5,7 @@
 //! x to the right, y down; pixel (0, 0) covers the square from (0, 0) to (1, 1).
 
 pub mod align;
+mod cover;
 pub mod crop;
 pub mod decode;
 pub mod encode;
@@ -21,6 +22,7 @@ mod taps;
 pub mod view;
 
 pub use align::{ARCFACE_TEMPLATE, Similarity, norm_crop};
+pub use cover::cover_in_chip;
 pub use decode::{BYTES_PER_PIXEL, DecodeError, Decoded, Format, Head, Limits, decode, probe};
 pub use enhance::Enhanced;
 pub use frame::Frame;

@@ -55,7 +55,8 @@ impl PerceptualHashes {
 
     /// The near-duplicate decision: `a` at most 12, and either `p` at most 10 with `d` at most 12 (stored again, scaled,
     /// trimmed) or `d` at most 4 with `p` at most 24 (the same picture with a mark in a corner, which moves all of `p` and a
-    /// few bits of `d`). docs/ACCURACY.md has the measurements.
+    /// few bits of `d`). docs/ACCURACY.md has the measurements. The store's look-up (`near`) finds every stored picture that this calls
+    /// near: raise its distances with these.
     pub fn is_near(&self, other: &Self) -> bool {
         let (p, d, a) = self.distance(other);
         a <= 12 && ((p <= 10 && d <= 12) || (p <= 24 && d <= 4))

@@ -118,8 +118,14 @@ impl Settings {
     pub fn server(&self) -> server::Config {
         server::Config {
             auth: self.service.auth.unwrap_or_default(),
+            listen: self.service.host,
+            public_hosts: self.service.public_hosts.clone(),
+            confirm_above: self.service.confirm_above,
             image_limit: (self.service.max_image_mb as usize) << 20,
             body_budget: self.service.max_pending_body_mb << 20,
+            answer_budget: self.service.max_pending_body_mb << 20,
+            max_streams: self.service.max_event_streams,
+            write_stall: Duration::from_secs(self.service.write_stall_seconds),
             max_analyses: self.service.max_pending_images,
             request_timeout: Duration::from_secs(self.service.request_timeout_seconds),
             match_threshold: self.service.match_threshold,

@@ -64,7 +64,9 @@ pub async fn serve(
         ingest: foundation.ingest.clone(),
         fetcher: foundation.fetcher.clone(),
     };
-    let config = settings.server();
+    // A socket of the service manager has an address of its own.
+    let listen = listener.local_addr().map_or(settings.service.host, |address| address.ip());
+    let config = server::Config { listen, ..settings.server() };
     let state = AppState::new(services, config.clone(), metrics, shutdown.clone());
     let router = match surface {
         Surface::Api => server::router(state),

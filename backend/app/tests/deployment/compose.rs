@@ -170,6 +170,18 @@ fn a_port_that_is_published_is_one_that_the_service_listens_on() {
     }
 }
 
+/// Without keys a request has to name the service, and containers do that by the service's name.
+#[test]
+fn containers_may_name_each_other_and_so_may_the_operator() {
+    let compose = compose();
+    let names: Vec<&String> = ours(&compose).map(|(name, _)| name).collect();
+    for (name, service) in ours(&compose) {
+        let hosts: Vec<&str> = service.environment["PUBLIC_HOSTS"].split(',').collect();
+        assert!(names.iter().all(|other| hosts.contains(&other.as_str())), "{name}: {hosts:?}");
+        assert!(hosts.contains(&"${PUBLIC_HOSTS:-}") && !hosts.contains(&"*"), "{name}: {hosts:?}");
+    }
+}
+
 #[test]
 fn every_variable_is_one_of_the_example_file_with_the_same_default() {
     let example = read(".env.example");

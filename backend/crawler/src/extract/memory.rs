@@ -51,6 +51,13 @@ impl Page {
         packed.finish().ok().filter(|packed| packed.len() <= LONGEST_MEMORY)
     }
 
+    /// Every address that [`Self::to_memory`] packs.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        let links = self.links.iter().map(|link| &link.url);
+        let images = self.images.iter().map(|image| &image.url);
+        links.chain(images).chain(&self.canonical).chain(&self.feeds).map(Url::as_str)
+    }
+
     /// What [`Self::to_memory`] packed; `None` when it is not that.
     pub fn from_memory(packed: &[u8]) -> Option<(Self, Vec<String>)> {
         let mut unpacked = Vec::new();

@@ -32,6 +32,18 @@ fn one_spelling_per_resource() {
 }
 
 #[test]
+fn an_address_of_a_file_is_spelled_as_a_scan_does() {
+    for (text, expected) in [
+        (" FILE:///album/%61%20b.jpg", "file:///album/a%20b.jpg"),
+        ("file://localhost/album/d;jsessionid=1.jpg", "file:///album/d;jsessionid=1.jpg"),
+        ("HTTP://Example.com/a?utm_source=x", "http://example.com/a"),
+    ] {
+        assert_eq!(address(text).unwrap().as_str(), expected, "{text}");
+    }
+    assert!(address("ftp://example.com/").unwrap_err().contains("only http and https"));
+}
+
+#[test]
 fn a_bad_url_is_explained() {
     for (text, part) in [
         ("", "empty"),

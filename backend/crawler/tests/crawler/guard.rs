@@ -186,7 +186,8 @@ async fn odd_ports_are_open_in_opened_ranges_only() {
         .await
         .unwrap_err();
     assert!(matches!(error, FetchError::Guard(_)));
-    assert_eq!(error.to_string(), "the address 127.0.0.1 (loopback) is not allowed");
+    // It is shown to callers, in answers, in jobs and in the log of a webhook.
+    assert_eq!(error.to_string(), "the URL leads to an address that is not allowed");
 }
 
 #[tokio::test]

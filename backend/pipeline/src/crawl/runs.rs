@@ -24,7 +24,7 @@ impl Crawls {
             pages.into_iter().map(|url| NewPage { url: url.clone(), depth: 0 }).collect();
         let images: Vec<NewImageUrl> = images
             .into_iter()
-            .map(|url| NewImageUrl { url: url.clone(), page_url: None, alt: None })
+            .map(|url| NewImageUrl { url: url.clone(), page_url: None, asked_url: None, alt: None })
             .collect();
         let pages = self.store().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
         let images = self.store().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;

@@ -20,8 +20,10 @@ const UNKNOWN_OF_ALIGNED: &[&str] = &["too_small", "turned_away"];
 pub struct Enrolment {
     /// The file.
     pub bytes: Bytes,
-    /// Where it was fetched from.
+    /// Where it was fetched from, in any spelling.
     pub url: Option<String>,
+    /// The address that answered.
+    pub answered: Option<String>,
     /// Whose it will be.
     pub collection: Uuid,
     /// Whom it shows.
@@ -126,12 +128,16 @@ impl Ingest {
         let (collection, subject) = (enrolment.collection, enrolment.subject);
         let mut tx = store.begin().await?;
         store.lock_suppressions(tx.conn(), collection, false).await?;
-        // As an erasure spells it.
-        let address = enrolment.url.as_deref().and_then(|url| crawler::urls::parse(url).ok());
-        let erased = match &address {
-            Some(url) => store.suppresses_address(tx.conn(), collection, url.as_str()).await?,
-            None => false,
-        };
+        // As an erasure spells them.
+        let [asked, answered] = [&enrolment.url, &enrolment.answered].map(|url| {
+            url.as_deref()
+                .map(|url| crawler::urls::address(url).map_or_else(|_| url.to_owned(), String::from))
+        });
+        let answered = answered.filter(|answered| asked.as_ref() != Some(answered));
+        let mut erased = false;
+        for address in asked.iter().chain(&answered) {
+            erased |= store.suppresses_address(tx.conn(), collection, address).await?;
+        }
         if erased || !self.judge(&mut tx, collection, None, analysis).await?.is_clear() {
             let sentence = "the picture, its address, or somebody in it was erased and must not be stored again; send one that shows this person alone";
             return Err(StoreError::Conflict(sentence.into()).into());
@@ -167,7 +173,7 @@ impl Ingest {
         };
         self.keep_blobs(&mut tx, &blobs).await?;
         store.enrol_faces(tx.conn(), collection, subject, &[face], enrolment.moved).await?;
-        store.add_enrolment_source(tx.conn(), image, subject, enrolment.url.as_deref()).await?;
+        store.add_enrolment_source(tx.conn(), image, subject, asked.as_deref(), answered.as_deref()).await?;
         tx.commit().await?;
         Ok((face, image))
     }

@@ -14,7 +14,7 @@ pub(super) enum Kinship {
     New,
     /// It adds nothing to this one.
     Duplicate(Uuid),
-    /// It has at least 1.5 times the pixels of each of these, and takes their place.
+    /// It has at least 1.5 times the pixels of each of these, and takes the place of those whose faces it shows ([`super::versions`]).
     Supersedes(Vec<Uuid>),
 }
 

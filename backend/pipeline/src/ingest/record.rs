@@ -2,6 +2,8 @@
 
 use super::blobs::StoredBlobs;
 use super::kinship::Kinship;
+use super::suppress::Place;
+use super::versions::Versions;
 use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known, suppress};
 use crate::crawl::completion::Watch;
 use crate::{Analysis, AnalyzedFace, Dedupe};
@@ -15,7 +17,9 @@ use uuid::Uuid;
 pub(super) struct Ending {
     pub(super) tx: Tx,
     watch: Option<Watch>,
+    claim: Option<Claim>,
     image_url: Uuid,
+    moved_to: Option<String>,
     /// Whose visits these are, and the visit.
     visit: Option<(Uuid, FetchedFrom)>,
 }
@@ -34,7 +38,8 @@ impl Ingest {
             watch = Some(Watch::begin(&self.inner.store, &mut tx, incoming.crawl, claim).await?);
         }
         let visit = incoming.fetched.clone().map(|fetched| (incoming.collection, fetched));
-        Ok(Ending { tx, watch, image_url: incoming.image_url, visit })
+        let moved_to = incoming.moved_to.clone();
+        Ok(Ending { tx, watch, claim, image_url: incoming.image_url, moved_to, visit })
     }
 
     /// Settles the row, with the image if there is one, ends the crawl if this was all, and commits.
@@ -45,9 +50,15 @@ impl Ingest {
         reason: Option<&'static str>,
         image: Option<Uuid>,
     ) -> Result<(), IngestError> {
-        let Ending { mut tx, watch, image_url, visit } = ending;
+        let Ending { mut tx, watch, claim, image_url, moved_to, visit } = ending;
         let store = &self.inner.store;
         store.settle_image_url(tx.conn(), image_url, state, reason, None, image).await?;
+        if let (Some(answered), Some(_)) = (moved_to, image) {
+            store.note_moved_image(tx.conn(), image_url, &answered).await?;
+        }
+        if state == suppress::STATE {
+            suppress::forget(store, &self.inner.queue, &mut tx, (image_url, claim)).await?;
+        }
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
             store.remember_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
         }
@@ -73,18 +84,20 @@ impl Ingest {
         let mut ending = self.open(incoming, claim).await?;
         store.lock_suppressions(ending.tx.conn(), incoming.collection, false).await?;
         if !self
-            .judge(&mut ending.tx, incoming.collection, Some(incoming.image_url), analysis)
+            .judge(&mut ending.tx, incoming.collection, Some(Place::of(incoming)), analysis)
             .await?
             .is_clear()
         {
             return Ok(None);
         }
-        let mut smaller = Vec::new();
+        let mut versions = Versions::default();
         if incoming.dedupe == Dedupe::Near {
             let (collection, frame) = (incoming.collection, &analysis.frame);
             match self.near_settled(&mut ending.tx, collection, &analysis.hashes, frame).await? {
                 Kinship::New => {}
-                Kinship::Supersedes(images) => smaller = images,
+                Kinship::Supersedes(images) => {
+                    versions = self.versions(&mut ending.tx, &images, analysis).await?;
+                }
                 Kinship::Duplicate(image) => {
                     self.close(ending, "duplicate", Some(known::NEAR), Some(image)).await?;
                     return Ok(Some(Ingested::Duplicate { image, reason: known::NEAR }));
@@ -101,11 +114,13 @@ impl Ingest {
             .collect();
         store.insert_faces(ending.tx.conn(), incoming.collection, image.id, &faces).await?;
         self.keep_blobs(&mut ending.tx, blobs).await?;
+        let smaller = &versions.replaced;
         let mut unused = Vec::new();
         if !smaller.is_empty() {
             let conn = ending.tx.conn();
-            unused = store.replace_images(conn, &smaller, image.id, incoming.image_url).await?;
+            unused = store.replace_images(conn, smaller, image.id, incoming.image_url).await?;
         }
+        self.audit_versions(&mut ending.tx, incoming.collection, image.id, &versions).await?;
         self.close(ending, "processed", partly.then_some(suppress::PARTLY), Some(image.id)).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {

@@ -137,7 +137,7 @@ impl Scan {
             let url = Url::from_file_path(file).map_err(|()| {
                 CrawlError::invalid("path", format!("{} is not an absolute path", file.display()))
             })?;
-            rows.push(NewImageUrl { url: url.into(), page_url: None, alt: None });
+            rows.push(NewImageUrl { url: url.into(), page_url: None, asked_url: None, alt: None });
         }
         let mut tx = self.store.begin().await?;
         let admitted = self.store.admit_images(tx.conn(), self.crawl.id, i64::MAX, &rows).await?;
@@ -159,6 +159,7 @@ impl Scan {
             image_url: row,
             dedupe: self.dedupe,
             options: self.options.clone(),
+            moved_to: None,
             fetched: None,
         };
         let error = match self.ingest.ingest(incoming, None).await {

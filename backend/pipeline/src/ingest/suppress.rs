@@ -3,13 +3,17 @@
 
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Analysis;
-use queue::Claim;
+use crate::crawl::news::NewsError;
+use crate::traces::forget_jobs;
+use queue::{Claim, Queue};
 use std::sync::Arc;
 use store::suppressions::{Sketch, SuppressedPicture};
-use store::{StoreError, Tx};
+use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 use vision::{PerceptualHashes, Rect, crop};
 
+/// State of a ledger row whose picture is kept out.
+pub(crate) const STATE: &str = "suppressed";
 /// Reason code: found at an address that was erased.
 pub(crate) const URL: &str = "suppressed_url";
 /// Reason code: an erased picture, or another file of it.
@@ -33,6 +37,21 @@ pub(super) struct Verdict {
     pub(super) faces: Vec<usize>,
 }
 
+/// Where a picture was found.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The row of the image ledger.
+    row: Uuid,
+    /// The address that answered, if it is not the row's.
+    moved_to: Option<&'a str>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn of(incoming: &'a Incoming) -> Self {
+        Self { row: incoming.image_url, moved_to: incoming.moved_to.as_deref() }
+    }
+}
+
 impl Verdict {
     pub(super) fn is_clear(&self) -> bool {
         *self == Self::default()
@@ -46,7 +65,7 @@ impl Ingest {
     /// Those of the store.
     pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.inner.store.begin().await?;
-        self.inner.store.suppresses_url(tx.conn(), collection, image_url).await
+        self.inner.store.suppresses_url(tx.conn(), collection, image_url, None).await
     }
 
     /// Why the whole picture is kept out, as far as that can be told from its address, its bytes, and its hashes where they are known.
@@ -61,19 +80,20 @@ impl Ingest {
         if !store.suppresses(tx.conn(), incoming.collection).await? {
             return Ok(None);
         }
-        if store.suppresses_url(tx.conn(), incoming.collection, incoming.image_url).await? {
+        let place = Place::of(incoming);
+        if store.suppresses_url(tx.conn(), incoming.collection, place.row, place.moved_to).await? {
             return Ok(Some(URL));
         }
         let pictures = self.suppressed(&mut tx, incoming.collection, sha256, hashes).await?;
         Ok(pictures.iter().any(|picture| picture.region.is_none()).then_some(IMAGE))
     }
 
-    /// The same of an analysed picture, with the ledger row of its address where it has one, and which of its faces are kept out.
+    /// The same of an analysed picture, with its place where it has one, and which of its faces are kept out.
     pub(super) async fn judge(
         &self,
         tx: &mut Tx,
         collection: Uuid,
-        image_url: Option<Uuid>,
+        place: Option<Place<'_>>,
         analysis: &Analysis,
     ) -> Result<Verdict, StoreError> {
         let store = &self.inner.store;
@@ -81,8 +101,8 @@ impl Ingest {
         if !store.suppresses(tx.conn(), collection).await? {
             return Ok(verdict);
         }
-        if let Some(row) = image_url
-            && store.suppresses_url(tx.conn(), collection, row).await?
+        if let Some(Place { row, moved_to }) = place
+            && store.suppresses_url(tx.conn(), collection, row, moved_to).await?
         {
             verdict.whole = Some(URL);
             return Ok(verdict);
@@ -116,11 +136,12 @@ impl Ingest {
         reason: &'static str,
     ) -> Result<Ingested, IngestError> {
         let ending = self.open(incoming, claim).await?;
-        self.close(ending, "suppressed", Some(reason), None).await?;
+        self.close(ending, STATE, Some(reason), None).await?;
         Ok(Ingested::Suppressed { reason })
     }
 
-    /// The analysis without these faces, and with their places painted over: thumbnail and crops are cut from its frame.
+    /// The analysis without these faces, and with their places painted over: thumbnail and crops are cut from its frame, and the chips of the
+    /// others, which are cut already, are painted by themselves.
     pub(super) async fn without(
         &self,
         mut analysis: Analysis,
@@ -137,11 +158,22 @@ impl Ingest {
         });
         // Nobody else has it any more, so that it is painted on as it is.
         let mut frame = Arc::unwrap_or_clone(analysis.frame);
+        let mut left = std::mem::take(&mut analysis.faces);
         let painted = self.inner.analyzer.cpu().run(move || {
             boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
-            frame
+            for face in &mut left {
+                let (detection, chip) = (&face.detection, face.chip.take());
+                face.chip = chip.map(|chip| {
+                    let mut chip = Arc::unwrap_or_clone(chip);
+                    let (landmarks, own) = (&detection.landmarks, &detection.bbox);
+                    vision::cover_in_chip(&mut chip, landmarks, own, &boxes, PAINT_MARGIN);
+                    Arc::new(chip)
+                });
+            }
+            (frame, left)
         });
-        analysis.frame = Arc::new(painted.await?.output);
+        let (frame, left) = painted.await?.output;
+        (analysis.frame, analysis.faces) = (Arc::new(frame), left);
         metrics::counter!("facecrawl_faces_suppressed_total").increment(faces.len() as u64);
         Ok(analysis)
     }
@@ -159,8 +191,8 @@ impl Ingest {
         sha256: &[u8; 32],
         hashes: Option<&PerceptualHashes>,
     ) -> Result<Vec<SuppressedPicture>, StoreError> {
-        let phash = hashes.map(|hashes| hashes.p.cast_signed());
-        let mut pictures = self.inner.store.suppressed_pictures(tx.conn(), collection, sha256, phash).await?;
+        let known = hashes.map(|hashes| (hashes.p.cast_signed(), hashes.d.cast_signed()));
+        let mut pictures = self.inner.store.suppressed_pictures(tx.conn(), collection, sha256, known).await?;
         pictures.retain(|picture| {
             picture.same_file
                 || hashes.is_some_and(|hashes| {
@@ -198,6 +230,22 @@ impl Ingest {
         }
         Ok(known)
     }
+}
+
+/// Removes what was written down of a picture on its way in, once its row is settled as [`STATE`]: its address, where it was seen, and what the
+/// records of its own job and of pages that turned out to be the picture say.
+pub(crate) async fn forget(
+    store: &Store,
+    queue: &Queue,
+    tx: &mut Tx,
+    (row, claim): (Uuid, Option<Claim>),
+) -> Result<(), NewsError> {
+    let jobs = store.forget_suppressed(tx.conn(), row).await?;
+    forget_jobs(queue, tx, &jobs).await?;
+    if let Some(claim) = claim {
+        queue.forget(tx.conn(), &[claim.id]).await?;
+    }
+    Ok(())
 }
 
 /// Whether the face is the one that was erased from this picture: its middle lies in that box.

@@ -6,6 +6,7 @@ use super::setback::Setback;
 use super::turns::Turns;
 use crate::crawl::completion::Watch;
 use crate::crawl::news::NewsError;
+use crate::ingest::suppress;
 use crate::{CrawlOptions, Crawls, Ingest, crawl, profile_of};
 use crawler::Fetcher;
 use queue::{ClaimedJob, Outcome, Queue, QueueError};
@@ -140,6 +141,9 @@ impl Context {
             }
             let watch = Watch::begin(&self.store, &mut tx, crawl, job.claim).await?;
             row.settle(&self.store, &mut tx, state, code, Some(detail), status).await?;
+            if state == suppress::STATE {
+                suppress::forget(&self.store, &self.queue, &mut tx, (row.id(), Some(job.claim))).await?;
+            }
             watch.end(&self.store, &self.queue, &mut tx).await?;
             tx.commit().await?;
             Ok(())

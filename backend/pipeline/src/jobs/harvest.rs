@@ -26,6 +26,8 @@ pub(super) struct Harvest {
     /// Where the seed moved to.
     pub(super) home: Option<Url>,
     pub(super) result: PageResult,
+    /// Addresses of everything that the page links to or shows.
+    pub(super) mentions: Vec<String>,
     /// What is remembered of the visit.
     pub(super) memory: Memory,
 }
@@ -69,6 +71,7 @@ impl Rules {
 /// Compares up to 10,000 links with up to 10,000 seeds: not for an async thread, and neither is [`of_map`].
 pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> Harvest {
     let Rules { view, job, .. } = rules;
+    let mentions = page.addresses().map(str::to_owned).collect();
     let directives = page.directives.union(rules.tags(&fetched));
     let directives = if view.options.respect_robots { directives } else { Directives::default() };
     let home = job.home.clone().or_else(|| {
@@ -83,6 +86,7 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     }
     let (pages, left_out) = border.close();
     let page_url = fetched.url.to_string();
+    let asked = asked(job, &fetched);
     let denied = directives.images_denied();
     let images = match denied {
         Some(_) => Vec::new(),
@@ -90,13 +94,14 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
             .map(|image| NewImageUrl {
                 url: image.url.into(),
                 page_url: Some(page_url.clone()),
+                asked_url: asked.clone(),
                 alt: image.alt,
             })
             .collect(),
     };
     let result = result(fetched, denied, left_out, page.title);
     let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &page_url)));
-    Harvest { pages, sitemaps, nested: 1, images, home, result, memory: Memory::Untouched }
+    Harvest { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
 }
 
 /// A sitemap or a feed. `noindex` on it speaks of the file itself, which nobody would index, and not of what it lists.
@@ -113,6 +118,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
             images.push(NewImageUrl {
                 url: entry.url.to_string(),
                 page_url: Some(own_url.clone()),
+                asked_url: None,
                 alt: None,
             });
         } else if !directives.nofollow {
@@ -122,6 +128,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
     images.extend(map.images.into_iter().map(|image| NewImageUrl {
         url: image.url.into(),
         page_url: Some(image.page.map_or_else(|| own_url.clone(), String::from)),
+        asked_url: None,
         alt: None,
     }));
     if denied.is_some() {
@@ -133,11 +140,11 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
     let (pages, left_out) = border.close();
     let result = result(fetched, denied, left_out, None);
     let home = job.home.clone();
-    Harvest { pages, sitemaps, nested, images, home, result, memory: Memory::Untouched }
+    Harvest { pages, sitemaps, nested, images, home, result, ..Harvest::default() }
 }
 
 /// The page was an image: it goes into the other ledger.
-pub(super) fn of_image(fetched: &Fetched) -> Harvest {
+pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> Harvest {
     let result = PageResult {
         state: "skipped".into(),
         reason: Some("is_an_image".into()),
@@ -146,8 +153,14 @@ pub(super) fn of_image(fetched: &Fetched) -> Harvest {
         final_url: Some(fetched.url.to_string()),
         ..PageResult::default()
     };
-    let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, alt: None }];
+    let asked_url = asked(job, fetched);
+    let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
     Harvest { images, result, ..Harvest::default() }
+}
+
+/// The address of the job, if another one answered.
+fn asked(job: &PageJob, fetched: &Fetched) -> Option<String> {
+    (job.url != fetched.url).then(|| job.url.to_string())
 }
 
 /// The sitemaps to read with a seed: those that robots.txt names, or else the usual place where the crawl asks for it.

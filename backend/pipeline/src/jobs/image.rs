@@ -65,6 +65,7 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Set
                 quality_profile: view.quality_profile,
                 ..context.ingest.analyzer().config().keeping()
             },
+            moved_to: (fetched.url != job.url).then(|| fetched.url.to_string()),
             fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
         };
         if fetched.status == visits::NOT_MODIFIED

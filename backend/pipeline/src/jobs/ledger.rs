@@ -44,6 +44,11 @@ impl Row {
         }
     }
 
+    /// Its id.
+    pub(crate) fn id(self) -> Uuid {
+        self.id
+    }
+
     /// `page` or `image`, for metrics and logs.
     pub(crate) fn name(self) -> &'static str {
         match self.ledger {

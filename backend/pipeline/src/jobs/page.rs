@@ -103,7 +103,7 @@ async fn read(
         }
         Content::Html => read_page(context, view, job, fetched).await,
         Content::Map => read_map(context, view, job, fetched).await,
-        Content::Image => Ok(harvest::of_image(&fetched)),
+        Content::Image => Ok(harvest::of_image(job, &fetched)),
         Content::Other => {
             let found = fetched.content_type.as_deref().unwrap_or("no content type");
             Err(Setback::Final {
@@ -164,7 +164,7 @@ async fn read_page(
         let page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
         let visit = visits::visit(&fetched).and_then(|visit| {
             let content = page.to_memory(&fetched.robots_tags)?;
-            Some(PageVisit { visit, content })
+            Some(PageVisit { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
         });
         (page, visit, fetched)
     })
@@ -185,7 +185,7 @@ async fn take_over(
     mut fetched: Fetched,
     known: PageVisit,
 ) -> Result<Option<Harvest>, Setback> {
-    let PageVisit { visit, content } = known;
+    let PageVisit { visit, content, .. } = known;
     let Some((page, mut tags)) = on_a_thread(move || Page::from_memory(&content)).await? else {
         return Ok(None);
     };
@@ -248,7 +248,7 @@ async fn store_once(
     reader: &str,
 ) -> Result<(usize, usize, PageResult), NewsError> {
     let Context { store, queue, .. } = context;
-    let Harvest { sitemaps, nested, images, home, memory, .. } = harvest;
+    let Harvest { sitemaps, nested, images, home, memory, mentions, .. } = harvest;
     let (mut pages, mut result) = (harvest.pages.clone(), harvest.result.clone());
     let (crawl, options) = (job.crawl_id, &view.options);
     let mut tx = store.begin().await?;
@@ -292,6 +292,7 @@ async fn store_once(
             store.remember_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
         }
     }
+    store.forget_page_of_suppressed(tx.conn(), job.page_id, mentions).await?;
     queue.enqueue(tx.conn(), &jobs).await?;
     watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;

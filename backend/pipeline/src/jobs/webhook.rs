@@ -3,6 +3,7 @@
 //! Neither the URL nor the secret is ever written to a log or into a job's record: both can open doors.
 
 use super::payload::{self, Notice};
+use crate::crawl::webhook_secrets::secrets;
 use crate::crawl::{Config, CrawlOptions, Secret, news};
 use crawler::Fetcher;
 use hmac::{Hmac, KeyInit, Mac};
@@ -42,6 +43,10 @@ impl DeliverWebhook {
         let Some(secret) = &self.secret else {
             return self.again(job, "this worker has no WEBHOOK_SECRET to sign with".into());
         };
+        let signers = match self.store.webhook_signers(crawl.collection_id).await {
+            Ok(signers) => signers,
+            Err(error) => return Outcome::Retry(error.to_string(), None),
+        };
         let progress = match self.store.crawl_progress(crawl.id).await {
             Ok(progress) => progress,
             Err(error) => return Outcome::Retry(error.to_string(), None),
@@ -57,7 +62,7 @@ impl DeliverWebhook {
             ("content-type", "application/json".to_owned()),
             ("x-facecrawl-event", notice.event.clone()),
             ("x-facecrawl-delivery", job.claim.id.to_string()),
-            ("x-facecrawl-signature", sign(secret, &timestamp, &body)),
+            ("x-facecrawl-signature", signatures(&secrets(secret, &signers), &timestamp, &body)),
             ("x-facecrawl-timestamp", timestamp),
         ];
         match self.fetcher.post(&url, &headers, body.into()).await {
@@ -91,6 +96,12 @@ impl Handler for DeliverWebhook {
             () = cancel.cancelled() => Outcome::Snooze(OffsetDateTime::now_utc()),
         }
     }
+}
+
+/// The signatures under each of the secrets, the newest first, with commas between them: during a rotation there are two.
+fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
+    let all: Vec<String> = secrets.iter().map(|secret| sign(secret, timestamp, body)).collect();
+    all.join(",")
 }
 
 /// `sha256=` and the hex HMAC-SHA256 (RFC 2104) of `timestamp.body` under the secret. With the time inside, an old message cannot be sent again

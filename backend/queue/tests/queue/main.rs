@@ -4,6 +4,7 @@
 mod contention;
 mod crashes;
 mod enqueue;
+mod forget;
 mod groups;
 mod inspect;
 mod lanes;

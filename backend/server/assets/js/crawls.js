@@ -1,7 +1,7 @@
 // What several views say of a crawl.
 import { call } from "./api.js";
 import { h, put } from "./dom.js";
-import { count, shortUrl, title } from "./format.js";
+import { count, plural, shortUrl, title } from "./format.js";
 import { shares } from "./geometry.js";
 import { chip, confirm, toast } from "./ui.js";
 
@@ -56,7 +56,10 @@ export async function remove(crawl) {
   const sure = await confirm("Delete this crawl?", `The record of ${name(crawl)} goes for good: its pages, image addresses and outcomes.`, "Delete",
     { option: "Also erase its images and their faces, unless another crawl found them too" });
   if (!sure) return false;
-  await call("DELETE", `/crawls/${crawl.id}`, { query: { with_images: sure.ticked } });
-  toast(sure.ticked ? "The crawl and its images were erased." : "The crawl was deleted.");
+  const path = `/crawls/${crawl.id}`;
+  // However many images go, the service wants to hear that somebody has looked.
+  const look = sure.ticked && (await call("DELETE", path, { query: { with_images: true, dry_run: true } }));
+  await call("DELETE", path, { query: { with_images: sure.ticked, confirm: look ? look.confirm : undefined } });
+  toast(look ? `The crawl, ${plural(look.images, "image")} and ${plural(look.faces, "face")} were erased.` : "The crawl was deleted.");
   return true;
 }

@@ -78,6 +78,7 @@ const ACTIONS = {
   "key.revoke": "Key revoked",
   "collection.create": "Collection made",
   "collection.update": "Collection changed",
+  "collection.webhook_secret": "New secret for webhooks",
   "collection.delete": "Collection deleted",
   "collection.erased": "Collection erased to the end",
   "erasure.create": "Erasure",
@@ -85,6 +86,8 @@ const ACTIONS = {
   "erasure.reapplied": "Erased once more after a restore",
   "erasure.preview": "Look at what would be erased",
   "retention.erased": "Erased by retention",
+  "image.superseded": "Smaller versions replaced by a larger one",
+  "image.kept_beside_larger": "Larger version without a stored face kept beside the smaller one",
 };
 
 const KINDS = {

@@ -3,8 +3,8 @@ use axum::http::Method;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use store::keys::Scope;
-use utoipa::openapi::OpenApi;
 use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::{OpenApi, RefOr};
 
 /// What an operation asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,11 @@ pub(crate) fn access(operation_id: &str) -> Option<Access> {
         | "cluster_collection" => Scope::Write,
         "delete_crawl" | "delete_image" | "delete_face" | "delete_subject" | "create_erasure"
         | "list_erasures" => Scope::Erase,
-        "create_collection" | "update_collection" | "delete_collection" | "list_audit"
+        "create_collection"
+        | "update_collection"
+        | "delete_collection"
+        | "rotate_webhook_secret"
+        | "list_audit"
         | "lift_suppressions" => Scope::Admin,
         "create_key" | "list_keys" | "revoke_key" => Scope::Keys,
         "get_gpu" | "get_metrics" | "list_jobs" | "get_job" | "get_job_stats" | "retry_job" => Scope::System,
@@ -74,8 +78,14 @@ pub(crate) fn methods(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut
     .filter_map(|(method, operation)| operation.map(|operation| (method, operation)))
 }
 
-/// What every operation that is served asks, by method and path.
-pub(crate) struct Operations(HashMap<(Method, String), Access>);
+/// What every operation that is served asks and takes, by method and path.
+pub(crate) struct Operations(HashMap<(Method, String), Asks>);
+
+struct Asks {
+    access: Access,
+    /// Content types of the body.
+    media: Vec<String>,
+}
 
 impl Operations {
     /// Those of this API.
@@ -88,9 +98,12 @@ impl Operations {
         let mut known = HashMap::new();
         for (path, item) in &mut document.paths.paths {
             for (method, operation) in methods(item) {
-                if let Some(access) = operation.operation_id.as_deref().and_then(access) {
-                    known.insert((method, path.clone()), access);
-                }
+                let Some(access) = operation.operation_id.as_deref().and_then(access) else { continue };
+                let media = match &operation.request_body {
+                    Some(RefOr::T(body)) => body.content.keys().cloned().collect(),
+                    _ => Vec::new(),
+                };
+                known.insert((method, path.clone()), Asks { access, media });
             }
         }
         Self(known)
@@ -99,7 +112,14 @@ impl Operations {
     /// Of the operation behind a route's template; axum answers `HEAD` as it does `GET`.
     pub(crate) fn access(&self, method: &Method, path: &str) -> Option<Access> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        self.0.get(&(method.clone(), path.to_owned())).copied()
+        self.0.get(&(method.clone(), path.to_owned())).map(|asks| asks.access)
+    }
+
+    /// Returns the content types that the operation takes; `application/json` where it reads no
+    /// body.
+    pub(crate) fn media(&self, method: &Method, path: &str) -> Vec<String> {
+        let media = self.0.get(&(method.clone(), path.to_owned())).map(|asks| asks.media.clone());
+        media.filter(|media| !media.is_empty()).unwrap_or_else(|| vec!["application/json".to_owned()])
     }
 }
 

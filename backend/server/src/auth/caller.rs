@@ -99,7 +99,7 @@ impl Caller {
     /// Whether the key still works, for answers that stream on and on.
     pub(crate) async fn is_still_welcome(&self, state: &AppState) -> Result<(), ApiError> {
         let Some((_, hash)) = &self.key else { return Ok(()) };
-        state.keyring.find(&state.services.store, hash).await.map(drop)
+        state.keyring.find(&state.services.store, hash, None).await.map(drop)
     }
 }
 

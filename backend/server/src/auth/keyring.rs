@@ -1,8 +1,9 @@
 //! Keys that were seen a moment ago.
 use super::credentials::refuse;
-use crate::ApiError;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use super::{Peer, Strangers};
+use crate::{ApiError, Code};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::keys::{ApiKey, KeyHash};
 use store::{Store, retried};
@@ -19,14 +20,43 @@ const NOTED: Duration = Duration::from_secs(60);
 pub(crate) struct Keyring {
     keys: Mutex<HashMap<KeyHash, (Instant, Arc<ApiKey>)>>,
     noted: Mutex<HashMap<Uuid, Instant>>,
+    /// Keys that were found at any time, whatever became of them: they are asked about again,
+    /// however many others an address tries.
+    known: Mutex<HashSet<KeyHash>>,
 }
 
 impl Keyring {
-    /// The key with that hash, if it works.
-    pub(crate) async fn find(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>, ApiError> {
+    /// The key with that hash, if it works. `from` is where it came from, with the tries that are
+    /// left there.
+    ///
+    /// # Errors
+    /// 401 for a key that does not work; 429 where an address has tried too many that do not exist,
+    /// without asking the database.
+    pub(crate) async fn find(
+        &self,
+        store: &Store,
+        hash: &KeyHash,
+        from: Option<(Peer, &Strangers)>,
+    ) -> Result<Arc<ApiKey>, ApiError> {
         let key = match self.cached(hash) {
             Some(key) => key,
-            None => self.ask(store, hash).await?,
+            None if self.is_known(hash) => self.ask(store, hash).await.inspect_err(|error| {
+                if error.code() == Code::Unauthorized {
+                    // It was deleted, and is as good as one that never was.
+                    self.known().remove(hash);
+                }
+            })?,
+            None => {
+                if let Some((peer, strangers)) = from {
+                    strangers.take(peer)?;
+                }
+                let key = self.ask(store, hash).await?;
+                self.known().insert(*hash);
+                if let Some((peer, strangers)) = from {
+                    strangers.give_back(peer);
+                }
+                key
+            }
         };
         if key.revoked_at.is_some() {
             return Err(refuse("revoked", "the key has been revoked"));
@@ -36,6 +66,14 @@ impl Keyring {
         }
         self.note(store, key.id);
         Ok(key)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashSet<KeyHash>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_known(&self, hash: &KeyHash) -> bool {
+        self.known().contains(hash)
     }
 
     fn cached(&self, hash: &KeyHash) -> Option<Arc<ApiKey>> {

@@ -6,13 +6,17 @@ mod access;
 mod caller;
 mod credentials;
 mod keyring;
+mod peer;
 mod rate;
+mod strangers;
 
 pub(crate) use access::{Access, Operations, access, methods};
 pub(crate) use caller::Caller;
 pub use keyring::CACHED;
 pub(crate) use keyring::Keyring;
+pub(crate) use peer::{CallerId, Peer};
 pub(crate) use rate::Rates;
+pub(crate) use strangers::Strangers;
 
 use crate::config::Auth;
 use crate::{ApiError, AppState, Code};
@@ -59,7 +63,8 @@ async fn admit(state: &AppState, request: &mut Request) -> Result<Caller, ApiErr
         return Ok(Caller::nobody(state));
     }
     let hash = presented?;
-    let key = state.keyring.find(&state.services.store, &hash).await?;
+    let peer = Peer::of(request.extensions());
+    let key = state.keyring.find(&state.services.store, &hash, Some((peer, &state.strangers))).await?;
     tracing::Span::current().record("key_id", tracing::field::display(key.id));
     if let Access::Needs(scope) = access {
         check_scope(&key, scope)?;

@@ -85,6 +85,13 @@ codes! {
     Unauthorized = "unauthorized", UNAUTHORIZED, "A key is needed";
     /// The key does not allow this operation.
     ScopeMissing = "scope_missing", FORBIDDEN, "The key does not allow this";
+    /// Without keys: the request names a host that is not this service's.
+    HostNotAllowed = "host_not_allowed", MISDIRECTED_REQUEST, "The host is not this service's";
+    /// Without keys: a page of another site asks for a change.
+    OriginNotAllowed = "origin_not_allowed", FORBIDDEN, "Another site may change nothing here";
+    /// So much would be deleted that the call needs the token of a dry run; `reason` says what is
+    /// wrong with the one that was sent: `missing`, `mismatch`, `expired`, `grown`.
+    ConfirmationNeeded = "confirmation_needed", PRECONDITION_REQUIRED, "The call has to be confirmed";
     /// No such path.
     RouteNotFound = "route_not_found", NOT_FOUND, "There is nothing at this path";
     /// No such thing.

@@ -1,5 +1,6 @@
 //! How the errors of the other crates become problems.
 use super::{ApiError, Code};
+use crate::middleware::request_id;
 use crawler::FetchError;
 use inference::RunError;
 use pipeline::cluster::ClusterError;
@@ -60,7 +61,18 @@ impl From<FetchError> for ApiError {
             FetchError::TooLarge { .. } => Code::TooManyBytes,
             _ => Code::UrlUnreachable,
         };
-        Self::new(code, error.to_string()).reason(error.code())
+        // What a name of the operator's network leads to is for the log alone.
+        let why = match &error {
+            FetchError::Guard(error) => error.secret(),
+            error => error.to_string(),
+        };
+        tracing::info!(request_id = request_id::current(), why, "cannot fetch a URL for a caller");
+        let reason = error.code();
+        let sentence = match code {
+            Code::UrlUnreachable => format!("the URL could not be fetched: {reason}"),
+            _ => error.to_string(),
+        };
+        Self::new(code, sentence).reason(reason)
     }
 }
 

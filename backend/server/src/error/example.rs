@@ -90,6 +90,20 @@ fn example(code: Code) -> ApiError {
         Code::ScopeMissing => of("this needs the scope read, which the key does not have")
             .field("scope")
             .allowed(["a key with the scope read"]),
+        Code::HostNotAllowed => {
+            of("the request does not name this service in `Host`; the operator allows further names with PUBLIC_HOSTS")
+                .field("host")
+                .value("faces.example.org")
+        }
+        Code::OriginNotAllowed => {
+            of("a page of another site may change nothing here; the operator allows origins with ALLOW_ORIGINS")
+                .field("origin")
+                .value("https://elsewhere.example.org")
+        }
+        Code::ConfirmationNeeded => of("5130 faces and images would be deleted; ask with dry_run=true first and send its `confirm`")
+            .field("confirm")
+            .allowed(["`confirm` of the same call with dry_run=true"])
+            .reason("missing"),
         Code::RouteNotFound => of("there is nothing at /nowhere; see /docs"),
         Code::NotFound => of("there is no face 0198f1c2-7d10-7000-8000-4a6f1f6e2b03"),
         Code::Conflict => of("the crawl is running; cancel it first"),

@@ -130,6 +130,12 @@ impl ApiError {
         self
     }
 
+    /// The same, made on another thread than that of the request.
+    pub(crate) fn of_this_request(mut self) -> Self {
+        self.0.request_id = request_id::current();
+        self
+    }
+
     /// 429 with `Retry-After`.
     pub fn overloaded(detail: impl Into<String>, retry_after: Duration) -> Self {
         Self::new(Code::Overloaded, detail).retry_after(retry_after)

@@ -2,6 +2,7 @@
 //!
 //! A server that closes a connection while the caller still sends makes many clients lose the answer (the unread bytes
 //! turn into a reset). So what exceeds a limit is read on and thrown away for a while before the answer is given.
+use crate::middleware::bodies::NoRoom;
 use crate::{ApiError, Code};
 use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;
@@ -56,7 +57,7 @@ pub(super) fn limited(body: Body, limit: usize) -> Body {
 }
 
 /// Reads on for a while and throws away what comes.
-async fn linger(stream: &mut BodyDataStream) {
+pub(crate) async fn linger(stream: &mut BodyDataStream) {
     let reading = async {
         let mut dropped = 0;
         while let Some(Ok(chunk)) = stream.next().await {
@@ -82,6 +83,12 @@ pub(super) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |e| e.source()).any(|e| e.is::<TooLong>())
 }
 
+/// Finds why there was no room for more of a body.
+pub(super) fn no_room(error: &(dyn std::error::Error + 'static)) -> Option<ApiError> {
+    let mut causes = std::iter::successors(Some(error), |e| e.source());
+    causes.find_map(|cause| cause.downcast_ref::<NoRoom>()).cloned().map(ApiError::from)
+}
+
 /// The whole body.
 pub(super) async fn read(
     headers: &HeaderMap,
@@ -96,10 +103,11 @@ pub(super) async fn read(
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|error| {
             if is_too_long(&error) {
-                too_many_bytes(what, limit)
-            } else {
-                ApiError::new(Code::BadBody, format!("the body could not be read: {error}"))
+                return too_many_bytes(what, limit);
             }
+            no_room(&error).unwrap_or_else(|| {
+                ApiError::new(Code::BadBody, format!("the body could not be read: {error}"))
+            })
         })?;
         match first.take() {
             None if all.is_empty() => first = Some(chunk),

@@ -26,8 +26,13 @@ pub(super) async fn room(state: &AppState, images: u64) -> Result<Share, ApiErro
     Ok(state.fetched.take(bytes, Lane::Interactive, timeout::deadline()).await?)
 }
 
-/// Fetches an image under the same guard as the crawler. Its room shrinks to its length, and goes with the last of its bytes.
-pub(super) async fn fetch(state: &AppState, text: &str, mut room: Share) -> Result<Bytes, ApiError> {
+/// Fetches an image under the same guard as the crawler; answers it and the address that answered. Its room shrinks to its length, and goes with
+/// the last of its bytes.
+pub(super) async fn fetch(
+    state: &AppState,
+    text: &str,
+    mut room: Share,
+) -> Result<(Bytes, String), ApiError> {
     let bad = |reason: String| {
         ApiError::new(Code::BadUrl, format!("url: {reason}"))
             .field("url")
@@ -48,5 +53,6 @@ pub(super) async fn fetch(state: &AppState, text: &str, mut room: Share) -> Resu
         return Err(body::too_many_bytes("the image", state.config.image_limit).field("url"));
     }
     room.shrink(fetched.body.len() as u64);
-    Ok(Bytes::from_owner(Fetched { body: fetched.body, _room: room }))
+    let answered = fetched.url.to_string();
+    Ok((Bytes::from_owner(Fetched { body: fetched.body, _room: room }), answered))
 }

@@ -78,12 +78,13 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// By content type; a body without one is taken as raw, since its content tells what it is.
+    /// By content type. A page of another site can send a body without one, and with the few types
+    /// that forms have, unasked.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let media = json::media_type(headers);
         match media.as_str() {
             "multipart/form-data" => Ok(Self::Multipart),
-            "" | "application/octet-stream" => Ok(Self::Raw),
+            "application/octet-stream" => Ok(Self::Raw),
             other if other.starts_with("image/") => Ok(Self::Raw),
             _ if json::is_json(headers) => Ok(Self::Json),
             _ => Err(json::unsupported(headers, TYPES)),
@@ -101,7 +102,7 @@ impl FromRequest<AppState> for ImageBody {
         match Carrier::of(request.headers())? {
             Carrier::Json => {
                 let source: ImageSource = read_json(request, state).await?;
-                resolve(state, &source).await.map(Self)
+                resolve(state, source).await.map(Self)
             }
             Carrier::Multipart => one_part(request, state).await.map(Self),
             Carrier::Raw => raw(request, state).await.map(Self),
@@ -134,12 +135,12 @@ pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, Api
 }
 
 /// A JSON body that may carry one image.
-pub(crate) async fn read_json<T: serde::de::DeserializeOwned>(
+pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
     request: Request,
     state: &AppState,
 ) -> Result<T, ApiError> {
     let (parts, body) = request.into_parts();
-    json::parse(&body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?)
+    json::parse(body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?).await
 }
 
 /// Two images, told apart by name (`image_a`, `image_b`) or by order (`image` twice).
@@ -177,16 +178,18 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
 /// Two images in JSON.
 pub(crate) async fn pair_of_sources(
     state: &AppState,
-    a: &ImageSource,
-    b: &ImageSource,
+    a: ImageSource,
+    b: ImageSource,
 ) -> Result<[Bytes; 2], ApiError> {
     let (a, b) = match (a, b) {
         (ImageSource::Url(a), ImageSource::Url(b)) => {
             let mut room = fetched::room(state, 2).await?;
             let half = room.split(state.config.image_limit as u64);
-            tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, room))
+            let (a, b) =
+                tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, room));
+            (a.map(|(bytes, _)| bytes), b.map(|(bytes, _)| bytes))
         }
-        _ => tokio::join!(resolve(state, a), resolve(state, b)),
+        (a, b) => tokio::join!(resolve(state, a), resolve(state, b)),
     };
     let named = |name: &str, error: ApiError| error.within(name);
     Ok([a.map_err(|error| named("a", error))?, b.map_err(|error| named("b", error))?])
@@ -204,7 +207,7 @@ impl BatchInput {
     pub(crate) async fn bytes(self, state: &AppState) -> Result<Bytes, ApiError> {
         match self {
             Self::Part(bytes) => bytes,
-            Self::Source(source) => resolve(state, &source).await,
+            Self::Source(source) => resolve(state, source).await,
         }
     }
 }
@@ -241,7 +244,7 @@ pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<Batc
         Carrier::Json => {
             let (parts, body) = request.into_parts();
             let bytes = body::read(&parts.headers, body, state.config.batch_limit, "the body").await?;
-            let body: BatchBody = json::parse(&bytes)?;
+            let body: BatchBody = json::parse(bytes).await?;
             match body.images.len() {
                 0 => Err(missing("images", &["images"])),
                 n if n > limit => Err(ApiError::new(
@@ -277,14 +280,27 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
 }
 
 /// The bytes that a source stands for.
-pub(crate) async fn resolve(state: &AppState, source: &ImageSource) -> Result<Bytes, ApiError> {
+pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes, ApiError> {
+    resolve_at(state, source).await.map(|(bytes, _)| bytes)
+}
+
+/// The same, and the address that answered for what was fetched.
+pub(crate) async fn resolve_at(
+    state: &AppState,
+    source: ImageSource,
+) -> Result<(Bytes, Option<String>), ApiError> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
             let room = fetched::room(state, 1).await?;
-            fetched::fetch(state, url, room).await
+            fetched::fetch(state, &url, room).await.map(|(bytes, answered)| (bytes, Some(answered)))
         }
-        ImageSource::Base64(ImageAsBase64 { image_base64 }) => {
-            decode_base64(image_base64, state.config.image_limit)
+        ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {
+            let limit = state.config.image_limit;
+            // A large picture takes long enough to hold up everything else that waits for the same
+            // thread.
+            let decoded = tokio::task::spawn_blocking(move || decode_base64(&text, limit)).await;
+            let decoded = decoded.map_err(ApiError::internal)?;
+            decoded.map(|bytes| (bytes, None)).map_err(ApiError::of_this_request)
         }
     }
 }
@@ -361,9 +377,12 @@ mod tests {
 
     #[test]
     fn a_source_is_exactly_one_of_two() {
-        assert!(json::parse::<ImageSource>(br#"{"url": "http://a/b"}"#).is_ok());
+        assert!(json::parse_here::<ImageSource>(br#"{"url": "http://a/b"}"#).is_ok());
         for text in ["{}", r#"{"url": "http://a", "image_base64": "AA"}"#, r#"{"path": "/etc"}"#, "[]", "1"] {
-            assert_eq!(json::parse::<ImageSource>(text.as_bytes()).unwrap_err().code(), Code::InvalidField);
+            assert_eq!(
+                json::parse_here::<ImageSource>(text.as_bytes()).unwrap_err().code(),
+                Code::InvalidField
+            );
         }
     }
 }

@@ -1,18 +1,20 @@
 //! JSON bodies: malformed text is `bad_json`; well-formed text with a wrong field is `invalid_field` and names the field.
-use super::{NO_NUL, NUL, body, query::allowed_of};
+use super::{body, query::allowed_of, shape};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use serde_json::error::Category;
 
-const NUL_ESCAPE: &[u8] = b"\\u0000";
+/// Texts of so many bytes are parsed where they came in; others would hold up everything else that
+/// waits for the same thread.
+const SMALL: usize = 64 << 10;
 
 /// A JSON body without images.
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
@@ -21,7 +23,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
             return Err(unsupported(&parts.headers, &["application/json"]));
         }
         let bytes = body::read(&parts.headers, body, state.config.json_limit, "the body").await?;
-        parse(&bytes).map(Self)
+        parse(bytes).await.map(Self)
     }
 }
 
@@ -36,7 +38,7 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     media == "application/json" || (media.starts_with("application/") && media.ends_with("+json"))
 }
 
-pub(super) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
+pub(crate) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
     let media = media_type(headers);
     let said = if media.is_empty() { "no content type".to_owned() } else { format!("`{media}`") };
     ApiError::new(Code::UnsupportedMediaType, format!("{said}; allowed are {}", allowed.join(", ")))
@@ -45,13 +47,18 @@ pub(super) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
         .allowed(allowed.iter().copied())
 }
 
-/// Parses a JSON text.
-pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    if let Some(place) = nul(bytes) {
-        return Err(ApiError::new(Code::InvalidField, format!("{place}: {NUL}"))
-            .field(place)
-            .allowed([NO_NUL]));
+/// Parses a JSON text, a long one on a thread of its own.
+pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, ApiError> {
+    if bytes.len() <= SMALL {
+        return parse_here(&bytes);
     }
+    // The request's id is known to this task alone.
+    let parsed = tokio::task::spawn_blocking(move || parse_here(&bytes)).await;
+    parsed.map_err(ApiError::internal)?.map_err(ApiError::of_this_request)
+}
+
+pub(super) fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    shape::check(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).and_then(|value| {
         // Text after the document is an error as well.
@@ -81,26 +88,6 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-/// Where a text has a NUL character. JSON spells it one way only, and hardly any body has that spelling, so hardly any is read twice.
-fn nul(bytes: &[u8]) -> Option<String> {
-    fn within(value: &Value, place: &str) -> Option<String> {
-        match value {
-            Value::String(text) => text.contains('\0').then(|| place.to_owned()),
-            Value::Array(items) => {
-                items.iter().enumerate().find_map(|(index, item)| within(item, &format!("{place}[{index}]")))
-            }
-            Value::Object(fields) => fields.iter().find_map(|(name, field)| {
-                let place = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
-                if name.contains('\0') { Some(place) } else { within(field, &place) }
-            }),
-            _ => None,
-        }
-    }
-    let escaped = |at: usize| bytes[at] == b'\\' && bytes[at..].starts_with(NUL_ESCAPE);
-    (0..bytes.len()).any(escaped).then_some(())?;
-    within(&serde_json::from_slice(bytes).ok()?, "")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -117,26 +104,26 @@ mod tests {
 
     #[test]
     fn a_good_body_is_read() {
-        let body: Body = parse(br#"{"name": "a", "limit": 3, "items": [{"name": "b"}]}"#).unwrap();
+        let body: Body = parse_here(br#"{"name": "a", "limit": 3, "items": [{"name": "b"}]}"#).unwrap();
         assert_eq!((body.name.as_str(), body.limit.unwrap().get(), body.items.unwrap().len()), ("a", 3, 1));
     }
 
     #[test]
     fn an_array_is_no_object() {
         for text in [r#"["a", 3]"#, r#" ["a"]"#, r#"["a", null, null]"#] {
-            assert_eq!(parse::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
+            assert_eq!(parse_here::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
         }
     }
 
     #[test]
     fn a_whole_number_may_be_written_as_a_fraction() {
-        assert_eq!(parse::<Body>(br#"{"name": "a", "limit": 3.0}"#).unwrap().limit.unwrap().get(), 3);
+        assert_eq!(parse_here::<Body>(br#"{"name": "a", "limit": 3.0}"#).unwrap().limit.unwrap().get(), 3);
         for text in [
             r#"{"name": "a", "limit": 3.5}"#,
             r#"{"name": "a", "limit": 11.0}"#,
             r#"{"name": "a", "limit": 1e300}"#,
         ] {
-            assert_eq!(parse::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
+            assert_eq!(parse_here::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
         }
     }
 
@@ -147,11 +134,11 @@ mod tests {
             (r#"{"name": "a", "items": [{"name": "b"}, {"name": "\u0000"}]}"#, "items[1].name"),
             (r#"{"name": "a", "\u0000": 1}"#, "\0"),
         ] {
-            let problem = parse::<Body>(text.as_bytes()).unwrap_err().into_problem();
+            let problem = parse_here::<Body>(text.as_bytes()).unwrap_err().into_problem();
             assert_eq!((problem.code, problem.field.as_deref()), (Code::InvalidField, Some(field)), "{text}");
         }
         // A backslash before the word is a text like any other.
-        assert_eq!(parse::<Body>(br#"{"name": "a\\u0000"}"#).unwrap().name, r"a\u0000");
+        assert_eq!(parse_here::<Body>(br#"{"name": "a\\u0000"}"#).unwrap().name, r"a\u0000");
     }
 
     #[test]
@@ -184,7 +171,7 @@ mod tests {
                 None,
             ),
         ] {
-            let problem = parse::<Body>(text.as_bytes()).unwrap_err().into_problem();
+            let problem = parse_here::<Body>(text.as_bytes()).unwrap_err().into_problem();
             assert_eq!(problem.code, code, "{text}: {}", problem.detail);
             assert_eq!(problem.field.as_deref(), field, "{text}: {}", problem.detail);
             if let Some(allowed) = allowed {

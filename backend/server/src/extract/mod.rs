@@ -7,10 +7,11 @@ mod json;
 mod multipart;
 mod path;
 mod query;
+mod shape;
 pub(crate) mod values;
 
-pub(crate) use body::drop_unread;
-pub(crate) use json::{Json, is_json};
+pub(crate) use body::{drop_unread, linger};
+pub(crate) use json::{Json, is_json, unsupported};
 pub(crate) use path::{Id, NameOrId, SubjectFace};
 pub(crate) use query::Query;
 

@@ -107,6 +107,11 @@ ranged!(
     Fraction, 0.0, 1.0, "a number from 0 to 1"
 );
 ranged!(
+    /// A lowest `det_score`. Below [`pipeline::MIN_SCORE_FLOOR`] any patch is a face, and a picture
+    /// has thousands of them.
+    Score, 0.1, 1.0, "a number from 0.1 to 1"
+);
+ranged!(
     /// A cosine similarity.
     Cosine, -1.0, 1.0, "a number from -1 to 1"
 );

@@ -10,6 +10,8 @@ use utoipa::openapi::{OpenApi, Ref, RefOr};
 
 /// `Retry-After` where not every problem of the status has it.
 const SOMETIMES_RETRY_AFTER: &str = "retry-after-where-known";
+/// `WWW-Authenticate` where not every problem of the status is about a key.
+const SOMETIMES_CHALLENGE: &str = "www-authenticate-where-keys";
 
 /// Headers that several operations share: name, schema, whether it is always there, description, example.
 fn shared() -> Vec<(&'static str, Header)> {
@@ -45,6 +47,15 @@ fn shared() -> Vec<(&'static str, Header)> {
                 true,
                 "What kind of key is asked for, and what was wrong with the one that was sent (RFC 6750)",
                 challenge,
+            ),
+        ),
+        (
+            SOMETIMES_CHALLENGE,
+            header(
+                text(),
+                false,
+                "The scope that the key lacks (RFC 6750); only with `scope_missing`",
+                "Bearer realm=\"facecrawl\", error=\"insufficient_scope\", scope=\"erase\"",
             ),
         ),
         (
@@ -113,6 +124,9 @@ pub(super) fn declare(document: &mut OpenApi) {
             if database_may_be_away {
                 refer("retry-after", SOMETIMES_RETRY_AFTER);
             }
+            if status == "403" {
+                refer("www-authenticate", SOMETIMES_CHALLENGE);
+            }
             let mut add = |name: &str| refer(name, name);
             add("x-request-id");
             match (status.as_str(), operation_id.as_str()) {
@@ -120,7 +134,7 @@ pub(super) fn declare(document: &mut OpenApi) {
                 ("200" | "304", "get_face_crop" | "get_image_thumbnail") => add("etag"),
                 ("200", "export_crawl") => add("content-disposition"),
                 ("200", "enhance_image") => ["vary", "x-enhancement-scale"].into_iter().for_each(&mut add),
-                ("401" | "403", _) => add("www-authenticate"),
+                ("401", _) => add("www-authenticate"),
                 ("429", _) => add("retry-after"),
                 _ => {}
             }

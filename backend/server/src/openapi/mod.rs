@@ -54,7 +54,14 @@ pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi) {
 
 /// Every operation of the document.
 fn operations(document: &mut utoipa::openapi::OpenApi) -> impl Iterator<Item = &mut Operation> {
-    document.paths.paths.values_mut().flat_map(|item| methods(item).map(|(_, operation)| operation))
+    with_methods(document).map(|(_, operation)| operation)
+}
+
+/// Every operation of the document with its method.
+fn with_methods(
+    document: &mut utoipa::openapi::OpenApi,
+) -> impl Iterator<Item = (axum::http::Method, &mut Operation)> {
+    document.paths.paths.values_mut().flat_map(methods)
 }
 
 /// The operation's id; every operation has one.

@@ -1,10 +1,10 @@
 //! The problems that each operation can answer: declared under their statuses, with an example of every code.
 //!
 //! What follows from an operation's shape (an id in its path, a body, a scope) is told from that shape; `own` has the rest.
-use super::{id, operations};
+use super::{id, with_methods};
 use crate::auth::{Access, access};
 use crate::{Code, Problem};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
@@ -34,14 +34,23 @@ fn own(operation_id: &str) -> &'static [&'static [Code]] {
         "detect_faces_batch" => &[],
         "compare_faces" => &[PICTURE, FETCHED, FACE],
         "search_faces" => &[PICTURE, FETCHED, FACE, &[Code::ModelMismatch]],
-        "create_erasure" => &[PICTURE, FACE, &[Code::Conflict]],
+        "create_erasure" => &[PICTURE, FACE, &[Code::Conflict, Code::ConfirmationNeeded]],
         "enrol_subject_faces" => &[PICTURE, FETCHED, FACE, &[Code::LowQuality, Code::Conflict]],
+        "delete_collection" => &[&[Code::BadQuery, Code::ConfirmationNeeded]],
+        "delete_crawl" => &[&[Code::Conflict, Code::ConfirmationNeeded]],
+        "follow_crawl" => &[&[Code::Overloaded]],
         "create_crawl" => &[&[Code::ForbiddenUrl, Code::NotFound]],
         "create_subject" | "create_key" => &[&[Code::Conflict, Code::NotFound]],
-        "create_collection" | "update_collection" | "delete_crawl" | "pause_crawl" | "resume_crawl"
-        | "cancel_crawl" | "revoke_key" | "update_subject" | "merge_subject" | "retry_job" => {
-            &[&[Code::Conflict]]
-        }
+        "update_collection" => &[&[Code::Conflict, Code::ConfirmationNeeded]],
+        "create_collection"
+        | "pause_crawl"
+        | "resume_crawl"
+        | "cancel_crawl"
+        | "revoke_key"
+        | "update_subject"
+        | "merge_subject"
+        | "rotate_webhook_secret"
+        | "retry_job" => &[&[Code::Conflict]],
         // It takes no parameters, and says so.
         "list_collections" => &[&[Code::BadQuery]],
         "health_ready" => &[&[Code::NotReady]],
@@ -50,8 +59,18 @@ fn own(operation_id: &str) -> &'static [&'static [Code]] {
 }
 
 /// All that the operation can answer, each once.
-fn codes(operation: &Operation) -> Vec<Code> {
+fn codes(method: &Method, operation: &Operation) -> Vec<Code> {
     let mut codes = vec![Code::Internal, Code::Timeout];
+    if !id(operation).starts_with("health_") {
+        codes.push(Code::HostNotAllowed);
+    }
+    if *method != Method::GET {
+        codes.push(Code::OriginNotAllowed);
+    }
+    if matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
+        // Also where no body is read.
+        codes.push(Code::UnsupportedMediaType);
+    }
     match access(id(operation)) {
         None | Some(Access::Open) => {}
         Some(Access::AnyKey) => {
@@ -78,7 +97,7 @@ fn codes(operation: &Operation) -> Vec<Code> {
         }
     }
     if let Some(RefOr::T(body)) = &operation.request_body {
-        codes.extend([Code::BadBody, Code::TooManyBytes, Code::UnsupportedMediaType, Code::Overloaded]);
+        codes.extend([Code::BadBody, Code::TooManyBytes, Code::Overloaded]);
         let takes = |content_type: &str| body.content.contains_key(content_type);
         if takes("application/json") {
             codes.extend([Code::BadJson, Code::InvalidField]);
@@ -98,7 +117,11 @@ fn sentence(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_REQUEST => "A parameter, an id or a body that cannot be read",
         StatusCode::UNAUTHORIZED => "No key, or one that does not work; `reason` says why",
-        StatusCode::FORBIDDEN => "The key does not allow this",
+        StatusCode::FORBIDDEN => "The key does not allow this, or a page of another site asks",
+        StatusCode::MISDIRECTED_REQUEST => {
+            "Without keys: the request names a host that is not this service's"
+        }
+        StatusCode::PRECONDITION_REQUIRED => "So much would be deleted that the token of a dry run is needed",
         StatusCode::NOT_FOUND => "No such thing, or one that is out of the key's reach",
         StatusCode::PAYLOAD_TOO_LARGE => "Too many bytes",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "A content type that this operation does not take",
@@ -128,8 +151,8 @@ pub(super) fn declare(document: &mut OpenApi) {
         (code.as_str().to_owned(), RefOr::T(example.build()))
     });
     document.components.get_or_insert_default().examples.extend(shown);
-    for operation in operations(document) {
-        for code in codes(operation) {
+    for (method, operation) in with_methods(document) {
+        for code in codes(&method, operation) {
             let response = operation.responses.responses.entry(code.status().as_str().to_owned());
             let response = response.or_insert_with(|| {
                 ResponseBuilder::new().description(sentence(code.status())).build().into()
@@ -149,6 +172,7 @@ pub(super) fn declare(document: &mut OpenApi) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::operations;
     use super::*;
 
     #[test]
@@ -175,7 +199,8 @@ mod tests {
     #[test]
     fn every_code_of_an_operation_is_declared_somewhere() {
         let mut document = crate::openapi();
-        let declared: Vec<Code> = operations(&mut document).flat_map(|operation| codes(operation)).collect();
+        let declared: Vec<Code> =
+            with_methods(&mut document).flat_map(|(method, operation)| codes(&method, operation)).collect();
         for code in Code::ALL {
             // These two belong to paths and methods that are no operation.
             let of_none = matches!(code, Code::RouteNotFound | Code::MethodNotAllowed);

@@ -2,6 +2,7 @@
 pub(crate) mod audit;
 pub(crate) mod collections;
 pub(crate) mod crawls;
+pub(crate) mod deletion;
 pub(crate) mod dto;
 pub(crate) mod erasures;
 pub(crate) mod faces;

@@ -9,6 +9,8 @@ mod away;
 mod collections;
 mod connections;
 mod crawls;
+mod edge;
+mod erased;
 mod erasures;
 mod faces;
 mod images;

@@ -92,6 +92,9 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         "update_collection" => [collection, collection_id]
             .map(|name| (at(name), Some(json!({"match_threshold": -1.0, "retention_days": 1}))))
             .to_vec(),
+        "rotate_webhook_secret" => {
+            vec![(at(collection), Some(json!({}))), (at(collection_id), Some(json!({})))]
+        }
         "list_crawls" => {
             vec![get(format!("collection={collection}")), get(format!("series_id={}", crawls[0]))]
         }

@@ -1,9 +1,11 @@
 //! Doing what was planned.
+use super::chip::chip_shows;
 use super::{DoomedFace, Plan};
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
+use crate::traces::{LedgerJobs, Traces};
 use crate::{Store, StoreError, tombstones};
-use sqlx::PgConnection;
+use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
 
@@ -14,24 +16,24 @@ const CROP_MARGIN: f32 = 0.25;
 const IMAGES: usize = 1_000;
 
 impl Store {
-    /// Does what was planned in the same transaction; answers the blob keys to drop after the commit. Ledger rows that led to images which go
-    /// forget the address.
-    pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<Vec<String>, StoreError> {
+    /// Does what was planned in the same transaction. Ledger rows that led to images which go forget the address, and so does everything else
+    /// that says where they were found.
+    pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
         let gone: Vec<Uuid> = faces.chain(&plan.images).chain(&plan.subjects).copied().collect();
         let touched = plan.faces.iter().map(|face| &face.image_id);
         let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
         tombstones::set(conn, &gone, &touched).await?;
         let mut keys = Vec::new();
+        let mut traces = Traces::new(plan.collection);
         for images in plan.images.chunks(IMAGES) {
-            sqlx::query(
-                "update image_urls set url = 'erased:' || id, detail = null where image_id = any($1) and state <> 'queued'",
-            )
-            .bind(images)
-            .execute(&mut *conn)
-            .await?;
+            traces.forget_images(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
+        if !plan.addresses.is_empty() {
+            traces.forget_pages(conn, &plan.addresses).await?;
+        }
+        traces.finish(conn).await?;
         let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
         let mut single: BTreeMap<Uuid, Vec<&DoomedFace>> = BTreeMap::new();
         for face in plan.faces.iter().filter(|face| !whole.contains(&face.image_id)) {
@@ -44,8 +46,17 @@ impl Store {
             .bind(&plan.subjects)
             .execute(&mut *conn)
             .await?;
-        condemn(conn, keys).await
+        Ok(CarriedOut { blobs: condemn(conn, keys).await?, jobs: traces.jobs })
     }
+}
+
+/// What is left to do for the caller of [`Store::carry_out`].
+#[derive(Clone, Debug, Default)]
+pub struct CarriedOut {
+    /// Blobs to drop after the commit.
+    pub blobs: Vec<String>,
+    /// Jobs whose records name an erased address, to be emptied in the same transaction.
+    pub jobs: LedgerJobs,
 }
 
 /// Single faces of an image that stays.
@@ -61,25 +72,7 @@ async fn erase_faces(
             .fetch_all(&mut *conn)
             .await?;
     let mut keys: Vec<Option<String>> = gone.into_iter().flat_map(|(chip, crop)| [chip, crop]).collect();
-    let others: Vec<(Uuid, Vec<f32>, Option<String>)> =
-        sqlx::query_as("select id, bbox, crop_key from faces where image_id = $1 and crop_key is not null")
-            .bind(image)
-            .fetch_all(&mut *conn)
-            .await?;
-    let (mut blind, mut shown) = (Vec::new(), Vec::new());
-    for (id, bbox, crop) in others {
-        if let [x, y, width, height] = bbox[..]
-            && faces.iter().any(|face| shows([x, y, width, height], face.bbox))
-        {
-            blind.push(id);
-            shown.push(crop);
-        }
-    }
-    keys.extend(shown);
-    sqlx::query("update faces set crop_key = null where id = any($1)")
-        .bind(&blind)
-        .execute(&mut *conn)
-        .await?;
+    keys.extend(erase_in_neighbours(conn, image, faces).await?);
     let thumbnail: Option<String> = sqlx::query_scalar("select thumbnail_key from images where id = $1")
         .bind(image)
         .fetch_one(&mut *conn)
@@ -93,6 +86,49 @@ async fn erase_faces(
     .execute(conn)
     .await?;
     Ok(keys.into_iter().flatten().collect())
+}
+
+/// Takes crops and chips from the faces that are left where these show a part of one that is erased; answers their keys. The originals are not
+/// kept, so that neither can be cut anew: a face without its chip keeps its embedding.
+async fn erase_in_neighbours(
+    conn: &mut PgConnection,
+    image: Uuid,
+    faces: &[&DoomedFace],
+) -> Result<Vec<Option<String>>, StoreError> {
+    let others: Vec<Neighbour> =
+        sqlx::query_as("select id, bbox, landmarks, crop_key, chip_key from faces where image_id = $1")
+            .bind(image)
+            .fetch_all(&mut *conn)
+            .await?;
+    let (mut without_crop, mut without_chip, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+    for other in others {
+        let bbox = std::array::from_fn(|at| other.bbox.get(at).copied().unwrap_or_default());
+        if faces.iter().any(|face| shows(bbox, face.bbox)) {
+            without_crop.push(other.id);
+            keys.push(other.crop_key);
+        }
+        if faces.iter().any(|face| chip_shows(&other.landmarks, face.bbox)) {
+            without_chip.push(other.id);
+            keys.push(other.chip_key);
+        }
+    }
+    for (statement, ids) in [
+        ("update faces set crop_key = null where id = any($1)", without_crop),
+        ("update faces set chip_key = null where id = any($1)", without_chip),
+    ] {
+        sqlx::query(statement).bind(ids).execute(&mut *conn).await?;
+    }
+    Ok(keys)
+}
+
+/// A face of the same picture that stays.
+#[derive(FromRow)]
+struct Neighbour {
+    id: Uuid,
+    bbox: Vec<f32>,
+    landmarks: Vec<f32>,
+    crop_key: Option<String>,
+    chip_key: Option<String>,
 }
 
 /// Whether the crop of the face in box `of` shows a part of the box `other`.

@@ -41,6 +41,10 @@ pub struct Plan {
     /// What keeps the pictures out: whole images, and single faces of the others.
     pub pictures: Vec<Suppression>,
     pub(crate) subjects: Vec<Uuid>,
+    /// Whose it is.
+    pub(crate) collection: Uuid,
+    /// The address that was asked for, if that is what was, in every spelling.
+    pub(crate) addresses: Vec<String>,
 }
 
 #[derive(FromRow)]
@@ -106,10 +110,13 @@ impl Store {
             _ => None,
         };
         self.lock_suppressions(conn, collection, true).await?;
-        let mut plan = Plan::default();
+        let mut plan = Plan { collection, ..Plan::default() };
+        if let Target::Url(spellings) = target {
+            plan.addresses.extend(spellings.iter().map(|url| without_nul(url)));
+        }
         let named = match target {
             Target::Image(image) => vec![*image],
-            Target::Url(url) => found_at(conn, collection, url).await?,
+            Target::Url(_) => found_at(conn, collection, &plan.addresses).await?,
             _ => Vec::new(),
         };
         let faces = match target {
@@ -154,7 +161,7 @@ impl Plan {
         subjects: Vec<Uuid>,
     ) -> Result<Self, StoreError> {
         let faces = faces_where(conn, collection, "f.id = any($2)", faces).await?;
-        let mut plan = Self { subjects, ..Self::default() };
+        let mut plan = Self { subjects, collection, ..Self::default() };
         plan.complete(conn, collection, images, faces).await?;
         Ok(plan)
     }
@@ -252,19 +259,40 @@ async fn not_of_model(conn: &mut PgConnection, collection: Uuid, model: i32) -> 
         .await?)
 }
 
-/// Images of the collection with a sighting at the address; visits to it are forgotten.
-async fn found_at(conn: &mut PgConnection, collection: Uuid, url: &str) -> Result<Vec<Uuid>, StoreError> {
-    let url = without_nul(url);
-    Ok(sqlx::query_scalar(
-        "select distinct i.id from images i join image_sources s on s.image_id = i.id
-         where i.collection_id = $1 and s.image_id is not null
-           and ((md5(s.image_url) = md5($2) and s.image_url = $2) or s.page_hash = $3)
-         union select u.image_id from image_urls u join crawls c on c.id = u.crawl_id
-         where c.collection_id = $1 and u.url_hash = $3 and u.image_id is not null",
+/// Images of the collection that were found at one of the addresses or on the page of it, by the address that was asked for or by the one that
+/// answered.
+async fn found_at(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    addresses: &[String],
+) -> Result<Vec<Uuid>, StoreError> {
+    let mut hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
+    // Several addresses can have led to one page; a sighting names the first of them.
+    let pages: Vec<String> = sqlx::query_scalar(
+        "select distinct p.final_url from crawls c join pages p on p.crawl_id = c.id
+         where c.collection_id = $1 and p.url_hash = any($2) and p.final_url is not null",
     )
     .bind(collection)
-    .bind(&url)
-    .bind(url_hash(Some(&url)))
+    .bind(&hashes)
+    .fetch_all(&mut *conn)
+    .await?;
+    let asked = hashes.clone();
+    hashes.extend(pages.iter().map(|url| url_hash(Some(url))));
+    Ok(sqlx::query_scalar(
+        "select i.id from images i join (
+             select s.image_id from unnest($2::text[]) as a (url)
+                 join image_sources s on md5(s.image_url) = md5(a.url) and s.image_url = a.url where s.image_id is not null
+             union select image_id from image_sources where page_hash = any($3) and image_id is not null
+             union select image_id from image_sources where final_hash = any($4) and image_id is not null
+             union select image_id from image_sources where page_asked_hash = any($4) and image_id is not null
+             union select u.image_id from crawls c join image_urls u on u.crawl_id = c.id
+                 where c.collection_id = $1 and u.url_hash = any($4) and u.image_id is not null) found on found.image_id = i.id
+         where i.collection_id = $1",
+    )
+    .bind(collection)
+    .bind(addresses)
+    .bind(&hashes)
+    .bind(&asked)
     .fetch_all(conn)
     .await?)
 }

@@ -86,6 +86,7 @@ pub(crate) fn page(path: impl std::fmt::Display) -> NewPage {
 
 pub(crate) fn image_url(path: impl std::fmt::Display, page: &str) -> NewImageUrl {
     NewImageUrl {
+        asked_url: None,
         url: format!("http://site.test/{path}"),
         page_url: Some(format!("http://site.test/{page}")),
         alt: Some("a face".into()),

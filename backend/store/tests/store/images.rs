@@ -3,7 +3,7 @@ use crate::fixture::{self, admit_images, image_url, settle};
 use rand::RngExt;
 use std::collections::HashSet;
 use store::StoreError;
-use store::images::{ImageFilter, MOST_SOURCES, NEAR_BITS};
+use store::images::{ImageFilter, MARKED_BITS, MARKED_GRADIENT_BITS, MOST_SOURCES, NEAR_BITS};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -142,6 +142,38 @@ async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
     assert!(store.near_candidates(other, !probe, 0).await.unwrap().is_empty());
     let negative = store.near_candidates(other, probe ^ i64::MIN, 0).await.unwrap();
     assert_eq!(negative.iter().map(|image| image.id).collect::<Vec<_>>(), [elsewhere.id]);
+}
+
+/// The hash with this many bits flipped, spread evenly over the bands.
+fn flipped(hash: i64, bits: u32) -> i64 {
+    (0..bits).fold(hash, |hash, bit| hash ^ 1_i64 << (bit % 4 * 16 + bit / 4))
+}
+
+#[tokio::test]
+async fn a_marked_copy_is_a_candidate_up_to_the_limits_and_not_beyond() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let default = fixture::collection(&store, "default").await;
+    let probe = fixture::image(1);
+    let mut expected = HashSet::new();
+    for (number, p, d) in [
+        (2, MARKED_BITS, 0),
+        (3, MARKED_BITS, MARKED_GRADIENT_BITS),
+        (4, NEAR_BITS + 1, MARKED_GRADIENT_BITS),
+        (5, MARKED_BITS + 1, 0),
+        (6, MARKED_BITS, MARKED_GRADIENT_BITS + 1),
+        (7, NEAR_BITS + 1, MARKED_GRADIENT_BITS + 1),
+    ] {
+        let mut image = fixture::image(number);
+        image.phash = flipped(probe.phash, p);
+        image.dhash = flipped(probe.dhash, d);
+        fixture::store_image(&store, default, &image, &[]).await.unwrap();
+        if p <= MARKED_BITS && d <= MARKED_GRADIENT_BITS {
+            expected.insert(image.id);
+        }
+    }
+    let candidates = store.near_candidates(default, probe.phash, probe.dhash).await.unwrap();
+    assert_eq!(candidates.iter().map(|image| image.id).collect::<HashSet<Uuid>>(), expected);
 }
 
 #[tokio::test]

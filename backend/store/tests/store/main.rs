@@ -18,3 +18,4 @@ mod search;
 mod subjects;
 mod tombstones;
 mod transient;
+mod webhook_secrets;

@@ -172,7 +172,7 @@ async fn an_enrolled_image_goes_with_its_last_face_and_a_crawled_one_stays() {
     let sent = store.face(enrolled[0]).await.unwrap().image_id;
     let mut tx = store.begin().await.unwrap();
     for image in [sent, image, sent] {
-        store.add_enrolment_source(tx.conn(), image, ada, None).await.unwrap();
+        store.add_enrolment_source(tx.conn(), image, ada, None, None).await.unwrap();
     }
     tx.commit().await.unwrap();
     assert_eq!(store.sources(&[sent]).await.unwrap().len(), 1, "the same word twice is one source");

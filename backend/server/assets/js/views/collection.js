@@ -3,9 +3,9 @@ import { call, get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
 import { form } from "../form.js";
-import { time } from "../format.js";
+import { plural, time } from "../format.js";
 import { go, href, refresh } from "../router.js";
-import { may } from "../session.js";
+import { may, ownKey } from "../session.js";
 import { chosen, settings } from "../settings.js";
 import { busy, button, chip, confirm, facts, fillWith, heading, linkButton, panel, toast } from "../ui.js";
 import { nameField } from "./new_collection.js";
@@ -21,7 +21,16 @@ function draw(one, signal) {
   const used = one.name === collections.current();
   const isDefault = one.name === "default";
   const save = async (data) => {
-    const changed = await call("PATCH", `/collections/${one.id}`, { json: { name: data.get("name"), ...chosen(data) }, signal });
+    const json = { name: data.get("name"), ...chosen(data) };
+    const send = (query) => call("PATCH", `/collections/${one.id}`, { query, json, signal });
+    // A shorter retention that takes much at once is asked about.
+    const changed = await send().catch(async (problem) => {
+      if (problem.code !== "confirmation_needed") throw problem;
+      const look = await send({ dry_run: true });
+      const sure = await confirm("Erase what is older?", `${plural(look.images, "image")} with ${plural(look.faces, "face")} are older than that and are erased for good.`, "Erase and save");
+      return sure && send({ confirm: look.confirm });
+    });
+    if (!changed) return;
     if (used) collections.choose(changed.name);
     await collections.load();
     toast("The collection is changed.");
@@ -34,7 +43,7 @@ function draw(one, signal) {
     h("div.actions", {}, CONTENT.filter(([, , , scope]) => may(scope)).map(([label, path, symbol]) => linkButton(label, href(path, { collection: one.name }), { symbol }))),
     may("admin")
       ? form(save,
-        panel("Settings", nameField(one.name, { readonly: isDefault }), settings(one)),
+        panel("Settings", nameField(one.name, { readonly: isDefault || Boolean(ownKey()?.collection) }), settings(one)),
         h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Save"), linkButton("Back", "#/collections")))
       : panel("Settings", h("p.hint", {}, "Changing them needs a key with the scope admin.")),
     h("div.form", {},
@@ -50,10 +59,12 @@ function draw(one, signal) {
 function ending(one, isDefault) {
   const word = isDefault ? "Empty" : "Delete";
   const control = button(`${word} this collection`, { kind: "danger", symbol: "trash", onclick: () => busy(control, async () => {
-    const sure = await confirm(`${word} ${one.name}?`, "It is out of reach at once. Its crawls are cancelled, and a worker erases its rows and pictures piece by piece; the audit log says when nothing is left.",
+    const look = await call("DELETE", `/collections/${one.id}`, { query: { dry_run: true } });
+    const what = `${plural(look.images, "image")} with ${plural(look.faces, "face")} and ${plural(look.subjects, "person or cluster", "people and clusters")} go.`;
+    const sure = await confirm(`${word} ${one.name}?`, `${what} It is out of reach at once. Its crawls are cancelled, and a worker erases its rows and pictures piece by piece; the audit log says when nothing is left.`,
       `${word} for good`, { typed: one.name });
     if (!sure) return;
-    await call("DELETE", `/collections/${one.id}`);
+    await call("DELETE", `/collections/${one.id}`, { query: { confirm: look.confirm } });
     toast(isDefault ? "The collection is being emptied." : "The collection is being erased.");
     await collections.load();
     go("/collections");

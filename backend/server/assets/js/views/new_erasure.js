@@ -8,7 +8,7 @@ import { plural, score } from "../format.js";
 import { pictureInput } from "../input.js";
 import { crop, thumbnail } from "../picture.js";
 import { go, href } from "../router.js";
-import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loading, panel, toast } from "../ui.js";
+import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loading, panel, toast, trouble } from "../ui.js";
 import { erasureKind } from "../words.js";
 
 const ID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
@@ -26,15 +26,18 @@ export function show(page, { query, signal }) {
   const kind = choice("kind", Object.keys(FIELDS).map((code) => [code, erasureKind(code)]), named);
   const [input, preview] = [h("div.side"), h("div.result.sticky")];
   const control = button("Show what would go", { kind: "primary", symbol: "search", onclick: () => busy(control, look) });
-  const threshold = h("input", { type: "number", inputmode: "decimal", min: -1, max: 1, step: 0.01, placeholder: "the collection's" });
+  const threshold = h("input", { type: "number", inputmode: "decimal", min: 0, max: 1, step: 0.01, placeholder: "the collection's" });
   const suppress = check("Keep the pictures and the address out", "Hashes of the pictures, and of the address, stay behind. They are not stored when they are found again.", true);
   const person = check("Keep the person out, in any picture",
     "A one-way sketch of the face stays behind: 256 bits that say nothing without this service's secret. With the default model, the sketch also matches about 1 in 250 clear faces of other people, and 1 in 55 small faces in crowds. Those are kept out too.", false);
   const likeness = field("Goes from this likeness on", threshold, "Cosine similarity. A low one takes other people along: look first.");
   /** What the form means just now: `{ key, value }` of a JSON body, or a picture. */
   let target = null;
+  /** Whether strangers may go too, which is said for one look at a time. */
+  let force = false;
   const changed = () => {
     control.disabled = !target;
+    force = false;
     put(preview, empty("erasures", target ? "Nothing is erased yet. Look first at what would go." : "Say first who or what is to go."));
   };
 
@@ -88,20 +91,26 @@ export function show(page, { query, signal }) {
   }
 
   const options = () => ({ suppress: suppress.box.checked, suppress_person: person.box.checked });
-  const send = (dryRun) => {
-    const common = { ...options(), dry_run: dryRun, collection: FINDS_ITSELF.includes(kind.value) ? undefined : collections.current() };
-    if (target.blob) return call("POST", "/erasures", { query: { ...common, threshold: threshold.value, face_index: target.index }, body: withPicture(target.blob, target.name), signal });
+  const send = (how) => {
+    const common = { ...options(), ...how, collection: FINDS_ITSELF.includes(kind.value) ? undefined : collections.current() };
+    if (target.blob) return call("POST", "/erasures", { query: { ...common, force: force || undefined, threshold: threshold.value, face_index: target.index }, body: withPicture(target.blob, target.name), signal });
     return call("POST", "/erasures", { json: { ...common, [target.key]: target.value }, signal });
   };
   const look = async () => {
-    await fillWith(preview, signal, () => send(true), (answer) => affected(answer, signal, erase), loading("Looking at what would go…"));
+    // A threshold at which strangers match is asked about, and not only refused.
+    const refused = (problem) => (problem.reason === "strangers_match" ? { problem } : Promise.reject(problem));
+    await fillWith(preview, signal, () => send({ dry_run: true }).catch(refused), (answer) => {
+      if (!answer.problem) return affected(answer, signal, erase);
+      const insist = button("Look all the same", { kind: "danger", onclick: () => busy(insist, () => ((force = true), look())) });
+      return [trouble(answer.problem), insist];
+    }, loading("Looking at what would go…"));
     // Where it stands below, not beside.
     preview.scrollIntoView({ block: "nearest" });
   };
   const erase = async (answer) => {
     const sure = await confirm("Erase for good?", `${sum(answer)} go. Nothing brings them back.`, "Erase");
     if (!sure) return;
-    const done = await send(false);
+    const done = await send({ confirm: answer.confirm });
     const kept = done.erasure.suppressions;
     toast(`${sum(done)} gone${kept > 0 ? `, ${plural(kept, "suppression")} left behind` : ""}.`);
     go("/erasures");

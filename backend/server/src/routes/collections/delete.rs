@@ -1,10 +1,14 @@
 //! `DELETE /collections/{id}`
 use super::view::find;
 use crate::auth::Caller;
-use crate::extract::NameOrId;
+use crate::confirmation::Deletion;
+use crate::extract::{NameOrId, Query};
+use crate::routes::deletion::{DeletionParams, DeletionPreview};
 use crate::{ApiError, AppState, Problem};
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use pipeline::jobs::erase_collection;
 use serde_json::json;
 use store::audit::Action;
@@ -15,8 +19,9 @@ use store::audit::Action;
 /// audit log says `collection.erased` when nothing is left. `default` is emptied and stays, with its settings and keys.
 #[utoipa::path(
     delete, path = "/collections/{id}", operation_id = "delete_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
+    params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),
     responses(
+        (status = 200, description = "What would go (`dry_run`)", body = DeletionPreview),
         (status = 202, description = "It is out of reach, and is being erased"),
         (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
     ),
@@ -25,14 +30,22 @@ pub(super) async fn delete_collection(
     State(state): State<AppState>,
     caller: Caller,
     which: NameOrId,
-) -> Result<StatusCode, ApiError> {
+    Query(params): Query<DeletionParams>,
+) -> Result<Response, ApiError> {
     let collection = find(&caller, which).await?;
     let store = caller.store();
+    let extent = store.extent_of_collection(collection.id).await?;
+    let deletion = Deletion { target: format!("delete_collection.{}", collection.id), count: extent.rows() };
+    let confirmations = state.confirmations().await?;
+    if params.dry_run.unwrap_or(false) {
+        return Ok(Json(DeletionPreview::new(extent, confirmations.token(&deletion))).into_response());
+    }
+    confirmations.check(&deletion, params.confirm.as_deref())?;
     let mut tx = store.begin().await?;
     state.services.queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
     store.bury_collection(tx.conn(), collection.id).await?;
     let detail = json!({"name": collection.name});
     caller.audit(&mut tx, Action::DeleteCollection, collection.id, detail).await?;
     tx.commit().await?;
-    Ok(StatusCode::ACCEPTED)
+    Ok(StatusCode::ACCEPTED.into_response())
 }

@@ -6,6 +6,7 @@ mod get;
 mod list;
 mod update;
 mod view;
+mod webhook_secret;
 
 pub(crate) use view::check_name;
 
@@ -18,5 +19,6 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(create::create_collection, list::list_collections))
         .routes(routes!(get::get_collection, update::update_collection, delete::delete_collection))
+        .routes(routes!(webhook_secret::rotate_webhook_secret))
         .routes(routes!(cluster::cluster_collection, cluster::get_clustering))
 }

@@ -1,16 +1,22 @@
 //! `PATCH /collections/{id}`
 use super::create::{days, profile_name};
 use super::view::{CollectionView, check_name, find};
-use crate::auth::Caller;
+use crate::auth::{Caller, insufficient};
+use crate::confirmation::Deletion;
 use crate::extract::values::{Bounded, Cosine, given};
-use crate::extract::{Json as JsonBody, NameOrId};
+use crate::extract::{Json as JsonBody, NameOrId, Query};
+use crate::routes::deletion::{DeletionParams, DeletionPreview};
 use crate::routes::faces::ProfileParam;
-use crate::{ApiError, Problem};
+use crate::{ApiError, AppState, Problem};
 use axum::Json;
-use serde::Deserialize;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::audit::Action;
 use store::collections::CollectionSettings;
+use store::extent::Extent;
+use store::keys::Scope;
 use utoipa::ToSchema;
 
 /// What to change. What is left out stays; null is the service's own.
@@ -18,7 +24,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"match_threshold": 0.5, "retention_days": null}))]
 pub(super) struct UpdateCollection {
-    /// A new name; `default` keeps its own.
+    /// A new name, with a key to all collections; `default` keeps its own.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: Option<String>,
     /// Demands that faces are judged by, from now on.
@@ -35,13 +41,26 @@ pub(super) struct UpdateCollection {
     retention_days: Option<Option<Bounded<1, 36500>>>,
 }
 
+/// The collection, or what its retention would take.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum UpdateAnswer {
+    /// It is changed.
+    Changed(CollectionView),
+    /// After a dry run.
+    Preview(DeletionPreview),
+}
+
 /// Change a collection.
+///
+/// A retention that takes more than `CONFIRM_ABOVE` images and faces at once needs the token of a
+/// dry run.
 #[utoipa::path(
     patch, path = "/collections/{id}", operation_id = "update_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
+    params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),
     request_body = UpdateCollection,
     responses(
-        (status = 200, description = "The collection as it is now", body = CollectionView),
+        (status = 200, description = "The collection as it is now; with `dry_run` what its retention would take at once", body = UpdateAnswer),
         (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The name is taken, or is not to be changed", body = Problem, content_type = "application/problem+json"),
         (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
@@ -49,20 +68,41 @@ pub(super) struct UpdateCollection {
     ),
 )]
 pub(super) async fn update_collection(
+    State(state): State<AppState>,
     caller: Caller,
     which: NameOrId,
+    Query(params): Query<DeletionParams>,
     JsonBody(body): JsonBody<UpdateCollection>,
-) -> Result<Json<CollectionView>, ApiError> {
+) -> Result<Response, ApiError> {
     if let Some(name) = &body.name {
         check_name("name", name)?;
     }
     let old = find(&caller, which).await?;
+    if caller.bound_to().is_some() && body.name.as_ref().is_some_and(|name| *name != old.name) {
+        // Also where the name is free: a tenant does not learn which names others have.
+        let sentence = "a new name needs a key to all collections with the scope admin";
+        return Err(insufficient(Scope::Admin, sentence));
+    }
     let settings = CollectionSettings {
         quality_profile: body.quality_profile.map_or(old.quality_profile, |new| new.map(profile_name)),
         match_threshold: body.match_threshold.map_or(old.match_threshold, |new| new.map(Cosine::get)),
         retention_days: body.retention_days.map_or(old.retention_days, |new| new.map(days)),
     };
     let store = caller.store();
+    // Only a shorter retention takes what a longer one kept.
+    let shorter = settings.retention_days.filter(|days| old.retention_days.is_none_or(|old| *days < old));
+    let extent = match shorter {
+        Some(days) => store.extent_of_retention(old.id, days).await?,
+        None => Extent::default(),
+    };
+    let target = format!("update_collection.{}.{shorter:?}", old.id);
+    let deletion = Deletion { target, count: extent.rows() };
+    let confirmations = state.confirmations().await?;
+    if params.dry_run.unwrap_or(false) {
+        let preview = DeletionPreview::new(extent, confirmations.token(&deletion));
+        return Ok(Json(UpdateAnswer::Preview(preview)).into_response());
+    }
+    confirmations.check(&deletion, params.confirm.as_deref())?;
     let mut tx = store.begin().await?;
     let name = body.name.as_deref().unwrap_or(&old.name);
     let new = store.update_collection(tx.conn(), old.id, name, &settings).await?;
@@ -72,5 +112,5 @@ pub(super) async fn update_collection(
     });
     caller.audit(&mut tx, Action::UpdateCollection, new.id, detail).await?;
     tx.commit().await?;
-    Ok(Json(new.into()))
+    Ok(Json(UpdateAnswer::Changed(new.into())).into_response())
 }

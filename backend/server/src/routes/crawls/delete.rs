@@ -1,13 +1,18 @@
 //! `DELETE /crawls/{id}`
 use crate::auth::Caller;
+use crate::confirmation::Deletion;
 use crate::extract::{Id, Query};
+use crate::routes::deletion::DeletionPreview;
 use crate::routes::images::drop_blobs;
 use crate::{ApiError, AppState, Code, Problem};
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
+use store::extent::Extent;
 use utoipa::IntoParams;
 
 /// What goes with the crawl.
@@ -18,6 +23,12 @@ pub(super) struct DeleteParams {
     /// Also delete the images, with their faces, that no other crawl found.
     #[param(default = false)]
     with_images: Option<bool>,
+    /// Only say what would go.
+    #[param(default = false)]
+    dry_run: Option<bool>,
+    /// `confirm` of a dry run of the same call, not older than 15 minutes; needed where more images
+    /// and faces go than `CONFIRM_ABOVE`.
+    confirm: Option<String>,
 }
 
 /// Delete a crawl that has ended, with its record of pages and image URLs.
@@ -27,6 +38,7 @@ pub(super) struct DeleteParams {
     delete, path = "/crawls/{id}", operation_id = "delete_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl"), DeleteParams),
     responses(
+        (status = 200, description = "What would go (`dry_run`)", body = DeletionPreview),
         (status = 204, description = "It is gone"),
         (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "It has not ended, or will start again; cancel it first", body = Problem, content_type = "application/problem+json"),
@@ -37,7 +49,7 @@ pub(super) async fn delete_crawl(
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeleteParams>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<Response, ApiError> {
     let store = caller.store();
     let crawl = store.crawl(id).await?;
     if matches!(crawl.state.as_str(), "running" | "paused") {
@@ -47,12 +59,19 @@ pub(super) async fn delete_crawl(
         let sentence = "the crawl has ended and will start again; cancel it first";
         return Err(ApiError::new(Code::Conflict, sentence));
     }
-    let mut tx = store.begin().await?;
     let with_images = params.with_images.unwrap_or(false);
+    let extent = if with_images { store.extent_of_crawl(id).await? } else { Extent::default() };
+    let deletion = Deletion { target: format!("delete_crawl.{id}.{with_images}"), count: extent.rows() };
+    let confirmations = state.confirmations().await?;
+    if params.dry_run.unwrap_or(false) {
+        return Ok(Json(DeletionPreview::new(extent, confirmations.token(&deletion))).into_response());
+    }
+    confirmations.check(&deletion, params.confirm.as_deref())?;
+    let mut tx = store.begin().await?;
     let blobs = store.delete_crawl(tx.conn(), id, with_images).await?;
     let detail = json!({"crawl_id": id, "with_images": with_images});
     caller.audit(&mut tx, Action::DeleteCrawl, crawl.collection_id, detail).await?;
     tx.commit().await?;
     drop_blobs(&state, blobs).await;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(StatusCode::NO_CONTENT.into_response())
 }

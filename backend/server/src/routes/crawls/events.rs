@@ -1,22 +1,34 @@
 //! `GET /crawls/{id}/events`
+use super::follow::{Look, Stream};
 use super::view::CrawlView;
-use crate::auth::Caller;
+use crate::auth::{Caller, CallerId};
 use crate::extract::Id;
 use crate::{ApiError, AppState, Code, Problem};
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
-use futures::Stream;
 use std::convert::Infallible;
-use uuid::Uuid;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::watch;
 
 /// Where a stream of events stands.
 enum Follow {
     /// The first look was taken before the answer began.
-    First(Box<CrawlView>),
+    First(Arc<CrawlView>),
     /// Shown last.
-    After(Box<CrawlView>),
+    After(Arc<CrawlView>),
     /// Nothing more to say.
     Over,
+}
+
+/// What a stream needs to go on.
+struct Watcher {
+    state: AppState,
+    caller: Caller,
+    looks: watch::Receiver<Option<Look>>,
+    /// When the first look was over; one that began earlier may be older.
+    since: Instant,
+    _counted: Stream,
 }
 
 /// Follow a crawl as server-sent events.
@@ -29,56 +41,62 @@ enum Follow {
     responses(
         (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream"),
         (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "The caller has as many streams open as one may have", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn follow_crawl(
     State(state): State<AppState>,
     caller: Caller,
+    who: CallerId,
     Id(id): Id,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+) -> Result<Sse<impl futures::Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let counted = state.follows.admit(who)?;
     let first = CrawlView::load(&caller, id).await?;
+    let since = Instant::now();
+    let looks = state.follows.follow(&state.services.store, id);
+    let watcher = Watcher { state, caller, looks, since, _counted: counted };
     let stream = futures::stream::unfold(
-        (state, caller, Follow::First(Box::new(first))),
-        move |(state, caller, follow)| async move {
+        (watcher, Follow::First(Arc::new(first))),
+        move |(mut watcher, follow)| async move {
             let view = match follow {
                 Follow::Over => return None,
                 Follow::First(view) => view,
-                Follow::After(last) => next_change(&state, &caller, id, &last).await?,
+                Follow::After(last) => watcher.next_change(&last).await?,
             };
             let over = view.is_over();
             let event = Event::default().event(if over { "done" } else { "progress" });
             // A crawl is plain data, so this cannot fail; if it did, the stream would end.
-            let event = event.json_data(&view).ok()?;
+            let event = event.json_data(&*view).ok()?;
             let follow = if over { Follow::Over } else { Follow::After(view) };
-            Some((Ok(event), (state, caller, follow)))
+            Some((Ok(event), (watcher, follow)))
         },
     );
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
 }
 
-/// Looks until something changed; `None` when the service stops, the crawl is gone or the caller's key works no more. A failed look is tried again: a short
-/// loss of the database should not end what someone watches.
-async fn next_change(
-    state: &AppState,
-    caller: &Caller,
-    id: Uuid,
-    last: &CrawlView,
-) -> Option<Box<CrawlView>> {
-    loop {
-        tokio::select! {
-            () = state.shutdown.cancelled() => return None,
-            () = tokio::time::sleep(state.config.events_interval) => {}
-        }
-        if matches!(caller.is_still_welcome(state).await, Err(error) if error.code() == Code::Unauthorized) {
-            return None;
-        }
-        match CrawlView::load(caller, id).await {
-            Ok(view) if view.state != last.state || view.counts != last.counts => {
-                return Some(Box::new(view));
+impl Watcher {
+    /// Waits until something changed; `None` when the service stops, the crawl is gone or the
+    /// caller's key works no more.
+    async fn next_change(&mut self, last: &CrawlView) -> Option<Arc<CrawlView>> {
+        loop {
+            tokio::select! {
+                () = self.state.shutdown.cancelled() => return None,
+                looked = self.looks.changed() => looked.ok()?,
             }
-            Ok(_) => {}
-            Err(error) if error.code() == Code::NotFound => return None,
-            Err(_) => {}
+            let welcome = self.caller.is_still_welcome(&self.state).await;
+            if matches!(welcome, Err(error) if error.code() == Code::Unauthorized) {
+                return None;
+            }
+            let look = self.looks.borrow_and_update().clone();
+            match look {
+                Some(Look::Is(began, view))
+                    if began >= self.since && (view.state != last.state || view.counts != last.counts) =>
+                {
+                    return Some(view);
+                }
+                Some(Look::Gone) => return None,
+                _ => {}
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ mod create;
 mod delete;
 mod events;
 mod export;
+mod follow;
 mod get;
 mod list;
 mod pause;
@@ -11,6 +12,7 @@ mod resume;
 mod view;
 
 pub(crate) use export::export_example;
+pub(crate) use follow::Follows;
 
 use crate::AppState;
 use utoipa_axum::router::OpenApiRouter;

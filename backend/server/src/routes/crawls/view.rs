@@ -3,7 +3,9 @@ use crate::ApiError;
 use crate::auth::Caller;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use store::Store;
 use store::crawls::{Crawl, CrawlProgress};
+use store::keys::Scope;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -65,7 +67,7 @@ pub(super) struct CrawlView {
     /// Whose it is.
     #[schema(example = "default")]
     collection: String,
-    /// The options it was created with.
+    /// The options it was created with. A key without the scope `write` sees scheme and host of `webhook`, and no more.
     #[schema(value_type = Object, example = json!({"scope": "host", "max_depth": 2, "max_pages": 200}))]
     options: serde_json::Value,
     /// When it was created.
@@ -128,9 +130,19 @@ impl CrawlView {
         }
     }
 
-    /// With its counts.
-    pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
+    /// With its counts. Where messages go is shown in full to whoever may write: such a URL can open doors.
+    pub(super) async fn of(caller: &Caller, mut crawl: Crawl) -> Result<Self, ApiError> {
+        if caller.key().is_some_and(|key| !key.allows(Scope::Write)) {
+            mask_webhook(&mut crawl.options);
+        }
         let progress = caller.store().crawl_progress(crawl.id).await?;
+        Ok(Self::new(crawl, progress))
+    }
+
+    /// By id, for callers of whom it is known that they may see it.
+    pub(super) async fn of_store(store: &Store, id: Uuid) -> Result<Self, ApiError> {
+        let crawl = store.crawl(id).await?;
+        let progress = store.crawl_progress(id).await?;
         Ok(Self::new(crawl, progress))
     }
 
@@ -143,5 +155,14 @@ impl CrawlView {
     /// Whether nothing more will happen.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.state.as_str(), "completed" | "cancelled" | "failed")
+    }
+}
+
+/// Leaves scheme, host and port of the webhook: neither names and passwords nor path and query.
+fn mask_webhook(options: &mut serde_json::Value) {
+    let Some(webhook) = options.get_mut("webhook") else { return };
+    if let Some(text) = webhook.as_str() {
+        let origin = url::Url::parse(text).map(|url| url.origin().ascii_serialization());
+        *webhook = origin.unwrap_or_else(|_| "***".into()).into();
     }
 }

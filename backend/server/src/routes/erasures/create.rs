@@ -1,10 +1,12 @@
 //! `POST /erasures`
-use super::target::{ErasureBody, TargetInput};
+use super::target::{Asked, ErasureBody, TargetInput};
+use super::threshold::check_range;
 use super::view::{ErasureAnswer, ErasureView};
 use crate::auth::Caller;
+use crate::confirmation::Deletion;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
-use crate::extract::values::{Bounded, Cosine, Fraction};
+use crate::extract::values::{Bounded, Score};
 use crate::routes::dto::Binary;
 use crate::routes::images::drop_blobs;
 use crate::{ApiError, AppState, Code, Problem};
@@ -14,7 +16,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
-use store::erasures::{ErasureRecord, Plan, Target};
+use store::erasures::{CarriedOut, ErasureRecord, Plan, Target};
 use store::suppressions::Suppression;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
@@ -34,18 +36,27 @@ pub(super) struct ErasureParams {
     /// face.
     #[param(default = false)]
     pub(super) suppress_person: Option<bool>,
-    /// Lowest similarity of a face that goes; the default is the collection's, else the embedding model's.
-    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
-    pub(super) threshold: Option<Cosine>,
+    /// Lowest similarity of a face that goes; the default is the collection's, else the service's,
+    /// else the embedding model's. Below the model's own, at which strangers match, only with
+    /// `force`.
+    #[param(minimum = 0, maximum = 1, example = 0.5)]
+    pub(super) threshold: Option<f64>,
+    /// Erase strangers, too, who are as alike as a `threshold` below the embedding model's own.
+    /// Look first, with `dry_run`.
+    #[param(default = false)]
+    pub(super) force: Option<bool>,
     /// Which face of the picture, best score first; 0 is the best.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
-    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    pub(super) min_score: Option<Fraction>,
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    pub(super) min_score: Option<Score>,
     /// Only say what would go.
     #[param(default = false)]
     pub(super) dry_run: Option<bool>,
+    /// `confirm` of a dry run of the same call, not older than 15 minutes; needed where more faces
+    /// and images go than `CONFIRM_ABOVE`.
+    pub(super) confirm: Option<String>,
 }
 
 /// Erase a person, a face, an image, or what was found at an address, and keep it from coming back.
@@ -63,7 +74,7 @@ pub(super) struct ErasureParams {
     responses(
         (status = 201, description = "It is gone", body = ErasureAnswer),
         (status = 200, description = "What would go (`dry_run`)", body = ErasureAnswer, example = json!({
-            "dry_run": true, "erasure": null, "faces": 1, "images": 1, "not_compared": 0,
+            "dry_run": true, "erasure": null, "confirm": "1769861700.1.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk", "faces": 1, "images": 1, "not_compared": 0,
             "affected": [{"face_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b03", "image_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b02", "similarity": 0.71}]
         })),
         (status = 404, description = "No such collection, face, image or person", body = Problem, content_type = "application/problem+json"),
@@ -84,7 +95,9 @@ pub(super) async fn create_erasure(
         Carrier::Raw => (TargetInput::Picture(raw(request, &state).await?), params),
         Carrier::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
     };
-    let (target, collection) = input.resolve(&state, &caller, &params).await?;
+    check_range(params.threshold)?;
+    let Asked { target, collection, digest } = input.resolve(&state, &caller, &params).await?;
+    let confirmations = state.confirmations().await?;
     let threshold = match &target {
         Target::Likeness { threshold, .. } => Some(*threshold),
         _ => None,
@@ -95,15 +108,20 @@ pub(super) async fn create_erasure(
     let suppress_person = params.suppress_person.unwrap_or(false);
     let people = if suppress_person { sketches(&state, &target, &plan)? } else { Vec::new() };
     let (faces, images) = (plan.faces.len(), plan.images.len());
+    let target_text = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
+    let deletion = Deletion { target: target_text, count: (faces + images) as u64 };
     if params.dry_run.unwrap_or(false) {
         let detail = json!({"kind": target.kind(), "threshold": threshold, "faces": faces, "images": images});
         caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
         tx.commit().await?;
-        let answer = ErasureAnswer::dry_run(plan.faces, images, plan.not_compared);
+        let confirm = confirmations.token(&deletion);
+        let answer = ErasureAnswer::dry_run(plan.faces, images, plan.not_compared, confirm);
         return Ok((StatusCode::OK, Json(answer)));
     }
+    confirmations.check(&deletion, params.confirm.as_deref())?;
     let suppress = params.suppress.unwrap_or(true);
-    let blobs = store.carry_out(tx.conn(), &plan).await?;
+    let CarriedOut { blobs, jobs } = store.carry_out(tx.conn(), &plan).await?;
+    pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
     let mut record = ErasureRecord {
         id: Uuid::now_v7(),
         collection_id: collection.id,
@@ -121,8 +139,10 @@ pub(super) async fn create_erasure(
     let mut kept_out = people;
     if suppress {
         kept_out.extend(plan.pictures.iter().cloned());
-        if let Target::Url(url) = &target {
-            kept_out.push(Suppression::Url(url.clone()));
+        if let Target::Url(spellings) = &target {
+            let normal =
+                |url: &&String| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == **url);
+            kept_out.extend(spellings.iter().filter(normal).cloned().map(Suppression::Url));
         }
     }
     record.suppressions = store.suppress(tx.conn(), collection.id, record.id, &kept_out).await? as i64;

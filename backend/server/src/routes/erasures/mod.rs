@@ -3,6 +3,7 @@ mod create;
 mod lift;
 mod list;
 mod target;
+mod threshold;
 mod view;
 
 use crate::AppState;

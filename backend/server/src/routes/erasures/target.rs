@@ -1,8 +1,9 @@
 //! What is to be erased: a likeness in a picture, a face, an image, a person, or what was found at an address.
 use super::create::ErasureParams;
+use super::threshold::Thresholds;
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
-use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
+use crate::extract::values::{Bounded, Score, uuid};
 use crate::routes::faces::Likeness;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
@@ -38,17 +39,31 @@ pub(super) struct ErasureBody {
     /// Keep the person from being stored again, by a one-way sketch of the face; the default is false. Needs a likeness, a face, a person, or an
     /// image with one face.
     suppress_person: Option<bool>,
-    /// Lowest similarity of a face that goes; the default is the collection's, else the embedding model's.
-    #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
-    threshold: Option<Cosine>,
+    /// Lowest similarity of a face that goes; the default is the collection's, else the service's,
+    /// else the embedding model's. Below the model's own only with `force`.
+    #[schema(minimum = 0, maximum = 1)]
+    threshold: Option<f64>,
+    /// Erase strangers, too, who are as alike as a `threshold` below the embedding model's own.
+    force: Option<bool>,
     /// Which face of the picture, best score first; 0 is the best.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
-    #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    min_score: Option<Fraction>,
+    #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    min_score: Option<Score>,
     /// Only say what would go.
     dry_run: Option<bool>,
+    /// `confirm` of a dry run of the same call.
+    confirm: Option<String>,
+}
+
+/// What is asked for.
+pub(super) struct Asked {
+    pub(super) target: Target,
+    pub(super) collection: Collection,
+    /// Tells the target from others of its kind: its id or address, or of a likeness the picture's
+    /// hash and the face in it.
+    pub(super) digest: String,
 }
 
 /// A target as it came in.
@@ -69,9 +84,11 @@ impl ErasureBody {
             suppress: self.suppress.or(query.suppress),
             suppress_person: self.suppress_person.or(query.suppress_person),
             threshold: self.threshold.or(query.threshold),
+            force: self.force.or(query.force),
             face_index: self.face_index.or(query.face_index),
             min_score: self.min_score.or(query.min_score),
             dry_run: self.dry_run.or(query.dry_run),
+            confirm: self.confirm.or(query.confirm),
         };
         let source = self.image_base64.map(|text| SourceFields { url: None, image_base64: Some(text) });
         let source = source.and_then(|fields| ImageSource::try_from(fields).ok());
@@ -101,48 +118,68 @@ impl TargetInput {
         state: &AppState,
         caller: &Caller,
         params: &ErasureParams,
-    ) -> Result<(Target, Collection), ApiError> {
+    ) -> Result<Asked, ApiError> {
         let store = caller.store();
+        let asked = |target, collection, digest| Asked { target, collection, digest };
         let elsewhere = |name: &str| params.collection.as_ref().is_some_and(|wanted| wanted != name);
         match self {
             Self::Picture(bytes) => likeness(state, caller, bytes, params).await,
-            Self::Source(source) => likeness(state, caller, resolve(state, &source).await?, params).await,
+            Self::Source(source) => likeness(state, caller, resolve(state, source).await?, params).await,
             Self::Face(id) => {
                 let face = store.face(id).await?;
                 if elsewhere(&face.collection) {
                     return Err(ApiError::not_found("face", id).field("face_id"));
                 }
-                Ok((Target::Face(id), store.collection_by_id(face.collection_id).await?))
+                let collection = store.collection_by_id(face.collection_id).await?;
+                Ok(asked(Target::Face(id), collection, id.to_string()))
             }
             Self::Image(id) => {
                 let image = store.image(id).await?;
                 if elsewhere(&image.collection) {
                     return Err(ApiError::not_found("image", id).field("image_id"));
                 }
-                Ok((Target::Image(id), store.collection_by_id(image.collection_id).await?))
+                let collection = store.collection_by_id(image.collection_id).await?;
+                Ok(asked(Target::Image(id), collection, id.to_string()))
             }
             Self::Subject(id) => {
-                Ok((Target::Subject(id), caller.collection(params.collection.as_deref()).await?))
+                let collection = caller.collection(params.collection.as_deref()).await?;
+                Ok(asked(Target::Subject(id), collection, id.to_string()))
             }
             Self::Url(text) => {
-                Ok((Target::Url(address(&text)?), caller.collection(params.collection.as_deref()).await?))
+                let collection = caller.collection(params.collection.as_deref()).await?;
+                let spellings = spellings(state, caller, &text, collection.id).await?;
+                let digest = spellings.first().cloned().unwrap_or(text);
+                Ok(asked(Target::Url(spellings), collection, digest))
             }
         }
     }
 }
 
-/// As the crawler spells it; files of a scan are there under `file:` URLs.
-fn address(text: &str) -> Result<String, ApiError> {
-    let refuse = |reason: String| {
+/// The normal form of an address, and what else of it can be on record: links to pages are followed as the operator spells them, and earlier
+/// versions stored the addresses of enrolled pictures as they were sent.
+async fn spellings(
+    state: &AppState,
+    caller: &Caller,
+    text: &str,
+    collection: Uuid,
+) -> Result<Vec<String>, ApiError> {
+    let address = crawler::urls::address(text).map_err(|reason| {
         ApiError::new(Code::InvalidField, format!("url: {reason}"))
             .field("url")
             .value(text)
             .allowed(["an absolute http, https or file URL"])
-    };
-    if text.trim_start().get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
-        return url::Url::parse(text.trim()).map(Into::into).map_err(|error| refuse(error.to_string()));
+    })?;
+    let mut spellings = vec![address.to_string()];
+    if matches!(address.scheme(), "http" | "https") {
+        let followed = state.services.crawls.config().spelling.apply(address.clone());
+        spellings.push(followed.into());
+        let enrolled = caller.store().enrolled_addresses(collection).await?;
+        let same = |other: &String| crawler::urls::address(other).is_ok_and(|other| other == address);
+        spellings.extend(enrolled.into_iter().filter(same));
     }
-    crawler::urls::parse(text).map(Into::into).map_err(refuse)
+    let mut seen = std::collections::HashSet::new();
+    spellings.retain(|spelling| seen.insert(spelling.clone()));
+    Ok(spellings)
 }
 
 async fn likeness(
@@ -150,14 +187,24 @@ async fn likeness(
     caller: &Caller,
     bytes: Bytes,
     params: &ErasureParams,
-) -> Result<(Target, Collection), ApiError> {
+) -> Result<Asked, ApiError> {
     let collection = caller.collection(params.collection.as_deref()).await?;
+    // Before any work is done.
+    let threshold = Thresholds {
+        request: params.threshold,
+        collection: collection.match_threshold,
+        service: state.match_threshold(),
+        model: state.services.analyzer.engine().embedder().match_threshold,
+        force: params.force.unwrap_or(false),
+    };
+    let threshold = threshold.resolve()?;
     let seen = Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
-    let threshold = params.threshold.map(Cosine::get).or(collection.match_threshold);
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),
         model_id: state.services.ingest.model_id(),
-        threshold: threshold.unwrap_or_else(|| state.match_threshold()),
+        threshold,
     };
-    Ok((target, collection))
+    let face = params.face_index.map_or(0, Bounded::index);
+    let digest = format!("{}.{face}.{:?}", seen.image.sha256, params.min_score.map(Score::get));
+    Ok(Asked { target, collection, digest })
 }

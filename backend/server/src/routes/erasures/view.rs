@@ -89,6 +89,10 @@ pub(super) struct ErasureAnswer {
     /// Faces of other embedding models than the one in use, which cannot be compared with a likeness and stay.
     #[schema(example = 0)]
     not_compared: i64,
+    /// Send it as `confirm` with the same call to erase so much; only after a dry run. Good for 15
+    /// minutes.
+    #[schema(example = json!(null))]
+    confirm: Option<String>,
     /// The faces, the most alike first, at most 1000; only after a dry run.
     #[schema(example = json!(null))]
     affected: Option<Vec<AffectedFace>>,
@@ -99,10 +103,16 @@ const MOST_AFFECTED: usize = 1000;
 
 impl ErasureAnswer {
     pub(super) fn done(erasure: ErasureView, faces: usize, images: usize, not_compared: i64) -> Self {
-        Self { dry_run: false, erasure: Some(erasure), faces, images, not_compared, affected: None }
+        let (confirm, affected) = (None, None);
+        Self { dry_run: false, erasure: Some(erasure), faces, images, not_compared, confirm, affected }
     }
 
-    pub(super) fn dry_run(mut faces: Vec<DoomedFace>, images: usize, not_compared: i64) -> Self {
+    pub(super) fn dry_run(
+        mut faces: Vec<DoomedFace>,
+        images: usize,
+        not_compared: i64,
+        confirm: String,
+    ) -> Self {
         faces.sort_by(|a, b| {
             b.similarity.unwrap_or(-1.0).total_cmp(&a.similarity.unwrap_or(-1.0)).then(a.id.cmp(&b.id))
         });
@@ -117,6 +127,7 @@ impl ErasureAnswer {
             faces: faces.len(),
             images,
             not_compared,
+            confirm: Some(confirm),
             affected: Some(affected.collect()),
         }
     }

@@ -1,6 +1,6 @@
 //! What is said of a picture and the faces in it.
 use crate::auth::Caller;
-use crate::extract::values::{Bounded, DetSize, Fraction};
+use crate::extract::values::{Bounded, DetSize, Score};
 use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
 use crate::{ApiError, AppState};
 use bytes::Bytes;
@@ -16,8 +16,8 @@ use utoipa::{IntoParams, ToSchema};
 #[into_params(parameter_in = Query)]
 pub(crate) struct DetectParams {
     /// Lowest `det_score`; the default comes with the detector (YuNet 0.6, SCRFD 0.5).
-    #[param(value_type = Option<f32>, minimum = 0, maximum = 1, example = 0.7)]
-    pub(crate) min_score: Option<Fraction>,
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1, example = 0.7)]
+    pub(crate) min_score: Option<Score>,
     /// Keep only the best so many faces.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     pub(crate) max_faces: Option<Bounded<1, 1000>>,
@@ -91,7 +91,7 @@ impl DetectParams {
         let defaults = AnalyzeOptions::default();
         let collection = caller.judging(self.collection.as_deref()).await?;
         Ok(AnalyzeOptions {
-            min_score: self.min_score.map(Fraction::get),
+            min_score: self.min_score.map(Score::get),
             max_faces: self.max_faces.map(Bounded::index),
             embeddings: self.embeddings.unwrap_or(defaults.embeddings),
             passed_only: false,

@@ -4,7 +4,7 @@ use super::likeness::Likeness;
 use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, ImageSource, pair_of_parts, pair_of_sources, read_json};
-use crate::extract::values::{Bounded, Cosine, Fraction};
+use crate::extract::values::{Bounded, Cosine, Score};
 use crate::{ApiError, AppState, Code, Problem};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -20,8 +20,8 @@ pub(super) struct CompareParams {
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
     /// Lowest `det_score` of a face.
-    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    min_score: Option<Fraction>,
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    min_score: Option<Score>,
     /// Which face of the first picture, best score first; 0 is the best.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_a: Option<Bounded<0, 999>>,
@@ -117,7 +117,7 @@ pub(super) async fn compare_faces(
         Carrier::Multipart => pair_of_parts(request, &state).await?,
         Carrier::Json => {
             let body: CompareBody = read_json(request, &state).await?;
-            pair_of_sources(&state, &body.a, &body.b).await?
+            pair_of_sources(&state, body.a, body.b).await?
         }
         Carrier::Raw => {
             return Err(ApiError::new(

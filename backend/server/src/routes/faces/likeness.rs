@@ -1,6 +1,6 @@
 //! The one face of a picture that a call is about.
 use super::analysis::{DetectedFace, ImageInfo, analyze};
-use crate::extract::values::{Bounded, Fraction};
+use crate::extract::values::{Bounded, Score};
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use inference::Embedding;
@@ -19,12 +19,12 @@ impl Likeness {
         state: &AppState,
         bytes: Bytes,
         index: Option<Bounded<0, 999>>,
-        min_score: Option<Fraction>,
+        min_score: Option<Score>,
         place: &str,
     ) -> Result<Self, ApiError> {
         let index = index.map_or(0, Bounded::index);
         let options = AnalyzeOptions {
-            min_score: min_score.map(Fraction::get),
+            min_score: min_score.map(Score::get),
             max_faces: Some(index + 1),
             ..AnalyzeOptions::default()
         };

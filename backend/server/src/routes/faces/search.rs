@@ -4,7 +4,7 @@ mod probe;
 use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, one_part, raw, read_json};
-use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
+use crate::extract::values::{Bounded, Cosine, Fraction, Score, uuid};
 use crate::routes::dto::{Binary, BoundingBox, FirstPlaces, Quality, Source};
 use crate::routes::faces::{StoredFace, places_by_image};
 use crate::{ApiError, AppState, Problem};
@@ -47,8 +47,8 @@ pub(super) struct SearchParams {
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
-    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    min_score: Option<Fraction>,
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    min_score: Option<Score>,
     /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity is the subject's score; `limit` counts subjects, and faces that
     /// show nobody are left out.
     #[param(inline)]

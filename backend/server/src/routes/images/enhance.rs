@@ -1,11 +1,15 @@
 //! `POST /images/enhance`
+use crate::auth::CallerId;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
+use crate::middleware::bodies::Mine;
 use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Problem};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use inference::Lane;
+use pipeline::Share;
 
 /// Pixels of the answer per pixel of the picture that was sent.
 pub(crate) const SCALE_HEADER: HeaderName = HeaderName::from_static("x-enhancement-scale");
@@ -31,12 +35,17 @@ const JPEG_QUALITY: u8 = 95;
 )]
 pub(super) async fn enhance_image(
     State(state): State<AppState>,
+    who: CallerId,
     headers: HeaderMap,
     ImageBody(bytes): ImageBody,
 ) -> Result<Response, ApiError> {
     let jpeg = prefers_jpeg(&headers);
     let permit = state.admit(1)?;
     let enhanced = state.analyzer().enhance(bytes, Lane::Interactive).await?;
+    // Whoever reads slowly holds the file: there is room for it before it is made. It is hardly
+    // ever longer than the pixels.
+    let pixels = u64::from(enhanced.frame.width()) * u64::from(enhanced.frame.height());
+    let mut room = Room::take(&state, who, pixels * vision::BYTES_PER_PIXEL)?;
     let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
     let encode = move || {
         if jpeg {
@@ -47,9 +56,40 @@ pub(super) async fn enhance_image(
     };
     let file = tokio::task::spawn_blocking(encode).await.map_err(ApiError::internal)?;
     drop(permit);
+    room.held.shrink(file.len() as u64);
+    room.share.shrink(file.len() as u64);
+    let file = Bytes::from_owner(Answer { file, _room: room });
     let media = HeaderValue::from_static(if jpeg { "image/jpeg" } else { "image/png" });
     let vary = HeaderValue::from_static("accept");
     Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
+}
+
+/// Room in memory for an answer, out of the budget of all and the share of the caller.
+struct Room {
+    held: Share,
+    share: Mine,
+}
+
+impl Room {
+    /// Nobody waits here: the picture is held already, which others may be waiting for.
+    fn take(state: &AppState, who: CallerId, bytes: u64) -> Result<Self, ApiError> {
+        let mut share = state.answer_shares.open(who);
+        let held = if share.grow(bytes) { state.answers.try_take(bytes) } else { None };
+        let held = held.ok_or_else(|| state.answers.exhausted())?;
+        Ok(Self { held, share })
+    }
+}
+
+/// An enhanced picture, and its room until it has been sent.
+struct Answer {
+    file: Vec<u8>,
+    _room: Room,
+}
+
+impl AsRef<[u8]> for Answer {
+    fn as_ref(&self) -> &[u8] {
+        &self.file
+    }
 }
 
 /// Whether `Accept` gives JPEG more weight than PNG (RFC 9110, 12.5.1). A client that names neither gets PNG.

@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
-use crate::extract::values::Fraction;
+use crate::extract::values::Score;
 use crate::routes::dto::Binary;
 use crate::routes::faces::{DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
 use crate::{ApiError, AppState, Problem};
@@ -19,8 +19,8 @@ use utoipa::{IntoParams, ToSchema};
 #[into_params(parameter_in = Query)]
 pub(super) struct QualityParams {
     /// Lowest `det_score` of a face.
-    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    min_score: Option<Fraction>,
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    min_score: Option<Score>,
     /// Demands that `quality.passed` is judged by; the default is the collection's, else the service's.
     #[param(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
@@ -79,7 +79,7 @@ pub(super) async fn report_quality(
 ) -> Result<Json<QualityAnswer>, ApiError> {
     let collection = caller.judging(params.collection.as_deref()).await?;
     let options = AnalyzeOptions {
-        min_score: params.min_score.map(Fraction::get),
+        min_score: params.min_score.map(Score::get),
         embeddings: false,
         quality: true,
         quality_profile: params.quality_profile.or_else(|| collection.as_ref().and_then(profile_of)),

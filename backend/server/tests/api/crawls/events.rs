@@ -82,7 +82,12 @@ async fn many_changes_are_told_in_order_without_repetition() {
     let store = app.state.services.store.clone();
     let crawl = id.parse().unwrap();
     let urls: Vec<NewImageUrl> = (0..IMAGES)
-        .map(|n| NewImageUrl { url: format!("http://127.0.0.1:9/{n}.jpg"), page_url: None, alt: None })
+        .map(|n| NewImageUrl {
+            url: format!("http://127.0.0.1:9/{n}.jpg"),
+            page_url: None,
+            asked_url: None,
+            alt: None,
+        })
         .collect();
     let mut tx = store.begin().await.unwrap();
     let rows = store.admit_images(tx.conn(), crawl, IMAGES, &urls).await.unwrap();

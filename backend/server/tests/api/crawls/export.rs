@@ -87,7 +87,12 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
     let collection = store.collection("default").await.unwrap().id;
     // Two URLs for each image: it is one line all the same.
     let urls: Vec<NewImageUrl> = (0..2 * IMAGES)
-        .map(|n| NewImageUrl { url: format!("http://127.0.0.1:9/{n}.jpg"), page_url: None, alt: None })
+        .map(|n| NewImageUrl {
+            url: format!("http://127.0.0.1:9/{n}.jpg"),
+            page_url: None,
+            asked_url: None,
+            alt: None,
+        })
         .collect();
     let mut tx = store.begin().await.unwrap();
     let rows = store.admit_images(tx.conn(), crawl, 10_000, &urls).await.unwrap();

@@ -4,3 +4,4 @@ mod export;
 mod series;
 mod steer;
 mod webhook;
+mod webhook_secrets;

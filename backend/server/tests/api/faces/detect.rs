@@ -101,7 +101,7 @@ async fn turned_faces_are_found_when_asked_for() {
 async fn wrong_parameters_are_named() {
     let app = App::spawn().await;
     for (query, field, value, allowed) in [
-        ("min_score=2", "min_score", "2", "a number from 0 to 1"),
+        ("min_score=2", "min_score", "2", "a number from 0.1 to 1"),
         ("max_faces=0", "max_faces", "0", "a whole number from 1 to 1000"),
         ("embeddings=maybe", "embeddings", "maybe", "a boolean"),
         ("rotate=left", "rotate", "left", "off"),

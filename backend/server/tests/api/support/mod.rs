@@ -1,5 +1,6 @@
 //! A running service, and what the tests ask it with.
 pub(crate) mod keys;
+pub(crate) mod pages;
 pub(crate) mod pictures;
 pub(crate) mod site;
 

@@ -12,6 +12,20 @@ pub(crate) fn drawn(width: u32, height: u32) -> Vec<u8> {
     file.into_inner()
 }
 
+/// A picture of noise, whose file is as long as its pixels.
+pub(crate) fn noise(width: u32, height: u32) -> Vec<u8> {
+    // A linear congruential generator (Knuth's MMIX): nothing to compress.
+    let mut state = 1_u64;
+    let mut byte = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    let picture = RgbImage::from_fn(width, height, |_, _| Rgb([byte(), byte(), byte()]));
+    let mut file = Cursor::new(Vec::new());
+    picture.write_to(&mut file, ImageFormat::Png).unwrap();
+    file.into_inner()
+}
+
 /// A GIF that says it has 60,000 x 60,000 pixels.
 pub(crate) fn enormous() -> Vec<u8> {
     let mut file = b"GIF89a".to_vec();

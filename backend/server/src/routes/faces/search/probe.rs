@@ -2,7 +2,7 @@
 use super::{GroupBy, SearchParams};
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
-use crate::extract::values::{Bounded, Cosine, Fraction, uuid};
+use crate::extract::values::{Bounded, Cosine, Fraction, Score, uuid};
 use crate::routes::faces::{DetectedFace, ImageInfo, Likeness};
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
@@ -48,8 +48,8 @@ pub(in super::super) struct SearchBody {
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
-    #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    min_score: Option<Fraction>,
+    #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    min_score: Option<Score>,
     /// `face` (the default): every face; `subject`: the best face of each subject.
     #[schema(inline)]
     group_by: Option<GroupBy>,
@@ -158,7 +158,7 @@ impl Probe {
         match input {
             ProbeInput::Image(bytes) => Self::of_image(state, caller, bytes, params).await,
             ProbeInput::Source(source) => {
-                Self::of_image(state, caller, resolve(state, &source).await?, params).await
+                Self::of_image(state, caller, resolve(state, source).await?, params).await
             }
             ProbeInput::Face(id) => retried("probe", || Self::of_face(state, caller, id, params)).await,
             ProbeInput::Embedding(values) => Self::of_embedding(state, caller, values, params).await,

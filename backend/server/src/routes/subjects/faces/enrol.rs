@@ -1,6 +1,6 @@
 //! `POST /subjects/{id}/faces`
 use super::super::view::SubjectView;
-use super::input::{EnrolBody, EnrolParams, Input, analysis};
+use super::input::{Address, EnrolBody, EnrolParams, Input, analysis};
 use crate::auth::Caller;
 use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
 use crate::extract::values::Bounded;
@@ -72,7 +72,9 @@ pub(in super::super) async fn enrol_faces(
         Carrier::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
     };
     let faces = match input {
-        Input::Image(bytes, url) => vec![picture(&state, &caller, &subject, bytes, url, &params).await?],
+        Input::Image(bytes, address) => {
+            vec![picture(&state, &caller, &subject, (bytes, address), &params).await?]
+        }
         Input::Faces(faces) => stored(&caller, &subject, &faces, &params).await?,
     };
     Ok(Json(EnrolAnswer { faces, subject: caller.store().subject(id).await?.into() }))
@@ -82,15 +84,16 @@ async fn picture(
     state: &AppState,
     caller: &Caller,
     subject: &Subject,
-    bytes: bytes::Bytes,
-    url: Option<String>,
+    (bytes, address): (bytes::Bytes, Option<Address>),
     params: &EnrolParams,
 ) -> Result<EnrolledFace, ApiError> {
     let collection = caller.store().collection_by_id(subject.collection_id).await?;
     let own = pipeline::profile_of(&collection);
+    let (url, answered) = address.map(|address| (address.asked, address.answered)).unzip();
     let enrolment = Enrolment {
         bytes,
         url,
+        answered,
         collection: subject.collection_id,
         subject: subject.id,
         face_index: params.face_index.map_or(0, Bounded::index),

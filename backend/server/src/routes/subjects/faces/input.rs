@@ -1,6 +1,6 @@
 //! What is enrolled: a picture, or faces that are stored already.
-use crate::extract::image::{ImageSource, SourceFields, resolve};
-use crate::extract::values::{Bounded, Fraction};
+use crate::extract::image::{ImageSource, SourceFields, resolve_at};
+use crate::extract::values::{Bounded, Score};
 use crate::routes::faces::ProfileParam;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
@@ -22,8 +22,8 @@ pub(in super::super) struct EnrolParams {
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
-    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    pub(super) min_score: Option<Fraction>,
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    pub(super) min_score: Option<Score>,
     /// The picture is an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`): nothing is looked for in it, and the size and pose that the
     /// face had are not judged.
     #[param(default = false)]
@@ -56,8 +56,8 @@ pub(in super::super) struct EnrolBody {
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// As in the query.
-    #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    min_score: Option<Fraction>,
+    #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    min_score: Option<Score>,
     /// As in the query.
     aligned: Option<bool>,
     /// As in the query.
@@ -69,10 +69,18 @@ pub(in super::super) struct EnrolBody {
     r#move: Option<bool>,
 }
 
+/// Where a picture was fetched.
+pub(super) struct Address {
+    /// As the caller spelled it.
+    pub(super) asked: String,
+    /// The address that answered.
+    pub(super) answered: String,
+}
+
 /// What is to be enrolled.
 pub(super) enum Input {
     /// A file, and where it was fetched from.
-    Image(Bytes, Option<String>),
+    Image(Bytes, Option<Address>),
     /// Stored faces.
     Faces(Vec<Uuid>),
 }
@@ -96,7 +104,11 @@ impl EnrolBody {
         let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
         let input = match (fields.url.is_some() || fields.image_base64.is_some(), self.face_ids) {
             (true, None) => match ImageSource::try_from(fields) {
-                Ok(source) => Some(Input::Image(resolve(state, &source).await?, url)),
+                Ok(source) => {
+                    let (bytes, answered) = resolve_at(state, source).await?;
+                    let address = url.zip(answered).map(|(asked, answered)| Address { asked, answered });
+                    Some(Input::Image(bytes, address))
+                }
                 Err(_) => None,
             },
             (false, Some(faces)) => Some(Input::Faces(checked_faces(faces)?)),
@@ -126,7 +138,7 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
 /// How the picture is analysed.
 pub(super) fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
     pipeline::AnalyzeOptions {
-        min_score: params.min_score.map(Fraction::get),
+        min_score: params.min_score.map(Score::get),
         rotate: Rotate::Off,
         quality_profile: stored_by,
         ..pipeline::AnalyzeOptions::default()

@@ -1,0 +1,144 @@
+//! Whether a larger version of stored pictures shows the faces that are stored of them. One that does not, because a face was painted over or
+//! replaced, takes nobody's place: what somebody publishes must not delete what was stored before.
+
+use super::{Ingest, Inner};
+use crate::{Analysis, AnalyzedFace};
+use serde_json::json;
+use std::collections::BTreeSet;
+use store::audit::{Action, AuditEntry};
+use store::{OlderFace, StoreError, Tx};
+use uuid::Uuid;
+use vision::Rect;
+
+/// Boxes that overlap this much, both scaled to their picture's size, are the same place. Lower than for two boxes of one file: a version can be
+/// trimmed by some hundredths of its sides.
+const SAME_PLACE_IOU: f32 = 0.4;
+
+/// What becomes of the smaller versions.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Versions {
+    /// Those whose every face the larger version shows; it takes their place.
+    pub(super) replaced: Vec<Uuid>,
+    /// The others, which stay beside it.
+    pub(super) kept: Vec<Uuid>,
+    /// Faces of those that are replaced.
+    faces: usize,
+    /// Faces that the larger version does not show.
+    not_shown: usize,
+}
+
+impl Ingest {
+    /// Sorts smaller versions, which must be held, by whether the analysed picture shows their faces.
+    pub(super) async fn versions(
+        &self,
+        tx: &mut Tx,
+        smaller: &[Uuid],
+        analysis: &Analysis,
+    ) -> Result<Versions, StoreError> {
+        let Inner { store, model_id, analyzer, .. } = &*self.inner;
+        let older = store.faces_to_replace(tx.conn(), smaller).await?;
+        let threshold = analyzer.engine().embedder().match_threshold;
+        let (width, height) = (analysis.frame.width() as f32, analysis.frame.height() as f32);
+        let shown = analysis.faces.iter().filter_map(|face| Shown::of(face, (width, height)));
+        let shown: Vec<Shown<'_>> = shown.collect();
+        let mut missing = BTreeSet::new();
+        let mut versions = Versions::default();
+        for image in smaller {
+            let mut free: Vec<&Shown<'_>> = shown.iter().collect();
+            for face in older.iter().filter(|face| face.image_id == *image) {
+                // A face of another model cannot be compared, and stays.
+                let same =
+                    free.iter().position(|shown| face.model_id == *model_id && shown.is(face, threshold));
+                match same {
+                    Some(at) => {
+                        free.swap_remove(at);
+                    }
+                    None => {
+                        missing.insert(*image);
+                        versions.not_shown += 1;
+                    }
+                }
+            }
+        }
+        (versions.kept, versions.replaced) =
+            smaller.iter().copied().partition(|image| missing.contains(image));
+        versions.faces = older.iter().filter(|face| versions.replaced.contains(&face.image_id)).count();
+        Ok(versions)
+    }
+
+    /// Writes down what became of the smaller versions of `image`.
+    pub(super) async fn audit_versions(
+        &self,
+        tx: &mut Tx,
+        collection: Uuid,
+        image: Uuid,
+        versions: &Versions,
+    ) -> Result<(), StoreError> {
+        let Versions { replaced, kept, faces, not_shown } = versions;
+        let mut records = Vec::new();
+        if !replaced.is_empty() {
+            records.push((Action::Supersede, json!({"by": image, "images": replaced, "faces": faces})));
+        }
+        if !kept.is_empty() {
+            let detail = json!({"larger": image, "kept": kept, "faces_not_shown": not_shown});
+            records.push((Action::KeepBesideLarger, detail));
+        }
+        for (action, detail) in records {
+            let entry = AuditEntry {
+                action,
+                collection_id: Some(collection),
+                key_id: None,
+                request_id: None,
+                detail,
+            };
+            self.inner.store.audit(tx.conn(), &entry).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A face that the larger version shows.
+struct Shown<'a> {
+    /// As fractions of the picture.
+    region: Rect,
+    embedding: &'a [f32],
+}
+
+impl<'a> Shown<'a> {
+    /// `None` for a face that is not stored, because it has no embedding.
+    fn of(face: &'a AnalyzedFace, (width, height): (f32, f32)) -> Option<Self> {
+        let Rect { x, y, width: w, height: h } = face.detection.bbox;
+        let region = Rect { x: x / width, y: y / height, width: w / width, height: h / height };
+        Some(Self { region, embedding: face.embedding.as_ref()?.as_slice() })
+    }
+
+    /// Whether it is the older face: at the same place and at least as similar as a match. Both embeddings have the length 1.
+    fn is(&self, older: &OlderFace, threshold: f32) -> bool {
+        let [x, y, width, height] = older.region;
+        let cosine: f32 = self.embedding.iter().zip(&older.embedding).map(|(a, b)| a * b).sum();
+        self.region.iou(&Rect { x, y, width, height }) >= SAME_PLACE_IOU && cosine >= threshold
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_face_is_the_same_at_the_same_place_with_a_similar_embedding() {
+        let shown =
+            Shown { region: Rect { x: 0.2, y: 0.2, width: 0.2, height: 0.2 }, embedding: &[1.0, 0.0] };
+        let older = |x: f32, cosine: f32| OlderFace {
+            image_id: Uuid::nil(),
+            model_id: 1,
+            region: [x, 0.2, 0.2, 0.2],
+            embedding: vec![cosine, (1.0 - cosine * cosine).sqrt()],
+        };
+        // Shifted by 0.0857 the boxes overlap by 0.4.
+        for (x, cosine, same) in
+            [(0.2, 1.0, true), (0.285, 1.0, true), (0.287, 1.0, false), (0.2, 0.37, true), (0.2, 0.35, false)]
+        {
+            assert_eq!(shown.is(&older(x, cosine), 0.36), same, "{x} {cosine}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Records of ended jobs that must not say any more what the jobs worked on.
+use crate::support::{Bench, page};
+use queue::NewJob;
+use serde_json::json;
+use uuid::Uuid;
+
+#[tokio::test]
+async fn ended_jobs_are_forgotten_by_key_and_by_id_and_live_ones_are_not() {
+    let bench = Bench::new().await;
+    let (group, other) = (Uuid::now_v7(), Uuid::now_v7());
+    let add = async |group: Uuid, key: &str| {
+        bench.add_one(NewJob { group_id: Some(group), unique_key: Some(key.into()), ..page() }).await
+    };
+    let completed = add(group, "completed").await;
+    bench.complete(bench.claim_one().await.claim).await.unwrap();
+    let discarded = add(group, "discarded").await;
+    bench.fail(bench.claim_one().await.claim, true).await.unwrap();
+    let elsewhere = add(other, "elsewhere").await;
+    bench.complete(bench.claim_one().await.claim).await.unwrap();
+    let live = add(group, "live").await;
+
+    let mut conn = bench.db.pool().acquire().await.unwrap();
+    let keys = ["completed", "discarded", "elsewhere", "live"].map(String::from);
+    assert_eq!(bench.queue.forget_keyed(&mut conn, &[group], &keys).await.unwrap(), 2);
+    for id in [completed, discarded] {
+        let row = bench.get(id).await;
+        assert_eq!((row.payload, row.last_error), (json!({}), None));
+    }
+    for id in [elsewhere, live] {
+        assert_eq!(bench.get(id).await.payload, page().payload);
+    }
+    assert_eq!(bench.queue.forget(&mut conn, &[elsewhere, live]).await.unwrap(), 1);
+    assert_eq!(bench.get(elsewhere).await.payload, json!({}));
+    assert_eq!(bench.get(live).await.payload, page().payload);
+}

@@ -1,0 +1,146 @@
+//! Names of hosts: those that a request may carry where no key is asked for, and those of a page's
+//! origin.
+//!
+//! A browser sends the name that its user, or a page, asked for. A page of somebody else whose name
+//! leads to this service (DNS rebinding) is told by that name, since no list here has it.
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use url::{Host, Url};
+
+/// A host as `Host` and origins name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HostName {
+    Address(IpAddr),
+    /// In lower case, without the dot of the root.
+    Name(String),
+}
+
+/// A host with the port that was named with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Authority {
+    pub(crate) host: HostName,
+    pub(crate) port: Option<u16>,
+}
+
+/// A host that the operator allows: `faces.example.org`, with a port (`faces.example.org:8443`), or
+/// `*` for any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicHost(Option<Authority>);
+
+/// The text is no host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a host name, an address, either of them with a port, or *")]
+pub struct NotAHost;
+
+impl HostName {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(inner) = text.strip_prefix('[') {
+            let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
+            return Some(Self::Address(IpAddr::V6(address).to_canonical()));
+        }
+        if let Ok(address) = text.parse::<Ipv4Addr>() {
+            return Some(Self::Address(address.into()));
+        }
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        (!name.is_empty() && name.len() <= 253 && name.bytes().all(plain)).then_some(Self::Name(name))
+    }
+
+    /// Returns whether the host is this machine, whatever its resolver says: RFC 6761 reserves the
+    /// names.
+    fn is_loopback(&self) -> bool {
+        match self {
+            Self::Address(address) => address.is_loopback(),
+            Self::Name(name) => name == "localhost" || name.ends_with(".localhost"),
+        }
+    }
+}
+
+impl Authority {
+    /// Parses the value of a `Host` header.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        // The colons of an IPv6 address are inside brackets.
+        let (host, port) = match text.rfind(':').filter(|at| !text[*at..].contains(']')) {
+            Some(at) => (&text[..at], &text[at + 1..]),
+            None => (text, ""),
+        };
+        let port = match port {
+            "" => None,
+            digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(digits.parse().ok()?),
+            _ => return None,
+        };
+        HostName::parse(host).map(|host| Self { host, port })
+    }
+
+    /// Returns whether a request may name this host.
+    pub(crate) fn is_allowed(&self, listen: IpAddr, public: &[PublicHost]) -> bool {
+        let listen = listen.to_canonical();
+        let listened_on = match self.host {
+            // No name can be made to lead to a request that names an address, so all of this
+            // machine's are allowed.
+            HostName::Address(address) => listen.is_unspecified() || address == listen,
+            HostName::Name(_) => false,
+        };
+        self.host.is_loopback() || listened_on || public.iter().any(|rule| rule.covers(self))
+    }
+
+    /// Returns whether a page of this origin came from the host, whichever of http and https is
+    /// spoken here: TLS may end at a proxy.
+    pub(crate) fn is_origin(&self, origin: &Origin) -> bool {
+        self.host == origin.host && self.port.map_or(origin.is_default_port, |port| port == origin.port)
+    }
+}
+
+impl PublicHost {
+    fn covers(&self, authority: &Authority) -> bool {
+        self.0.as_ref().is_none_or(|rule| {
+            rule.host == authority.host && rule.port.is_none_or(|port| authority.port == Some(port))
+        })
+    }
+
+    /// Returns whether pages of the origin are this service's own. `*` names none in particular.
+    pub(crate) fn is_origin(&self, origin: &Origin) -> bool {
+        self.0.as_ref().is_some_and(|rule| rule.is_origin(origin))
+    }
+}
+
+impl FromStr for PublicHost {
+    type Err = NotAHost;
+
+    fn from_str(text: &str) -> Result<Self, NotAHost> {
+        match text {
+            "*" => Ok(Self(None)),
+            text => Authority::parse(text).map(|rule| Self(Some(rule))).ok_or(NotAHost),
+        }
+    }
+}
+
+/// The origin of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// As `ALLOW_ORIGINS` spells it.
+    pub(crate) text: String,
+    host: HostName,
+    port: u16,
+    is_default_port: bool,
+}
+
+impl Origin {
+    /// Parses the value of an `Origin` header; `null` and what is no origin of http or https is
+    /// none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
+        let spelled = url.origin().ascii_serialization();
+        // An origin has neither a path nor a user.
+        if !spelled.eq_ignore_ascii_case(text) {
+            return None;
+        }
+        let host = match url.host()? {
+            Host::Domain(name) => HostName::parse(name)?,
+            Host::Ipv4(address) => HostName::Address(address.into()),
+            Host::Ipv6(address) => HostName::Address(IpAddr::V6(address).to_canonical()),
+        };
+        let is_default_port = url.port().is_none();
+        Some(Self { text: spelled, host, port: url.port_or_known_default()?, is_default_port })
+    }
+}

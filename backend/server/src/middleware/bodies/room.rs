@@ -1,0 +1,171 @@
+//! The room of one body, out of the budget of all and the share of its sender.
+use super::shares::Mine;
+use crate::auth::CallerId;
+use crate::{ApiError, AppState};
+use inference::Lane;
+use pipeline::{Budget, Exhausted, Share};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The unit that budgets count in.
+const UNIT: u64 = 1 << 10;
+
+/// Why a body that was half read got no further.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum NoRoom {
+    /// All bodies together hold too much.
+    #[error(transparent)]
+    All(#[from] Exhausted),
+    /// The other bodies of the same sender do.
+    #[error("the caller's other bodies hold its share of {0}")]
+    Share(&'static str, Exhausted),
+}
+
+impl From<NoRoom> for ApiError {
+    fn from(error: NoRoom) -> Self {
+        match error {
+            NoRoom::All(exhausted) => exhausted.into(),
+            NoRoom::Share(_, ref exhausted) => Self::overloaded(error.to_string(), exhausted.retry_after),
+        }
+    }
+}
+
+/// The one body that waits although it holds room already.
+#[derive(Clone, Default)]
+pub(crate) struct Elder(Arc<Mutex<Option<(u64, CancellationToken)>>>);
+
+/// The place of the elder, given up when it is dropped.
+struct Place<'a> {
+    elder: &'a Elder,
+    age: u64,
+}
+
+impl Elder {
+    fn next_age() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Waits for `room` unless a body that began earlier waits, or until one comes.
+    async fn wait<T>(
+        &self,
+        age: u64,
+        room: impl Future<Output = Result<T, Exhausted>>,
+    ) -> Option<Result<T, Exhausted>> {
+        let sent_away = CancellationToken::new();
+        {
+            let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*place {
+                Some((other, _)) if *other < age => return None,
+                Some((_, other)) => other.cancel(),
+                None => {}
+            }
+            *place = Some((age, sent_away.clone()));
+        }
+        let _place = Place { elder: self, age };
+        tokio::select! {
+            room = room => Some(room),
+            () = sent_away.cancelled() => None,
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut place = self.elder.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.as_ref().is_some_and(|(age, _)| *age == self.age) {
+            *place = None;
+        }
+    }
+}
+
+/// What one body holds.
+pub(super) struct Room {
+    budget: Budget,
+    elder: Elder,
+    age: u64,
+    until: Option<Instant>,
+    share: Mine,
+    held: Option<Share>,
+    bytes: u64,
+}
+
+impl Room {
+    pub(super) fn new(state: &AppState, sender: CallerId, until: Option<Instant>) -> Self {
+        Self {
+            budget: state.bodies.clone(),
+            elder: state.elder.clone(),
+            age: Elder::next_age(),
+            until,
+            share: state.shares.open(sender),
+            held: None,
+            bytes: 0,
+        }
+    }
+
+    /// Bytes that are held; all there is counts as enough for any body, which then comes in alone.
+    pub(super) fn bytes(&self) -> u64 {
+        if self.bytes >= self.budget.limit() { u64::MAX } else { self.bytes }
+    }
+
+    /// Holds `bytes` in all.
+    ///
+    /// # Errors
+    /// [`NoRoom`], with what was held before still held.
+    pub(super) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
+        // Whole units of the budget, so that the parts of a body are no more than the body.
+        let bytes = bytes.next_multiple_of(UNIT).min(self.budget.limit());
+        let more = bytes.saturating_sub(self.bytes);
+        let Some(held) = &mut self.held else {
+            // It holds nothing that others wait for, so it can wait for its turn.
+            let begin = self.share.begin(bytes);
+            let begun = match self.until {
+                Some(until) => tokio::time::timeout_at(until.into(), begin).await.is_ok(),
+                None => {
+                    begin.await;
+                    true
+                }
+            };
+            if !begun {
+                return Err(self.no_share());
+            }
+            let share = self.budget.take(bytes, Lane::Interactive, self.until).await?;
+            (self.held, self.bytes) = (Some(share), bytes);
+            return Ok(());
+        };
+        if !self.share.grow(bytes) {
+            return Err(self.no_share());
+        }
+        let share = match self.budget.try_take(more) {
+            Some(share) => share,
+            None => {
+                let room = self.budget.take(more, Lane::Interactive, self.until);
+                self.elder.wait(self.age, room).await.ok_or_else(|| self.budget.exhausted())??
+            }
+        };
+        held.join(share);
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    fn no_share(&self) -> NoRoom {
+        let exhausted = self.budget.exhausted();
+        NoRoom::Share(exhausted.what, exhausted)
+    }
+
+    /// Gives back what is more than `bytes`.
+    pub(super) fn shrink(&mut self, bytes: u64) {
+        if let Some(held) = &mut self.held {
+            held.shrink(bytes);
+            self.share.shrink(bytes);
+            self.bytes = self.bytes.min(bytes);
+        }
+    }
+
+    /// Gives back everything.
+    pub(super) fn release(&mut self) {
+        self.shrink(0);
+    }
+}

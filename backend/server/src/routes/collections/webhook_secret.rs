@@ -1,0 +1,82 @@
+//! `POST /collections/{id}/webhook-secret`
+use super::view::find;
+use crate::auth::Caller;
+use crate::extract::values::Bounded;
+use crate::extract::{Json as JsonBody, NameOrId};
+use crate::{ApiError, AppState, Problem};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::time::Duration;
+use store::audit::Action;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use utoipa::ToSchema;
+
+/// Hours for which what signed before signs, too, where nothing is said.
+const OVERLAP_HOURS: u64 = 24;
+
+/// How a collection's webhooks change to a new secret.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RotateWebhookSecret {
+    /// Hours for which messages are also signed with what signed them before: the collection's last secret, or the service's own where it had
+    /// none. 0 ends that at once, as after a leak.
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 168, default = 24, example = 24)]
+    overlap_hours: Option<Bounded<0, 168>>,
+}
+
+/// A secret that was made.
+#[derive(Serialize, ToSchema)]
+pub(super) struct WebhookSecretView {
+    /// Shown this once: `x-facecrawl-signature` is checked with it.
+    #[schema(example = "6bd1f3a09c…")]
+    secret: String,
+    /// When it was made.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// Until when messages carry a second signature, by what signed them before.
+    #[serde(with = "time::serde::rfc3339")]
+    overlaps_until: OffsetDateTime,
+}
+
+/// Give a collection's webhooks a secret of their own, or a new one.
+///
+/// Messages about the collection's crawls are signed with it from now on. The secret is shown this once and kept nowhere.
+#[utoipa::path(
+    post, path = "/collections/{id}/webhook-secret", operation_id = "rotate_webhook_secret", tag = "collections",
+    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
+    request_body = RotateWebhookSecret,
+    responses(
+        (status = 201, description = "It signs from now on", body = WebhookSecretView),
+        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service has no secret to make others of", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn rotate_webhook_secret(
+    State(state): State<AppState>,
+    caller: Caller,
+    which: NameOrId,
+    JsonBody(body): JsonBody<RotateWebhookSecret>,
+) -> Result<(StatusCode, Json<WebhookSecretView>), ApiError> {
+    let collection = find(&caller, which).await?;
+    let hours = body.overlap_hours.map_or(OVERLAP_HOURS, |hours| hours.get().unsigned_abs());
+    let mut tx = caller.store().begin().await?;
+    let crawls = &state.services.crawls;
+    let made =
+        crawls.rotate_webhook_secret(&mut tx, collection.id, Duration::from_secs(hours * 3600)).await?;
+    let until = made.overlaps_until.format(&Rfc3339).map_err(ApiError::internal)?;
+    let detail = json!({"overlaps_until": until});
+    caller.audit(&mut tx, Action::RotateWebhookSecret, collection.id, detail).await?;
+    tx.commit().await?;
+    let view = WebhookSecretView {
+        secret: made.secret,
+        created_at: made.created_at,
+        overlaps_until: made.overlaps_until,
+    };
+    Ok((StatusCode::CREATED, Json(view)))
+}

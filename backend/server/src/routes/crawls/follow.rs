@@ -1,0 +1,161 @@
+//! Crawls that are followed: each is looked at by one task, however many streams show it.
+use super::view::CrawlView;
+use crate::auth::CallerId;
+use crate::{ApiError, Code, Config};
+use metrics::{Gauge, describe_gauge, gauge};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use store::Store;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// When a caller with too many streams comes back.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A look at a crawl.
+#[derive(Clone, Debug)]
+pub(super) enum Look {
+    /// As it was, and when the look began.
+    Is(Instant, Arc<CrawlView>),
+    /// It is not there any more.
+    Gone,
+}
+
+/// What is followed, and by whom.
+pub(crate) struct Follows {
+    interval: Duration,
+    most: usize,
+    shutdown: CancellationToken,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    crawls: Mutex<HashMap<Uuid, Arc<watch::Sender<Option<Look>>>>>,
+    streams: Mutex<HashMap<CallerId, usize>>,
+    followed: Gauge,
+    open: Gauge,
+}
+
+/// A stream of a caller, counted while it is open.
+pub(super) struct Stream {
+    inner: Arc<Inner>,
+    caller: CallerId,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Follows {
+    pub(crate) fn new(config: &Config, shutdown: CancellationToken) -> Self {
+        describe_gauge!("facecrawl_crawls_followed", "Crawls that are looked at for streams of events");
+        describe_gauge!("facecrawl_event_streams", "Streams of events that are open");
+        let inner = Inner {
+            crawls: Mutex::default(),
+            streams: Mutex::default(),
+            followed: gauge!("facecrawl_crawls_followed"),
+            open: gauge!("facecrawl_event_streams"),
+        };
+        inner.followed.set(0.0);
+        inner.open.set(0.0);
+        Self { interval: config.events_interval, most: config.max_streams, shutdown, inner: Arc::new(inner) }
+    }
+
+    /// Counts a stream.
+    ///
+    /// # Errors
+    /// 429 where the caller has as many as one may have.
+    pub(super) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
+        let mut streams = locked(&self.inner.streams);
+        let open = streams.entry(caller).or_default();
+        if *open >= self.most {
+            let sentence =
+                format!("the caller follows {open} crawls already, as many as one may (MAX_EVENT_STREAMS)");
+            return Err(ApiError::new(Code::Overloaded, sentence).retry_after(PAUSE));
+        }
+        *open += 1;
+        self.inner.open.increment(1.0);
+        Ok(Stream { inner: self.inner.clone(), caller })
+    }
+
+    /// Returns the looks at a crawl from now on, those that found no change too. The first may have
+    /// begun before this call.
+    pub(super) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Look>> {
+        let mut crawls = locked(&self.inner.crawls);
+        if let Some(looks) = crawls.get(&id) {
+            return looks.subscribe();
+        }
+        let (looks, receiver) = watch::channel(None);
+        let looks = Arc::new(looks);
+        crawls.insert(id, looks.clone());
+        self.inner.followed.increment(1.0);
+        let task =
+            Task { id, store: store.clone(), looks, interval: self.interval, inner: self.inner.clone() };
+        let shutdown = self.shutdown.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => task.inner.forget(task.id, true),
+                () = task.run() => true,
+            }
+        });
+        receiver
+    }
+}
+
+/// The task that looks at one crawl.
+struct Task {
+    id: Uuid,
+    store: Store,
+    looks: Arc<watch::Sender<Option<Look>>>,
+    interval: Duration,
+    inner: Arc<Inner>,
+}
+
+impl Task {
+    /// Looks until nobody follows any more. A failed look is tried again: a short loss of the
+    /// database should not end what someone watches.
+    async fn run(&self) {
+        loop {
+            tokio::select! {
+                () = self.looks.closed() => if self.inner.forget(self.id, false) { return },
+                () = tokio::time::sleep(self.interval) => {}
+            }
+            let began = Instant::now();
+            match CrawlView::of_store(&self.store, self.id).await {
+                Ok(view) => self.looks.send_replace(Some(Look::Is(began, Arc::new(view)))),
+                Err(error) if error.code() == Code::NotFound => self.looks.send_replace(Some(Look::Gone)),
+                Err(_) => continue,
+            };
+        }
+    }
+}
+
+impl Inner {
+    /// Ends the looks at a crawl, unless somebody follows it again. Returns whether they ended.
+    fn forget(&self, id: Uuid, in_any_case: bool) -> bool {
+        let mut crawls = locked(&self.crawls);
+        let is_followed = crawls.get(&id).is_some_and(|looks| looks.receiver_count() > 0);
+        if is_followed && !in_any_case {
+            return false;
+        }
+        if crawls.remove(&id).is_some() {
+            self.followed.decrement(1.0);
+        }
+        true
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut streams = locked(&self.inner.streams);
+        if let Some(open) = streams.get_mut(&self.caller) {
+            *open -= 1;
+            if *open == 0 {
+                streams.remove(&self.caller);
+            }
+        }
+        self.inner.open.decrement(1.0);
+    }
+}

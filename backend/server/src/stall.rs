@@ -1,0 +1,141 @@
+//! A connection whose other end must go on reading.
+use hyper::rt::{Read, ReadBufCursor, Write};
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// Bytes a second that earn time to wait: the slowest reader who gets his answer.
+const SLOWEST: u32 = 16 << 10;
+
+/// Ends writes that wait too long for the reader.
+///
+/// A connection may wait for `patience`. What is written earns time again, at [`SLOWEST`] bytes a
+/// second and never more than `patience`, so that a byte now and then is no progress.
+pub(crate) struct Progressing<T> {
+    inner: T,
+    patience: Duration,
+    left: Duration,
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl<T> Progressing<T> {
+    pub(crate) fn new(inner: T, patience: Duration) -> Self {
+        Self { inner, patience, left: patience, waiting: None }
+    }
+
+    /// Counts what a write did. One that waits fails when its time is over.
+    fn note(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let Poll::Ready(done) = written else {
+            let left = self.left;
+            let (_, timer) =
+                self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(left))));
+            ready!(timer.as_mut().poll(cx));
+            return Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the other end reads too slowly")));
+        };
+        if let Some((since, _)) = self.waiting.take() {
+            self.left = self.left.saturating_sub(since.elapsed());
+        }
+        if let Ok(bytes) = done {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let earned = Duration::from_secs_f64(f64::from(bytes) / f64::from(SLOWEST));
+            self.left = self.left.saturating_add(earned).min(self.patience);
+        }
+        Poll::Ready(done)
+    }
+}
+
+impl<T: Read + Unpin> Read for Progressing<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buffer)
+    }
+}
+
+impl<T: Write + Unpin> Write for Progressing<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.note(cx, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
+        self.note(cx, written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use hyper_util::rt::TokioIo;
+    use std::future::poll_fn;
+    use tokio::io::{AsyncReadExt, DuplexStream};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A connection that holds 1 KiB between its ends.
+    fn connection() -> (Progressing<TokioIo<DuplexStream>>, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(1 << 10);
+        (Progressing::new(TokioIo::new(ours), PATIENCE), theirs)
+    }
+
+    async fn write(ours: &mut Progressing<TokioIo<DuplexStream>>, bytes: usize) -> io::Result<()> {
+        let mut left = bytes;
+        while left > 0 {
+            let chunk = vec![0; left];
+            left -= poll_fn(|cx| Pin::new(&mut *ours).poll_write(cx, &chunk)).await?;
+        }
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_for_which_nobody_reads_ends() {
+        let (mut ours, theirs) = connection();
+        let error = write(&mut ours, 2 << 10).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        drop(theirs);
+    }
+
+    /// Reads `bytes` every ten seconds, and answers whether four mebibytes arrive.
+    async fn reads(bytes: usize) -> bool {
+        let (mut ours, mut theirs) = connection();
+        let reader = tokio::spawn(async move {
+            let mut buffer = vec![0; bytes];
+            while theirs.read_exact(&mut buffer).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+            }
+        });
+        let arrived = write(&mut ours, 4 << 20).await.is_ok();
+        reader.abort();
+        arrived
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_gets_all_of_it_and_one_who_reads_a_byte_now_and_then_does_not() {
+        let ten_seconds = 10 * SLOWEST as usize;
+        assert!(reads(ten_seconds + (1 << 10)).await);
+        assert!(!reads(ten_seconds / 2).await);
+        assert!(!reads(1).await);
+    }
+}

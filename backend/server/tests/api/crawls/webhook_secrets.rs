@@ -1,0 +1,111 @@
+//! A secret for each collection's webhooks, its rotation, and who sees where messages go.
+use super::webhook::{Receiver, SECRET};
+use crate::support::keys::guarded;
+use crate::support::site::Site;
+use crate::support::{App, Options, field, json_of, ok, problem};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use store::keys::Scope;
+
+/// A service that asks for keys, two collections with a key each, and a site without pictures.
+async fn tenants() -> (App, [String; 2], Site) {
+    let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..guarded() }).await;
+    let scopes = [Scope::Crawl, Scope::Read, Scope::Write, Scope::Admin, Scope::Erase];
+    let (_, ours) = app.key(Some("ours"), &scopes).await;
+    let (_, theirs) = app.key(Some("theirs"), &scopes).await;
+    (app, [ours, theirs], Site::with(&[]).await)
+}
+
+/// Crawls a page; the webhook hears when it is done.
+async fn crawl(app: &App, key: &str, site: &Site, webhook: &str) -> String {
+    let body = json!({"seeds": [site.page()], "delay_ms": 0, "webhook": webhook});
+    let created =
+        json_of(app.ask(key, Method::POST, "/crawls", Some(&body)).await, StatusCode::CREATED).await;
+    created["id"].as_str().unwrap().to_owned()
+}
+
+async fn rotate(app: &App, key: &str, collection: &str, body: Value) -> Value {
+    let path = format!("/collections/{collection}/webhook-secret");
+    json_of(app.ask(key, Method::POST, &path, Some(&body)).await, StatusCode::CREATED).await
+}
+
+#[tokio::test]
+async fn a_collection_with_its_own_secret_signs_with_that_and_the_others_with_the_services() {
+    let (app, [ours, theirs], site) = tenants().await;
+    let mut receiver = Receiver::start().await;
+    let made = rotate(&app, &ours, "ours", json!({"overlap_hours": 0})).await;
+    let secret = made["secret"].as_str().unwrap();
+    assert!(secret.len() >= 32, "{made}");
+    crawl(&app, &ours, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(secret) && !message.is_signed_with(SECRET));
+    crawl(&app, &theirs, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(SECRET) && !message.is_signed_with(secret));
+
+    let log = ok(app.ask(&ours, Method::GET, "/audit?action=collection.webhook_secret", None).await).await;
+    assert_eq!(log["records"].as_array().unwrap().len(), 1);
+    assert!(!log.to_string().contains(secret));
+    assert!(!crate::erased::dump(&app).contains(secret), "the database does not have it");
+}
+
+#[tokio::test]
+async fn two_secrets_sign_during_a_rotation_and_one_after_it() {
+    let (app, [ours, _], site) = tenants().await;
+    let mut receiver = Receiver::start().await;
+    let secret = |made: &Value| made["secret"].as_str().unwrap().to_owned();
+    let first = rotate(&app, &ours, "ours", json!({})).await;
+    assert!(first["overlaps_until"].is_string(), "{first}");
+    crawl(&app, &ours, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(SECRET));
+
+    let second = rotate(&app, &ours, "ours", json!({"overlap_hours": 1})).await;
+    assert_ne!(secret(&first), secret(&second));
+    crawl(&app, &ours, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(&secret(&second)));
+    assert!(!message.is_signed_with(SECRET), "two at a time");
+
+    let third = rotate(&app, &ours, "ours", json!({"overlap_hours": 0})).await;
+    crawl(&app, &ours, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(&secret(&third)) && !message.is_signed_with(&secret(&second)));
+    assert!(!message.header("x-facecrawl-signature").contains(','));
+}
+
+#[tokio::test]
+async fn only_an_admin_of_the_collection_makes_its_secret() {
+    let (app, [ours, _], _site) = tenants().await;
+    let (_, reader) = app.key(Some("ours"), &[Scope::Read, Scope::Write, Scope::Crawl]).await;
+    let path = |name: &str| format!("/collections/{name}/webhook-secret");
+    let body = json!({});
+    let ask = async |key: &str, name: &str| app.ask(key, Method::POST, &path(name), Some(&body)).await;
+    problem(ask(&reader, "ours").await, 403, "scope_missing").await;
+    problem(ask(&ours, "theirs").await, 404, "not_found").await;
+    let body = json!({"overlap_hours": 169});
+    let wrong = app.ask(&ours, Method::POST, &path("ours"), Some(&body)).await;
+    assert_eq!(field(&problem(wrong, 422, "invalid_field").await), "overlap_hours");
+
+    let silent = App::spawn().await;
+    let refused = problem(silent.post_json(&path("default"), &json!({})).await, 409, "conflict").await;
+    assert!(refused["detail"].as_str().unwrap().contains("WEBHOOK_SECRET"), "{refused}");
+}
+
+#[tokio::test]
+async fn who_may_not_write_sees_the_host_of_a_webhook_and_no_more() {
+    let (app, [ours, _], site) = tenants().await;
+    let mut receiver = Receiver::start().await;
+    let webhook = format!("{}/hooks/T0KEN?key=s3cret", receiver.url);
+    let id = crawl(&app, &ours, &site, &webhook).await;
+    receiver.next().await;
+    let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
+    for path in [format!("/crawls/{id}"), "/crawls".to_owned(), format!("/crawls/{id}/events")] {
+        let text = app.ask(&reader, Method::GET, &path, None).await.text().await.unwrap();
+        assert!(!text.contains("T0KEN") && !text.contains("s3cret"), "{path}: {text}");
+    }
+    let shown = ok(app.ask(&reader, Method::GET, &format!("/crawls/{id}"), None).await).await;
+    assert_eq!(shown["options"]["webhook"], json!(receiver.url));
+    let shown = ok(app.ask(&ours, Method::GET, &format!("/crawls/{id}"), None).await).await;
+    assert_eq!(shown["options"]["webhook"], json!(webhook));
+}

@@ -1,0 +1,176 @@
+//! What cannot be undone and takes much along asks for the token of a dry run.
+use crate::support::site::Site;
+use crate::support::{App, Options, json_of, ok, problem};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use server::{AppState, Config};
+
+/// A service in which one call may delete `most` faces and images, and what it has found.
+async fn crawled(most: u64, pictures: &[&str]) -> (App, Value) {
+    let config = Config { confirm_above: most, ..Options::default().config };
+    let app = App::spawn_with(Options { config, ..Options::default() }).await;
+    let site = Site::with(pictures).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    (app, crawl)
+}
+
+/// The body with more fields.
+fn and(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn confirm(look: &Value) -> &str {
+    look["confirm"].as_str().unwrap_or_else(|| panic!("no token in {look}"))
+}
+
+async fn faces(app: &App) -> usize {
+    app.get_ok("/faces").await["faces"].as_array().unwrap().len()
+}
+
+#[tokio::test]
+async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
+    // A picture with two faces: three in all.
+    let (app, _) = crawled(3, &["two_people.jpg", "cora.jpg"]).await;
+    let images = app.get_ok("/images").await;
+    let pair = images["images"].as_array().unwrap().iter().find(|image| image["face_count"] == 2).unwrap();
+    let target = json!({"image_id": pair["id"]});
+    json_of(app.post_json("/erasures", &target).await, StatusCode::CREATED).await;
+
+    let (app, _) = crawled(2, &["two_people.jpg", "cora.jpg"]).await;
+    let images = app.get_ok("/images").await;
+    let pair = images["images"].as_array().unwrap().iter().find(|image| image["face_count"] == 2).unwrap();
+    let target = json!({"image_id": pair["id"]});
+    let refused = problem(app.post_json("/erasures", &target).await, 428, "confirmation_needed").await;
+    assert_eq!(refused["reason"], "missing", "{refused}");
+    assert_eq!(faces(&app).await, 3);
+    let look = ok(app.post_json("/erasures", &and(target.clone(), json!({"dry_run": true}))).await).await;
+    let confirmed = and(target, json!({"confirm": confirm(&look)}));
+    let done = json_of(app.post_json("/erasures", &confirmed).await, StatusCode::CREATED).await;
+    assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(1)), "{done}");
+}
+
+#[tokio::test]
+async fn a_token_is_good_for_what_was_looked_at_alone() {
+    let (app, _) = crawled(0, &["ada.jpg", "cora.jpg", "ben.jpg"]).await;
+    let images = app.get_ok("/images").await;
+    let id = |at: usize| images["images"][at]["id"].clone();
+    let refused = async |app: &App, body: Value, reason: &str| {
+        let refused = problem(app.post_json("/erasures", &body).await, 428, "confirmation_needed").await;
+        assert_eq!((&refused["reason"], &refused["field"]), (&json!(reason), &json!("confirm")), "{body}");
+    };
+    let target = json!({"image_id": id(0)});
+    let look = ok(app.post_json("/erasures", &and(target.clone(), json!({"dry_run": true}))).await).await;
+    let token = confirm(&look).to_owned();
+    refused(&app, json!({"image_id": id(1), "confirm": token}), "mismatch").await;
+    refused(&app, and(target.clone(), json!({"confirm": "x"})), "mismatch").await;
+    let mut forged = token.clone().into_bytes();
+    let last = forged.len() - 1;
+    forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
+    refused(&app, and(target.clone(), json!({"confirm": String::from_utf8(forged).unwrap()})), "mismatch")
+        .await;
+    // A later end of its time would be somebody else's word.
+    let (time, rest) = token.split_once('.').unwrap();
+    let later = format!("{}.{rest}", time.parse::<u64>().unwrap() + 1);
+    refused(&app, and(target.clone(), json!({"confirm": later})), "mismatch").await;
+    let past = format!("1.{rest}");
+    refused(&app, and(target.clone(), json!({"confirm": past})), "expired").await;
+
+    // Another process of the service takes the token of this one.
+    let other = AppState::new(
+        app.state.services.clone(),
+        app.state.config.clone(),
+        app.state.metrics.clone(),
+        app.shutdown.clone(),
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/erasures", listener.local_addr().unwrap());
+    let (config, stop) = (other.config.clone(), app.shutdown.clone());
+    tokio::spawn(async move { server::serve(listener, server::router(other), stop, &config).await });
+    let body = and(target, json!({"confirm": token}));
+    let done = app.client.post(url).json(&body).send().await.unwrap();
+    json_of(done, StatusCode::CREATED).await;
+}
+
+#[tokio::test]
+async fn a_collection_with_much_in_it_is_deleted_with_the_token_of_a_look() {
+    let (app, _) = crawled(2, &["ada.jpg", "cora.jpg"]).await;
+    let path = "/collections/default";
+    let refused = problem(app.delete(path).await, 428, "confirmation_needed").await;
+    assert_eq!((&refused["reason"], &refused["field"]), (&json!("missing"), &json!("confirm")));
+    let look = ok(app.delete(&format!("{path}?dry_run=true")).await).await;
+    assert_eq!((&look["dry_run"], &look["images"], &look["faces"]), (&json!(true), &json!(2), &json!(2)));
+    assert_eq!(faces(&app).await, 2, "a look changes nothing");
+    let token = confirm(&look).to_owned();
+    // Not that of another collection.
+    json_of(app.post_json("/collections", &json!({"name": "empty"})).await, StatusCode::CREATED).await;
+    let empty = ok(app.delete("/collections/empty?dry_run=true").await).await;
+    problem(app.delete(&format!("{path}?confirm={}", confirm(&empty))).await, 428, "confirmation_needed")
+        .await;
+    assert_eq!(app.delete("/collections/empty").await.status(), 202, "nothing is in it");
+    assert_eq!(app.delete(&format!("{path}?confirm={token}")).await.status(), 202);
+    assert_eq!(faces(&app).await, 0);
+}
+
+#[tokio::test]
+async fn what_was_added_since_the_look_may_be_as_much_as_needs_none() {
+    for (most, status) in [(2, 202), (1, 428)] {
+        let (app, _) = crawled(most, &["ada.jpg", "ben.jpg"]).await;
+        let look = ok(app.delete("/collections/default?dry_run=true").await).await;
+        // An image and its face.
+        let site = Site::with(&["cora.jpg"]).await;
+        app.crawl(&[site.page()]).await;
+        let path = format!("/collections/default?confirm={}", confirm(&look));
+        let answer = app.delete(&path).await;
+        assert_eq!(answer.status().as_u16(), status);
+        if status == 428 {
+            assert_eq!(problem(answer, 428, "confirmation_needed").await["reason"], "grown");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_collection_with_no_more_than_that_is_deleted_at_once() {
+    let (app, _) = crawled(4, &["ada.jpg", "cora.jpg"]).await;
+    assert_eq!(app.delete("/collections/default").await.status(), 202);
+}
+
+#[tokio::test]
+async fn a_retention_that_takes_much_at_once_is_set_with_the_token_of_a_look() {
+    let (app, _) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
+    app.database.execute("update images set created_at = now() - interval '10 days'").await;
+    app.database.execute("update image_sources set found_at = now() - interval '10 days'").await;
+    let set = async |query: &str, days: u32| {
+        let url = format!("{}/collections/default{query}", app.url);
+        app.client.patch(url).json(&json!({"retention_days": days})).send().await.unwrap()
+    };
+    let refused = problem(set("", 9).await, 428, "confirmation_needed").await;
+    assert_eq!(refused["reason"], "missing", "{refused}");
+    // What is as old as that stays.
+    ok(set("", 11).await).await;
+    let look = ok(set("?dry_run=true", 9).await).await;
+    assert_eq!((&look["images"], &look["faces"]), (&json!(2), &json!(2)), "{look}");
+    assert_eq!(app.get_ok("/collections/default").await["retention_days"], 11, "a look changes nothing");
+    let confirmed = format!("?confirm={}", confirm(&look));
+    problem(set(&confirmed, 8).await, 428, "confirmation_needed").await;
+    assert_eq!(ok(set(&confirmed, 9).await).await["retention_days"], 9);
+    // A longer one takes nothing.
+    ok(set("", 10).await).await;
+}
+
+#[tokio::test]
+async fn a_crawl_whose_images_go_with_it_is_deleted_with_the_token_of_a_look() {
+    let (app, crawl) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
+    let path = format!("/crawls/{}", crawl["id"].as_str().unwrap());
+    problem(app.delete(&format!("{path}?with_images=true")).await, 428, "confirmation_needed").await;
+    let look = ok(app.delete(&format!("{path}?with_images=true&dry_run=true")).await).await;
+    assert_eq!((&look["images"], &look["faces"]), (&json!(2), &json!(2)), "{look}");
+    let confirmed = format!("{path}?with_images=true&confirm={}", confirm(&look));
+    assert_eq!(app.delete(&confirmed).await.status(), 204);
+    assert_eq!(faces(&app).await, 0);
+
+    let (app, crawl) = crawled(0, &["ada.jpg"]).await;
+    let path = format!("/crawls/{}", crawl["id"].as_str().unwrap());
+    assert_eq!(app.delete(&path).await.status(), 204, "its images stay");
+    assert_eq!(faces(&app).await, 1);
+}

@@ -1,0 +1,91 @@
+//! A caller who does not read his answer holds neither its memory nor a connection.
+use crate::support::pictures::noise;
+use crate::support::{App, Models, Options, problem};
+use reqwest::StatusCode;
+use server::Config;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+const HELD: &str = "answers";
+/// Sides of a picture whose file no connection of the kernel's takes in whole.
+const SIDE: u32 = 1600;
+
+async fn gauge(app: &App, name: &str) -> f64 {
+    let text = app.get("/metrics").await.text().await.unwrap();
+    let line = format!("{name}{{what=\"{HELD}\"}} ");
+    let value = text.lines().find_map(|shown| shown.strip_prefix(&line));
+    value.unwrap_or_else(|| panic!("{line} is not in\n{text}")).parse().unwrap()
+}
+
+async fn until(app: &App, wanted: impl Fn(f64) -> bool) {
+    let start = Instant::now();
+    while !wanted(gauge(app, "facecrawl_held_bytes").await) {
+        assert!(start.elapsed() < Duration::from_secs(60), "what is held stays");
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn spawn(config: Config) -> App {
+    let options =
+        Options { config, worker: false, models: Models::Fixture, own_gauges: true, ..Options::default() };
+    App::spawn_with(options).await
+}
+
+/// Asks for an enhanced picture and reads the head of its answer, through as little memory as the
+/// kernel gives.
+async fn ask(app: &App) -> TcpStream {
+    let address = app.url.strip_prefix("http://").unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
+    let picture = noise(SIDE, SIDE);
+    let head = format!(
+        "POST /images/enhance HTTP/1.1\r\nhost: {address}\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
+        picture.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&picture).await.unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    stream
+}
+
+#[tokio::test]
+async fn an_answer_counts_until_it_has_been_read() {
+    let app = spawn(Config::default()).await;
+    let stream = ask(&app).await;
+    let held = gauge(&app, "facecrawl_held_bytes").await;
+    assert!(held >= f64::from(SIDE * SIDE) && held < f64::from(SIDE * SIDE * 4), "{held}");
+    drop(stream);
+    until(&app, |held| held == 0.0).await;
+}
+
+#[tokio::test]
+async fn one_answer_too_many_is_refused() {
+    // Room for one picture of these sides, decoded.
+    let config = Config {
+        answer_budget: u64::from(SIDE * SIDE * 4),
+        request_timeout: Duration::from_secs(5),
+        ..Config::default()
+    };
+    let app = spawn(config).await;
+    let first = ask(&app).await;
+    let refused = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
+    let refused = problem(refused, 429, "overloaded").await;
+    assert!(refused["detail"].as_str().unwrap().contains(HELD), "{refused}");
+    drop(first);
+    until(&app, |held| held == 0.0).await;
+    let answer = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_connection_of_a_caller_who_reads_nothing_ends() {
+    let app = spawn(Config { write_stall: Duration::from_millis(300), ..Config::default() }).await;
+    let stream = ask(&app).await;
+    // The caller is still there and reads nothing: only the server can end this.
+    until(&app, |held| held == 0.0).await;
+    drop(stream);
+}

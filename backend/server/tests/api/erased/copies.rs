@@ -1,0 +1,109 @@
+//! Altered copies: a watermark does not bring an erased picture back, and a larger copy does not delete faces that it does not show.
+use super::{erase, pixels};
+use crate::support::App;
+use crate::support::pages::Pages;
+use serde_json::{Value, json};
+use vision::{Frame, PerceptualHashes, crop, encode};
+
+/// The picture with a white mark in a corner that covers so many hundredths of its width.
+fn marked(frame: &Frame, hundredths: u32) -> Frame {
+    let mut marked = frame.clone();
+    let (width, height) = (frame.width() * hundredths / 100, frame.height() * hundredths / 200);
+    let row = frame.width() as usize * 3;
+    let left = (frame.width() - width) as usize * 3;
+    let lines = marked.data_mut().chunks_exact_mut(row).rev().take(height as usize);
+    lines.for_each(|line| line[left..].fill(255));
+    marked
+}
+
+/// The first mark that moves more bits of the DCT hash than its bands can miss, and few of the gradient hash.
+fn beyond_the_bands(frame: &Frame) -> Frame {
+    let original = PerceptualHashes::of(frame);
+    let found = (8..40).map(|size| marked(frame, size)).find(|marked| {
+        let hashes = PerceptualHashes::of(marked);
+        let (p, d, _) = original.distance(&hashes);
+        (12..=24).contains(&p) && d <= 4 && original.is_near(&hashes)
+    });
+    found.expect("a mark of some size moves the DCT hash that far")
+}
+
+#[tokio::test]
+async fn an_erased_picture_does_not_come_back_with_a_watermark() {
+    let (app, site) = (App::spawn().await, Pages::start().await);
+    // Stored without loss, so that the hashes are those that were looked for.
+    let frame = pixels("ben_2.jpg");
+    site.picture("/plain.png", encode::png(&frame));
+    site.picture("/marked.png", encode::png(&beyond_the_bands(&frame)));
+    let first = app.crawl(&[site.url("/plain.png")]).await;
+    assert_eq!(first["counts"]["faces"], 1, "{first}");
+    let image = app.get_ok("/images").await["images"][0]["id"].clone();
+    erase(&app, &json!({"image_id": image})).await;
+    let again = app.crawl(&[site.url("/marked.png")]).await;
+    assert_eq!(again["reasons"]["suppressed_image"], 1, "{again}");
+}
+
+#[tokio::test]
+async fn a_marked_copy_is_a_duplicate_of_the_stored_picture() {
+    let (app, site) = (App::spawn().await, Pages::start().await);
+    let frame = pixels("ben_2.jpg");
+    site.picture("/plain.png", encode::png(&frame));
+    site.picture("/marked.png", encode::png(&beyond_the_bands(&frame)));
+    app.crawl(&[site.url("/plain.png")]).await;
+    let again = app.crawl(&[site.url("/marked.png")]).await;
+    assert_eq!(again["reasons"]["near_duplicate"], 1, "{again}");
+}
+
+/// `two_people.jpg` at this width, and at twice that with the second face painted over or shown.
+fn small_and_large(painted: bool) -> (Vec<u8>, Vec<u8>) {
+    let whole = pixels("two_people.jpg");
+    let small = encode::jpeg(&crop::thumbnail(&whole, 500), 90);
+    let mut large = whole.clone();
+    if painted {
+        // Only the features: the hashes of the whole hardly move.
+        let head = vision::Rect { x: 665.0, y: 230.0, width: 110.0, height: 130.0 };
+        crop::paint_over(&mut large, &head, 0.0);
+    }
+    (small, encode::jpeg(&large, 90))
+}
+
+async fn faces(app: &App) -> Vec<Value> {
+    app.get_ok("/faces").await["faces"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_larger_copy_with_a_face_painted_over_deletes_no_face() {
+    let (app, site) = (App::spawn().await, Pages::start().await);
+    let (small, large) = small_and_large(true);
+    let [a, b] = [&small, &large].map(|file| PerceptualHashes::of(&super::decoded(file)));
+    assert!(a.is_near(&b), "{:?}: the service must take one for a version of the other", a.distance(&b));
+    site.picture("/small.jpg", small).picture("/large.jpg", large);
+    app.crawl(&[site.url("/small.jpg")]).await;
+    let before = faces(&app).await;
+    assert_eq!(before.len(), 2);
+    let second = app.crawl(&[site.url("/large.jpg")]).await;
+    assert_eq!(second["counts"]["images"]["processed"], 1, "both stay: {second}");
+    let after = faces(&app).await;
+    for face in &before {
+        assert!(after.iter().any(|kept| kept["id"] == face["id"]), "a stored face is gone: {face}");
+    }
+    let log = app.get_ok("/audit?action=image.kept_beside_larger").await;
+    let detail = &log["records"][0]["detail"];
+    assert_eq!((&detail["kept"], &detail["faces_not_shown"]), (&json!([before[0]["image_id"]]), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_larger_copy_that_shows_every_face_takes_the_place_and_is_in_the_audit_log() {
+    let (app, site) = (App::spawn().await, Pages::start().await);
+    let (small, large) = small_and_large(false);
+    site.picture("/small.jpg", small).picture("/large.jpg", large);
+    app.crawl(&[site.url("/small.jpg")]).await;
+    let before = faces(&app).await;
+    app.crawl(&[site.url("/large.jpg")]).await;
+    let after = faces(&app).await;
+    assert_eq!((before.len(), after.len()), (2, 2));
+    assert_ne!(before[0]["image_id"], after[0]["image_id"]);
+    let log = app.get_ok("/audit?action=image.superseded").await;
+    let detail = &log["records"][0]["detail"];
+    assert_eq!(detail["images"], json!([before[0]["image_id"]]));
+    assert_eq!((&detail["by"], &detail["faces"]), (&after[0]["image_id"], &json!(2)));
+}

@@ -1,0 +1,61 @@
+//! Addresses, alternative texts and titles of erased pictures: no table, no column, no compressed column has them.
+use super::{crawl_with, dump, erase};
+use crate::support::App;
+use crate::support::pages::Pages;
+use serde_json::json;
+
+/// Parts of the picture's address, of its alternative text, and of the title of the page that shows it.
+const WORDS: [&str; 3] = ["quaxphoto", "quaxsmile", "quaxtitle"];
+
+fn found(text: &str) -> Vec<&'static str> {
+    WORDS.into_iter().filter(|word| text.contains(word)).collect()
+}
+
+async fn site() -> Pages {
+    let site = Pages::start().await;
+    let shown = "<img src=/ben.jpg alt='another'><img src=/quaxphoto.jpg alt='quaxsmile'>";
+    site.page("/", "quaxtitle", shown)
+        .page("/linked", "a page with a link", "<a href=/quaxphoto>see</a><img src=/ben.jpg>")
+        .redirect("/quaxphoto", "/quaxphoto.jpg")
+        .picture("/quaxphoto.jpg", testing::picture("ada.jpg"))
+        .picture("/ben.jpg", testing::picture("ben.jpg"));
+    site
+}
+
+#[tokio::test]
+async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title() {
+    let (app, site) = (App::spawn().await, site().await);
+    // The pages that show it and lead to it, the picture itself, and a crawl that takes one picture and remembers the page.
+    app.crawl(&[site.url("/"), site.url("/linked")]).await;
+    app.crawl(&[site.url("/quaxphoto.jpg")]).await;
+    app.crawl(&[site.url("/")]).await;
+    crawl_with(&app, &site.url("/"), json!({"max_images": 1})).await;
+    assert_eq!(found(&dump(&app)), WORDS, "the search finds what is there");
+    let images = app.get_ok("/images").await;
+    let shown = images["images"].as_array().unwrap().iter().find(|image| {
+        image["sources"][0]["image_url"].as_str().is_some_and(|url| url.ends_with("quaxphoto.jpg"))
+    });
+
+    erase(&app, &json!({"image_id": shown.unwrap()["id"]})).await;
+    assert_eq!(found(&dump(&app)), [] as [&str; 0]);
+    assert!(dump(&app).contains("ben.jpg"), "the other picture is still there");
+
+    // What finds it again writes none of it down again.
+    let again = app.crawl(&[site.url("/"), site.url("/linked")]).await;
+    assert!(again["reasons"]["suppressed_image"].as_i64() >= Some(1), "{again}");
+    assert_eq!(found(&dump(&app)), [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn an_erased_page_leaves_neither_its_address_nor_its_title() {
+    let app = App::spawn().await;
+    let site = Pages::start().await;
+    site.page("/", "a list", "<a href=/quaxphoto.html>more</a>")
+        .page("/quaxphoto.html", "quaxtitle", "<img src=/ada.jpg alt='quaxsmile'>")
+        .picture("/ada.jpg", testing::picture("ada.jpg"));
+    app.crawl(&[site.url("/")]).await;
+    let done = erase(&app, &json!({"url": site.url("/quaxphoto.html")})).await;
+    assert_eq!(done["images"], 1, "{done}");
+    // The page that links to it is not remembered either.
+    assert_eq!(found(&dump(&app)), [] as [&str; 0]);
+}

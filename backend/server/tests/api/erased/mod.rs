@@ -1,0 +1,41 @@
+//! What an erasure takes away, keeps out, and must leave no trace of.
+mod addresses;
+mod copies;
+mod leftovers;
+mod neighbours;
+
+use crate::support::{App, json_of};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use std::process::Command;
+use vision::{Frame, Limits};
+
+/// Erases and answers what the service says about it.
+async fn erase(app: &App, body: &Value) -> Value {
+    json_of(app.post_json("/erasures", body).await, StatusCode::CREATED).await
+}
+
+/// Everything in the database as text, compressed columns unpacked.
+pub(crate) fn dump(app: &App) -> String {
+    let programs = std::env::var("POSTGRES_BIN_DIR").unwrap_or_else(|_| "../../.runtime/postgres/bin".into());
+    let dump = Command::new(format!("{programs}/pg_dump")).arg(app.database.url()).output().unwrap();
+    assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+    String::from_utf8_lossy(&testing::unpacked(dump.stdout)).into_owned()
+}
+
+/// Crawls one seed to its end with more options.
+async fn crawl_with(app: &App, seed: &str, options: Value) -> Value {
+    let mut body = json!({"seeds": [seed], "delay_ms": 0});
+    body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    app.crawl_end(created["id"].as_str().unwrap()).await
+}
+
+/// The pixels of a drawn picture.
+fn pixels(name: &str) -> Frame {
+    decoded(&testing::picture(name))
+}
+
+fn decoded(file: &[u8]) -> Frame {
+    vision::decode(file, &Limits::default()).unwrap().frame
+}

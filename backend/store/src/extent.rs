@@ -1,0 +1,99 @@
+//! How much a deletion or a shorter retention takes along, and the secret that signs what a caller
+//! was told of it.
+use crate::erasure::images_of_crawl_alone;
+use crate::{Store, StoreError};
+use uuid::Uuid;
+
+/// Most rows of a kind that are counted: beyond it, how many there are changes no answer.
+const MOST: i64 = 1_000_000;
+
+/// Rows that go with a collection or a crawl, each kind counted up to a million.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Stored images.
+    pub images: i64,
+    /// Stored faces.
+    pub faces: i64,
+    /// Enrolled people and clusters.
+    pub subjects: i64,
+    /// What keeps erased pictures and people out.
+    pub suppressions: i64,
+}
+
+impl Extent {
+    /// Returns the rows of all kinds together.
+    pub fn rows(&self) -> u64 {
+        let rows = [self.images, self.faces, self.subjects, self.suppressions];
+        rows.into_iter().map(|count| u64::try_from(count).unwrap_or(0)).sum()
+    }
+}
+
+impl Store {
+    /// Counts what goes with a collection.
+    ///
+    /// # Errors
+    /// `NotFound` for one that is not there or out of reach.
+    pub async fn extent_of_collection(&self, id: Uuid) -> Result<Extent, StoreError> {
+        self.collection_by_id(id).await?;
+        let (images, faces, subjects, suppressions) = sqlx::query_as(
+            "select (select count(*) from (select 1 from images where collection_id = $1 limit $2) i),
+                    (select count(*) from (select 1 from faces where collection_id = $1 limit $2) f),
+                    (select count(*) from (select 1 from subjects where collection_id = $1 limit $2) s),
+                    (select count(*) from (select 1 from suppressions where collection_id = $1 limit $2) o)",
+        )
+        .bind(id)
+        .bind(MOST)
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(Extent { images, faces, subjects, suppressions })
+    }
+
+    /// Counts what goes with a crawl that is deleted with its images.
+    ///
+    /// # Errors
+    /// `NotFound` for one that is not there or out of reach.
+    pub async fn extent_of_crawl(&self, id: Uuid) -> Result<Extent, StoreError> {
+        self.crawl(id).await?;
+        let mut conn = self.pool.acquire().await?;
+        let images = images_of_crawl_alone(&mut conn, id).await?;
+        let faces = "select count(*) from (select 1 from faces where image_id = any($1) limit $2) f";
+        let faces = sqlx::query_scalar(faces).bind(&images).bind(MOST).fetch_one(&mut *conn).await?;
+        Ok(Extent { images: i64::try_from(images.len()).unwrap_or(MOST), faces, ..Extent::default() })
+    }
+
+    /// Counts the images, with their faces, that a retention of so many days takes from a
+    /// collection at once.
+    ///
+    /// # Errors
+    /// `NotFound` for a collection that is not there or out of reach.
+    pub async fn extent_of_retention(&self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
+        self.collection_by_id(id).await?;
+        // What `expire_some` deletes.
+        let (images, faces) = sqlx::query_as(
+            "select count(*), coalesce(sum(face_count), 0)::bigint from (
+                 select i.face_count from images i
+                 where i.collection_id = $1 and i.created_at < now() - make_interval(days => $2)
+                   and not exists (select 1 from image_sources s where s.image_id = i.id
+                                   and s.found_at >= now() - make_interval(days => $2))
+                   and not exists (select 1 from faces f join subject_faces e on e.face_id = f.id
+                                   join subjects p on p.id = e.subject_id
+                                   where f.image_id = i.id and p.origin = 'enrolled')
+                 limit $3) i",
+        )
+        .bind(id)
+        .bind(days)
+        .bind(MOST)
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(Extent { images, faces, ..Extent::default() })
+    }
+
+    /// Returns the secret that signs confirmations, the same in every process on this database.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn confirmation_secret(&self) -> Result<Vec<u8>, StoreError> {
+        let secret = "select secret from service_secrets where name = 'confirmations'";
+        Ok(sqlx::query_scalar(secret).fetch_one(&self.pool).await?)
+    }
+}

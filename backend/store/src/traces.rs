@@ -1,0 +1,191 @@
+//! Traces that pictures leave besides their own rows: addresses and alternative texts in ledgers, titles of pages that show them, the memory
+//! of those pages, seeds. An erasure removes them with the pictures. The queue's records are not in here: [`Traces::jobs`] names them.
+mod statements;
+mod suppressed;
+
+use crate::StoreError;
+use crate::text::url_hash;
+use sqlx::PgConnection;
+use statements::{FORGET_PAGES, Found, Pages, forget_memories, forget_titles, pages_that_were};
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+/// Jobs whose records name an erased address: their crawls, and their rows in a ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerJobs {
+    /// The crawls.
+    pub crawls: BTreeSet<Uuid>,
+    /// The rows.
+    pub rows: BTreeSet<Uuid>,
+}
+
+/// What leads to pictures that are about to be erased.
+#[derive(Default)]
+pub(crate) struct Traces {
+    collection: Uuid,
+    /// Addresses as they are written.
+    texts: BTreeSet<String>,
+    /// Hashes of addresses, those included that are on record by their hash alone.
+    hashes: BTreeSet<Uuid>,
+    pages: Pages,
+    /// Hashes of addresses of pages that were erased themselves: what links to them keeps its title.
+    erased_pages: BTreeSet<Uuid>,
+    pub(crate) jobs: LedgerJobs,
+}
+
+impl Traces {
+    pub(crate) fn new(collection: Uuid) -> Self {
+        Self { collection, ..Self::default() }
+    }
+
+    /// Notes what these rows say, and answers their ids.
+    fn note(&mut self, rows: Vec<Found>) -> Vec<Uuid> {
+        rows.into_iter()
+            .map(|row| {
+                self.texts.insert(row.url);
+                self.jobs.crawls.insert(row.crawl_id);
+                self.jobs.rows.insert(row.id);
+                row.id
+            })
+            .collect()
+    }
+
+    fn hashes(&self) -> Vec<Uuid> {
+        self.hashes.iter().copied().collect()
+    }
+
+    /// Removes what leads to these images, which must still be there: their sources say where they were found. Rows of jobs that are still to
+    /// run stay: such a job writes what it finds anew, or finds it suppressed.
+    pub(crate) async fn forget_images(
+        &mut self,
+        conn: &mut PgConnection,
+        images: &[Uuid],
+    ) -> Result<(), StoreError> {
+        self.read_images(conn, images).await?;
+        // The same addresses in other crawls, where they led to nothing.
+        let rows: Vec<Found> = sqlx::query_as(
+            "select u.id, u.crawl_id, u.url, u.url_hash from crawls c join image_urls u on u.crawl_id = c.id
+             where c.collection_id = $1 and u.url_hash = any($2) and u.state <> 'queued'
+               and (u.image_id is null or u.image_id = any($3))
+             union select u.id, u.crawl_id, u.url, u.url_hash from image_urls u
+             where u.image_id = any($3) and u.state <> 'queued'",
+        )
+        .bind(self.collection)
+        .bind(self.hashes())
+        .bind(images)
+        .fetch_all(&mut *conn)
+        .await?;
+        self.hashes.extend(rows.iter().map(|row| row.url_hash));
+        let rows = self.note(rows);
+        sqlx::query("update image_urls set url = 'erased:' || id, detail = null where id = any($1)")
+            .bind(&rows)
+            .execute(&mut *conn)
+            .await?;
+        sqlx::query("delete from image_sources where image_url_id = any($1) and image_id is null")
+            .bind(&rows)
+            .execute(&mut *conn)
+            .await?;
+        Ok(())
+    }
+
+    /// Addresses of images, of the pages that show them, and of pages that turned out to be one of them.
+    async fn read_images(&mut self, conn: &mut PgConnection, images: &[Uuid]) -> Result<(), StoreError> {
+        let sources: Vec<(String, Uuid, Option<String>)> = sqlx::query_as(
+            "select distinct image_url, page_hash, page_url from image_sources where image_id = any($1)
+             union select final_url, $2, null from image_visits where image_id = any($1)
+             union select url, $2, null from image_urls where image_id = any($1)",
+        )
+        .bind(images)
+        .bind(Uuid::nil())
+        .fetch_all(&mut *conn)
+        .await?;
+        let moved: Vec<(Option<Uuid>, Option<Uuid>)> = sqlx::query_as(
+            "select distinct final_hash, page_asked_hash from image_sources
+             where image_id = any($1) and (final_hash is not null or page_asked_hash is not null)",
+        )
+        .bind(images)
+        .fetch_all(&mut *conn)
+        .await?;
+        for (answered, asked) in moved {
+            self.hashes.extend(answered);
+            self.pages.add(asked.unwrap_or_default(), None);
+        }
+        for (address, page, page_url) in sources {
+            self.hashes.insert(url_hash(Some(&address)));
+            self.texts.insert(address);
+            self.pages.add(page, page_url);
+        }
+        let turned_out = pages_that_were(conn, "u.image_id = any($1)", images).await?;
+        self.hashes.extend(turned_out.iter().map(|row| row.url_hash));
+        self.forget_page_rows(conn, turned_out).await
+    }
+
+    async fn forget_page_rows(
+        &mut self,
+        conn: &mut PgConnection,
+        pages: Vec<Found>,
+    ) -> Result<(), StoreError> {
+        let pages = self.note(pages);
+        sqlx::query(FORGET_PAGES).bind(pages).execute(conn).await?;
+        Ok(())
+    }
+
+    /// Removes what a page of one of these addresses left: its rows, and sightings of pictures on it that were never stored.
+    pub(crate) async fn forget_pages(
+        &mut self,
+        conn: &mut PgConnection,
+        addresses: &[String],
+    ) -> Result<(), StoreError> {
+        let hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
+        let pages: Vec<Found> = sqlx::query_as(
+            "select p.id, p.crawl_id, p.url, p.url_hash from crawls c join pages p on p.crawl_id = c.id
+             where c.collection_id = $1 and p.url_hash = any($2)
+             union select p.id, p.crawl_id, p.url, p.url_hash
+             from crawls c cross join unnest($3::text[]) as a (url)
+             join pages p on p.crawl_id = c.id and md5(p.final_url) = md5(a.url) and p.final_url = a.url
+             where c.collection_id = $1 and p.final_url is not null and p.final_url <> p.url",
+        )
+        .bind(self.collection)
+        .bind(&hashes)
+        .bind(addresses)
+        .fetch_all(&mut *conn)
+        .await?;
+        self.erased_pages.extend(pages.iter().map(|row| row.url_hash));
+        self.forget_page_rows(conn, pages).await?;
+        sqlx::query(
+            "delete from image_sources s using crawls c
+             where s.page_hash = any($1) and s.image_id is null and c.id = s.crawl_id and c.collection_id = $2",
+        )
+        .bind(&hashes)
+        .bind(self.collection)
+        .execute(conn)
+        .await?;
+        self.erased_pages.extend(hashes);
+        self.texts.extend(addresses.iter().cloned());
+        Ok(())
+    }
+
+    /// Removes the rest, after the pictures' rows: the memory of pages that mention one of the addresses, the titles of pages that show a
+    /// picture, and seeds of crawls that are over.
+    pub(crate) async fn finish(&mut self, conn: &mut PgConnection) -> Result<(), StoreError> {
+        if self.hashes.is_empty() && self.erased_pages.is_empty() {
+            return Ok(());
+        }
+        let (hashes, texts) = (self.hashes(), self.texts.iter().cloned().collect::<Vec<String>>());
+        let erased: Vec<Uuid> = self.erased_pages.iter().copied().collect();
+        forget_memories(conn, self.collection, &erased, &mut Pages::default()).await?;
+        forget_memories(conn, self.collection, &hashes, &mut self.pages).await?;
+        forget_titles(conn, self.collection, None, &self.pages).await?;
+        sqlx::query(
+            "update crawls set seeds = array(
+                 select case when seed = any($2) then 'erased:' || id else seed end
+                 from unnest(seeds) with ordinality as s (seed, at) order by at)
+             where collection_id = $1 and finished_at is not null and next_run_at is null and seeds && $2",
+        )
+        .bind(self.collection)
+        .bind(texts)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! The statements that remove traces.
+use crate::StoreError;
+use crate::text::mention;
+use sqlx::{AssertSqlSafe, FromRow, PgConnection};
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+/// The columns of a page's row that say where it is and what it is about. The hash stays, so that its crawl does not fetch it again.
+pub(super) const FORGET_PAGES: &str =
+    "update pages set url = 'erased:' || id, final_url = null, title = null, detail = null, etag = null,
+        last_modified = null
+     where id = any($1) and state <> 'queued'";
+
+/// A ledger row of either ledger.
+#[derive(FromRow)]
+pub(super) struct Found {
+    pub(super) id: Uuid,
+    pub(super) crawl_id: Uuid,
+    pub(super) url: String,
+    pub(super) url_hash: Uuid,
+}
+
+/// Pages that show pictures, by what is on record of their addresses.
+#[derive(Default)]
+pub(super) struct Pages {
+    hashes: BTreeSet<Uuid>,
+    /// Addresses that answered.
+    texts: BTreeSet<String>,
+}
+
+impl Pages {
+    pub(super) fn add(&mut self, hash: Uuid, text: Option<String>) {
+        if !hash.is_nil() {
+            self.hashes.insert(hash);
+        }
+        self.texts.extend(text);
+    }
+}
+
+/// Pages of the ledgers that turned out to be one of these pictures; `which` chooses rows `u` of the image ledger by `$1`.
+pub(super) async fn pages_that_were(
+    conn: &mut PgConnection,
+    which: &'static str,
+    ids: &[Uuid],
+) -> Result<Vec<Found>, StoreError> {
+    let sql = format!(
+        "select p.id, p.crawl_id, p.url, p.url_hash from image_urls u join pages p on p.crawl_id = u.crawl_id
+         where {which} and p.state = 'skipped' and p.reason = 'is_an_image' and p.final_url = u.url"
+    );
+    Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(ids).fetch_all(conn).await?)
+}
+
+/// Removes the memory of pages that mention one of the addresses, or are at one of them, and adds these pages to `pages`.
+pub(super) async fn forget_memories(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    hashes: &[Uuid],
+    pages: &mut Pages,
+) -> Result<(), StoreError> {
+    let mentions: Vec<i32> = hashes.iter().map(mention).collect();
+    let gone: Vec<(Uuid, String)> = sqlx::query_as(
+        "delete from page_visits where collection_id = $1 and (mentions && $2 or url_hash = any($3))
+         returning url_hash, final_url",
+    )
+    .bind(collection)
+    .bind(mentions)
+    .bind(hashes)
+    .fetch_all(conn)
+    .await?;
+    gone.into_iter().for_each(|(page, text)| pages.add(page, Some(text)));
+    Ok(())
+}
+
+/// Removes the titles of pages of these addresses, asked for or answering, in one crawl of the collection or in all of them.
+pub(super) async fn forget_titles(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    crawl: Option<Uuid>,
+    pages: &Pages,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "update pages p set title = null from crawls c
+         where c.collection_id = $1 and ($3::uuid is null or c.id = $3)
+           and p.crawl_id = c.id and p.url_hash = any($2) and p.title is not null",
+    )
+    .bind(collection)
+    .bind(pages.hashes.iter().copied().collect::<Vec<Uuid>>())
+    .bind(crawl)
+    .execute(&mut *conn)
+    .await?;
+    sqlx::query(
+        "update pages p set title = null from crawls c cross join unnest($2::text[]) as a (url)
+         where c.collection_id = $1 and ($3::uuid is null or c.id = $3)
+           and p.crawl_id = c.id and md5(p.final_url) = md5(a.url) and p.final_url = a.url
+           and p.final_url is not null and p.final_url <> p.url and p.title is not null",
+    )
+    .bind(collection)
+    .bind(pages.texts.iter().cloned().collect::<Vec<String>>())
+    .bind(crawl)
+    .execute(conn)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Pictures that are kept out, and what must not be written down of them when they are found again.
+use super::statements::{forget_memories, forget_titles, pages_that_were};
+use super::{LedgerJobs, Traces};
+use crate::text::{url_hash, without_nul};
+use crate::{Store, StoreError};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+impl Store {
+    /// Removes what a picture that is kept out left when it was found again: its address, its sightings, and the memory and titles of the pages that
+    /// mention it. The row of the ledger keeps its hash, so that the crawl does not fetch it again. Answers pages that turned out to be the
+    /// picture: records of their jobs name its address.
+    pub async fn forget_suppressed(
+        &self,
+        conn: &mut PgConnection,
+        row: Uuid,
+    ) -> Result<LedgerJobs, StoreError> {
+        let known: Option<(Uuid, Uuid, Uuid)> = sqlx::query_as(
+            "select c.collection_id, c.id, u.url_hash from image_urls u join crawls c on c.id = u.crawl_id where u.id = $1",
+        )
+        .bind(row)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let Some((collection, crawl, hash)) = known else { return Ok(LedgerJobs::default()) };
+        let mut traces = Traces::new(collection);
+        let turned_out = pages_that_were(conn, "u.id = any($1)", &[row]).await?;
+        traces.hashes.extend(turned_out.iter().map(|row| row.url_hash));
+        traces.forget_page_rows(conn, turned_out).await?;
+        traces.hashes.insert(hash);
+        let sightings: Vec<(Uuid, Option<String>)> = sqlx::query_as(
+            "delete from image_sources where image_url_id = $1 and image_id is null returning page_hash, page_url",
+        )
+        .bind(row)
+        .fetch_all(&mut *conn)
+        .await?;
+        sightings.into_iter().for_each(|(page, text)| traces.pages.add(page, text));
+        sqlx::query("update image_urls set url = 'erased:' || id, detail = null where id = $1")
+            .bind(row)
+            .execute(&mut *conn)
+            .await?;
+        let hashes = traces.hashes();
+        forget_memories(conn, collection, &hashes, &mut traces.pages).await?;
+        forget_titles(conn, collection, Some(crawl), &traces.pages).await?;
+        Ok(traces.jobs)
+    }
+
+    /// Forgets a page that was just stored if it mentions something that is kept out, which would otherwise be written down anew: its memory goes, and
+    /// its title where it shows a picture that is. To be asked after the page's pictures were entered into the ledger: whoever settles one of them is waited for there.
+    pub async fn forget_page_of_suppressed(
+        &self,
+        conn: &mut PgConnection,
+        page: Uuid,
+        mentions: &[String],
+    ) -> Result<(), StoreError> {
+        let hashes: Vec<Uuid> = mentions.iter().map(|url| url_hash(Some(&without_nul(url)))).collect();
+        let found: Option<(Uuid, Uuid, bool, bool)> = sqlx::query_as(
+            "select c.collection_id, p.url_hash,
+                 exists (select 1 from image_urls u where u.crawl_id = c.id and u.url_hash = any($2)
+                         and (u.state = 'suppressed' or u.url = 'erased:' || u.id)),
+                 exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = any($2))
+             from pages p join crawls c on c.id = p.crawl_id where p.id = $1",
+        )
+        .bind(page)
+        .bind(&hashes)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let Some((collection, hash, shows, mentions)) = found else { return Ok(()) };
+        if !shows && !mentions {
+            return Ok(());
+        }
+        sqlx::query("delete from page_visits where collection_id = $1 and url_hash = $2")
+            .bind(collection)
+            .bind(hash)
+            .execute(&mut *conn)
+            .await?;
+        if shows {
+            sqlx::query("update pages set title = null where id = $1").bind(page).execute(conn).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! What the secrets of collections' webhooks are made of. The secrets themselves are not in the database.
+use crate::{Store, StoreError, tombstones};
+use sqlx::{FromRow, PgConnection};
+use std::time::Duration;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// Length of a salt in bytes.
+pub const SALT: usize = 32;
+
+/// One that was made.
+#[derive(Clone, Debug, FromRow)]
+pub struct MadeWebhookSecret {
+    /// When.
+    pub created_at: OffsetDateTime,
+    /// Until when the one before it holds, too.
+    pub overlaps_until: OffsetDateTime,
+}
+
+/// What a message to a collection's webhook is signed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WebhookSigner {
+    /// The secret made of this salt.
+    Own(Vec<u8>),
+    /// The service's own secret.
+    Service,
+}
+
+#[derive(FromRow)]
+struct Row {
+    salt: Vec<u8>,
+    overlaps: bool,
+}
+
+impl Store {
+    /// Gives a collection a new salt. What signed before signs for `overlap` longer; what was before that signs no more. A tombstone is set for every
+    /// salt that is replaced: a backup that is restored does not bring its secret back.
+    ///
+    /// # Errors
+    /// `NotFound` for a collection that is not there.
+    pub async fn rotate_webhook_secret(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        salt: &[u8; SALT],
+        overlap: Duration,
+    ) -> Result<MadeWebhookSecret, StoreError> {
+        // One rotation at a time.
+        let held: Option<i32> = sqlx::query_scalar(
+            "select 1 from collections where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for no key update",
+        )
+        .bind(collection)
+        .bind(self.reach)
+        .fetch_optional(&mut *conn)
+        .await?;
+        held.ok_or_else(|| StoreError::not_found("collection", collection))?;
+        let known: Vec<Uuid> = sqlx::query_scalar(
+            "select id from webhook_secrets where collection_id = $1 order by created_at desc, id desc",
+        )
+        .bind(collection)
+        .fetch_all(&mut *conn)
+        .await?;
+        tombstones::set(conn, &known, &[]).await?;
+        let over = if overlap.is_zero() { &known[..] } else { known.get(1..).unwrap_or_default() };
+        sqlx::query("delete from webhook_secrets where id = any($1)").bind(over).execute(&mut *conn).await?;
+        Ok(sqlx::query_as(
+            "insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until)
+             values ($1, $2, $3, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))
+             returning created_at, overlaps_until",
+        )
+        .bind(Uuid::now_v7())
+        .bind(collection)
+        .bind(salt.as_slice())
+        .bind(overlap.as_secs_f64())
+        .fetch_one(conn)
+        .await?)
+    }
+
+    /// What messages to a collection's webhooks are signed with now, the newest first: one, or two during a rotation.
+    pub async fn webhook_signers(&self, collection: Uuid) -> Result<Vec<WebhookSigner>, StoreError> {
+        let rows: Vec<Row> = sqlx::query_as(
+            "select salt, overlaps_until > clock_timestamp() as overlaps from webhook_secrets
+             where collection_id = $1 order by created_at desc, id desc limit 2",
+        )
+        .bind(collection)
+        .fetch_all(&self.pool)
+        .await?;
+        let mut rows = rows.into_iter();
+        let Some(Row { salt, overlaps }) = rows.next() else { return Ok(vec![WebhookSigner::Service]) };
+        let before = rows.next().map_or(WebhookSigner::Service, |row| WebhookSigner::Own(row.salt));
+        Ok([WebhookSigner::Own(salt)].into_iter().chain(overlaps.then_some(before)).collect())
+    }
+}
+
+/// Gives a collection the salts of another, whose successor it is: the secrets stay the same.
+pub(crate) async fn hand_over(conn: &mut PgConnection, from: Uuid, to: Uuid) -> Result<(), StoreError> {
+    sqlx::query(
+        "insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until)
+         select gen_random_uuid(), $2, salt, created_at, overlaps_until from webhook_secrets where collection_id = $1",
+    )
+    .bind(from)
+    .bind(to)
+    .execute(conn)
+    .await?;
+    Ok(())
+}

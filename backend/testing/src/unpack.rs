@@ -1,0 +1,35 @@
+//! Looking inside compressed content.
+
+use flate2::read::GzDecoder;
+use std::io::Read;
+
+/// How a gzip member begins: its mark, and the one method there is.
+const GZIP: [u8; 3] = [0x1f, 0x8b, 0x08];
+
+/// Returns the content, followed by what its gzip members hold, those written as hexadecimal digits (as a dump of Postgres has them)
+/// included. Of a member that is cut or damaged it has as much as can be read.
+pub fn unpacked(content: impl Into<Vec<u8>>) -> Vec<u8> {
+    let mut content = content.into();
+    let mut inside = Vec::new();
+    let marks = |content: &[u8], mark: &[u8]| -> Vec<usize> {
+        let places = content.windows(mark.len()).enumerate();
+        places.filter(|(_, window)| *window == mark).map(|(at, _)| at).collect()
+    };
+    for at in marks(&content, &GZIP) {
+        read(&content[at..], &mut inside);
+    }
+    for at in marks(&content, hex::encode(GZIP).as_bytes()) {
+        let digits = content[at..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        if let Ok(member) = hex::decode(&content[at..at + digits / 2 * 2]) {
+            read(&member, &mut inside);
+        }
+    }
+    content.extend(inside);
+    content
+}
+
+fn read(member: &[u8], into: &mut Vec<u8>) {
+    into.push(b'\n');
+    // What could be read before an error stays.
+    let _cut = GzDecoder::new(member).read_to_end(into);
+}
