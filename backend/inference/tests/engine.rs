@@ -180,13 +180,12 @@ fn models_that_cannot_be_used_are_named() {
     assert!(model_error(&config(), &missing).contains("no embedder"));
 }
 
-#[testing::needs(shared)]
 #[test]
-fn an_scrfd_that_is_called_a_yunet_is_refused() {
+fn an_embedder_that_is_called_a_detector_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let scrfd = std::fs::read(testing::model("scrfd_2.5g_bnkps.onnx")).unwrap();
-    let error = model_error(&config(), &pack_of(folder.path(), &scrfd));
-    assert!(error.contains("9 outputs"), "{error}");
+    let embedder = std::fs::read(testing::fixture_pack(folder.path()).embedder.path).unwrap();
+    let error = model_error(&config(), &pack_of(folder.path(), &embedder));
+    assert!(error.contains("outputs"), "{error}");
 }
 
 #[tokio::test]

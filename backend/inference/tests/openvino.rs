@@ -53,9 +53,10 @@ async fn openvino_finds_and_describes_the_faces_that_onnx_runtime_does() {
 
 #[testing::needs(openvino, shared)]
 #[tokio::test]
-async fn openvino_finds_and_describes_the_photographed_faces_that_onnx_runtime_does() {
+async fn photographed_faces_are_the_same_in_fp32_and_nearly_the_same_in_bf16() {
     for (pack, pictures) in photographed() {
         same_faces(&pack, &pictures).await;
+        nearly_the_same_faces(&pack, &pictures).await;
     }
 }
 
@@ -88,14 +89,6 @@ async fn bf16_finds_the_same_faces_and_moves_their_embeddings_by_little_or_says_
 {
     let (pack, pictures) = drawn();
     nearly_the_same_faces(&pack, &pictures).await;
-}
-
-#[testing::needs(openvino, shared)]
-#[tokio::test]
-async fn bf16_finds_the_same_photographed_faces_or_says_that_the_processor_lacks_it() {
-    for (pack, pictures) in photographed() {
-        nearly_the_same_faces(&pack, &pictures).await;
-    }
 }
 
 async fn nearly_the_same_faces(pack: &ResolvedPack, pictures: &[Frame]) {

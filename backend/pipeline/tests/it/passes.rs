@@ -95,17 +95,6 @@ async fn a_face_that_fills_the_frame_is_found() {
     }
 }
 
-#[testing::needs(shared)]
-#[tokio::test]
-async fn a_photographed_face_that_fills_the_frame_is_found() {
-    for (pack, blind) in [("compact", false), ("research", true)] {
-        let analyzer = analyzer_on(pack).await;
-        for name in ["obama.jpg", "biden.jpg", "mask2.jpg", "pose_left_face.jpeg"] {
-            fills(&analyzer, &format!("{pack} {name}"), image(name), blind).await;
-        }
-    }
-}
-
 async fn fills(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, blind: bool) {
     let (picture, face) = filling(analyzer, portrait, 0.9).await;
     let single = look(analyzer, picture.clone(), Passes::Single).await;
@@ -149,19 +138,6 @@ async fn tiles_find_the_crowd_and_nobody_twice() {
     crowd(&analyzer().await, "drawn", picture("throng.jpg"), &drawn(&gallery::throng()), 1.8).await;
 }
 
-#[testing::needs(shared)]
-#[tokio::test]
-async fn tiles_find_the_photographed_crowd_and_nobody_twice() {
-    for pack in ["compact", "research"] {
-        let analyzer = analyzer_on(pack).await;
-        for (name, more) in
-            [("group_17.jpg", 3.0), ("group_25.jpg", 1.8), ("group_1.jpg", 1.0), ("group_26.jpg", 1.0)]
-        {
-            crowd(&analyzer, &format!("{pack} {name}"), image(name), &photographed(name), more).await;
-        }
-    }
-}
-
 /// Tiles find so many times more than one look, nearly all of `faces`, and nearly nobody twice.
 async fn crowd(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect], more: f64) {
     let single = boxes(&look(analyzer, picture.clone(), Passes::Single).await);
@@ -186,15 +162,6 @@ async fn auto_takes_one_small_view_more_than_single() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ada_3.jpg", "two_people.jpg", "group.jpg", "view.jpg"] {
         one_view_more(&analyzer, name, picture(name)).await;
-    }
-}
-
-#[testing::needs(shared)]
-#[tokio::test]
-async fn auto_takes_one_small_view_more_than_single_of_photographs() {
-    let analyzer = analyzer().await;
-    for name in ["obama.jpg", "obama3.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"] {
-        one_view_more(&analyzer, name, image(name)).await;
     }
 }
 
@@ -224,18 +191,6 @@ async fn auto_finds_a_group_that_the_first_look_is_too_coarse_for() {
     too_coarse(&analyzer().await, "drawn", picture, &faces).await;
 }
 
-#[testing::needs(shared)]
-#[tokio::test]
-async fn auto_finds_a_photographed_group_that_the_first_look_is_too_coarse_for() {
-    let all = testing::oracle()["group_6.jpg"]["yunet_native"].as_array().unwrap().len();
-    let faces = photographed("group_6.jpg");
-    assert_eq!((all, faces.len()), (14, 14));
-    let (picture, faces) = lost_group(&image("view.jpg"), &image("group_6.jpg"), &faces, 40.0 / 75.0);
-    for pack in ["compact", "research"] {
-        too_coarse(&analyzer_on(pack).await, pack, picture.clone(), &faces).await;
-    }
-}
-
 async fn too_coarse(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect]) {
     let single = look(analyzer, picture.clone(), Passes::Single).await;
     assert_eq!((single.faces.len(), single.views), (0, 1), "{name}: too small for one look");
@@ -258,14 +213,6 @@ async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
 #[tokio::test]
 async fn a_face_on_the_border_of_tiles_is_one_whole_face() {
     border(&analyzer().await, "drawn", &picture("ada.jpg")).await;
-}
-
-#[testing::needs(shared)]
-#[tokio::test]
-async fn a_photographed_face_on_the_border_of_tiles_is_one_whole_face() {
-    for pack in ["compact", "research"] {
-        border(&analyzer_on(pack).await, pack, &image("obama.jpg")).await;
-    }
 }
 
 /// Wherever a face lies on the borders of tiles, it is found once and whole.
@@ -291,6 +238,33 @@ async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
         }
     }
     assert!(off.is_empty(), "{off:#?}");
+}
+
+/// What the tests above show of drawn people and the default pack, of photographs and both families of detectors.
+#[testing::needs(shared)]
+#[tokio::test]
+async fn the_passes_hold_on_photographs_with_both_families_of_detectors() {
+    let all = testing::oracle()["group_6.jpg"]["yunet_native"].as_array().unwrap().len();
+    let group = photographed("group_6.jpg");
+    assert_eq!((all, group.len()), (14, 14));
+    let (lost, lost_faces) = lost_group(&image("view.jpg"), &image("group_6.jpg"), &group, 40.0 / 75.0);
+    for (pack, blind) in [("compact", false), ("research", true)] {
+        let analyzer = analyzer_on(pack).await;
+        for name in ["obama.jpg", "biden.jpg", "mask2.jpg", "pose_left_face.jpeg"] {
+            fills(&analyzer, &format!("{pack} {name}"), image(name), blind).await;
+        }
+        for (name, more) in
+            [("group_17.jpg", 3.0), ("group_25.jpg", 1.8), ("group_1.jpg", 1.0), ("group_26.jpg", 1.0)]
+        {
+            crowd(&analyzer, &format!("{pack} {name}"), image(name), &photographed(name), more).await;
+        }
+        too_coarse(&analyzer, pack, lost.clone(), &lost_faces).await;
+        border(&analyzer, pack, &image("obama.jpg")).await;
+    }
+    let analyzer = analyzer().await;
+    for name in ["obama.jpg", "obama3.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"] {
+        one_view_more(&analyzer, name, image(name)).await;
+    }
 }
 
 #[testing::needs(shared)]
