@@ -47,6 +47,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         .await;
     browser.click_text("Show what would go").await;
     browser.until_text(".trouble", "strangers").await;
+    stage.heard_only(422).await;
     browser.click_text("Look all the same").await;
     browser.until_text("h2", "whole images would go").await;
     browser.click_text("Erase for good").await;

@@ -102,7 +102,7 @@ impl Stage {
         assert!(lines.is_empty(), "{lines:#?}");
     }
 
-    /// The console tells of this refused request alone, as browsers do.
+    /// The console tells of refusals with this status alone, as browsers do.
     pub async fn heard_only(&self, status: u16) {
         let lines = self.browser.console().await;
         let said = format!("status of {status} ");
