@@ -24,6 +24,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+/// Longest request line and headers together, in bytes; a longer head is answered with 431. The body
+/// is read in pieces of at most this size too.
+const MAX_HEAD: usize = 64 << 10;
+
 /// How long a stop still takes what comes on open connections, answered with `connection: close`: a client that sends its next
 /// request at the moment of the stop is answered instead of cut off. Shorter when no connection is open. A connection that was
 /// accepted meanwhile has as long for its request.
@@ -138,6 +142,7 @@ impl Connections {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.idle)
+            .max_buf_size(MAX_HEAD)
             .serve_connection(Progressing::new(TokioIo::new(stream), self.write_stall), service);
         let (closing, opened) = (self.closing.clone(), Instant::now());
         // A new connection that is told to close does so before it has read anything.

@@ -46,6 +46,28 @@ async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
 }
 
 #[tokio::test]
+async fn a_head_that_is_too_long_is_refused() {
+    let app = spawn(Config::default()).await;
+    for (length, status) in [(60 << 10, "200"), (70 << 10, "431"), (400 << 10, "431")] {
+        let mut stream = connect(&app).await;
+        let filler = "f".repeat(length);
+        let head = format!(
+            "GET /health/live HTTP/1.1\r\nhost: localhost\r\nx-filler: {filler}\r\nconnection: close\r\n\r\n"
+        );
+        // The service may answer before it has read everything.
+        let _refused = stream.write_all(head.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _closed = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer).unwrap();
+        // A connection that is reset takes an answer that was not read along.
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")) || (status == "431" && answer.is_empty()),
+            "{length}: {answer}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn one_connection_too_many_waits_for_another_to_be_closed() {
     let app = spawn(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
