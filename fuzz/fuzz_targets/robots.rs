@@ -1,0 +1,18 @@
+//! Any robots.txt and any address: an answer, and the same answer twice.
+#![no_main]
+use crawler::{Robots, urls};
+use libfuzzer_sys::fuzz_target;
+
+/// The input is a URL, a line feed, and the file.
+fuzz_target!(|bytes: &[u8]| {
+    let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let (head, body) = bytes.split_at(line);
+    let Ok(url) = urls::parse(&format!("http://site.example/{}", String::from_utf8_lossy(head))) else {
+        return;
+    };
+    let robots = Robots::from_answer(200, body, "facecrawl");
+    assert_eq!(robots.allows(&url), robots.judge(&url).allowed);
+    for sitemap in robots.sitemaps() {
+        assert!(matches!(sitemap.scheme(), "http" | "https"));
+    }
+});

@@ -1,0 +1,18 @@
+//! Any text as an address: the normal form is its own normal form, and nothing longer than the limit passes.
+#![no_main]
+use crawler::urls;
+use libfuzzer_sys::fuzz_target;
+use url::Url;
+
+fuzz_target!(|text: &str| {
+    let Ok(base) = Url::parse("http://site.example/a/b?c") else { return };
+    for url in urls::parse(text).ok().into_iter().chain(urls::resolve(&base, text)) {
+        assert!(matches!(url.scheme(), "http" | "https"));
+        assert!(url.as_str().len() <= urls::MAX_PARSED_LENGTH);
+        assert!(url.fragment().is_none());
+        // What is stored is found again by what was sent and by what was stored.
+        assert_eq!(urls::normalise(url.clone()), url);
+        assert_eq!(urls::address(url.as_str()).ok(), Some(url.clone()).filter(|url| urls::bad_host(url).is_none()));
+        let _ = (urls::host_key(&url), urls::directory(&url), urls::trap(&url));
+    }
+});
