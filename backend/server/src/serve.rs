@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-/// Longest request line and headers together, in bytes; a longer head is answered with 431. The body
-/// is read in pieces of at most this size too.
+/// Longest request line and headers together, in bytes; a longer head is answered with 431. The
+/// buffer grows in steps, so that some heads of up to twice this length pass.
 const MAX_HEAD: usize = 64 << 10;
 
 /// How long a stop still takes what comes on open connections, answered with `connection: close`: a client that sends its next

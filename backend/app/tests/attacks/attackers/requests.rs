@@ -1,0 +1,298 @@
+//! Attacks by whole requests.
+use super::Record;
+use crate::bodies;
+use crate::common::service::client;
+use crate::world::World;
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// One request again and again: a name, how many at once, what is sent, and the answers it may get.
+struct Attack {
+    name: &'static str,
+    at_once: usize,
+    build: Box<dyn Fn(&Client) -> RequestBuilder + Send + Sync>,
+    allowed: &'static [u16],
+}
+
+/// The callers of the API, with what each is allowed to see of the other tenant: nothing.
+fn attacks(world: &World) -> Vec<Attack> {
+    let base = world.base().to_owned();
+    let mut attacks = Vec::new();
+    let mut add = |name, scope: &str, at_once, method: Method, path: &str, body: Sent, allowed| {
+        let (url, key) = (format!("{base}{path}"), world.hostile_key(scope));
+        let build = move |client: &Client| {
+            let request = client.request(method.clone(), &url).bearer_auth(&key);
+            match &body {
+                Sent::Nothing => request,
+                Sent::Json(value) => request.json(value),
+                Sent::Bytes(kind, bytes) => request.header("content-type", *kind).body(bytes.clone()),
+            }
+        };
+        attacks.push(Attack { name, at_once, build: Box::new(build), allowed });
+    };
+    let face = &world.faces[0];
+    let json = |bytes| Sent::Bytes("application/json", bytes);
+    // A caller with `analyze`: bodies and pictures.
+    let detect = "/faces/detect";
+    add(
+        "json of many values",
+        "analyze",
+        2,
+        Method::POST,
+        "/faces/detect/batch",
+        json(bodies::many_values(40 << 20)),
+        REFUSED,
+    );
+    add(
+        "json in depth",
+        "analyze",
+        1,
+        Method::POST,
+        "/faces/detect/batch",
+        json(bodies::deep(1 << 20)),
+        REFUSED,
+    );
+    add(
+        "grey picture, every score",
+        "analyze",
+        1,
+        Method::POST,
+        "/faces/detect?min_score=0&passes=thorough",
+        Sent::Bytes("image/jpeg", bodies::grey()),
+        REFUSED,
+    );
+    add(
+        "grey picture, low score",
+        "analyze",
+        1,
+        Method::POST,
+        "/faces/detect?min_score=0.1&passes=thorough",
+        Sent::Bytes("image/jpeg", bodies::grey()),
+        WORKED,
+    );
+    add(
+        "vast picture",
+        "analyze",
+        2,
+        Method::POST,
+        detect,
+        Sent::Bytes("image/png", bodies::vast()),
+        REFUSED,
+    );
+    add(
+        "half a picture",
+        "analyze",
+        2,
+        Method::POST,
+        detect,
+        Sent::Bytes("image/jpeg", bodies::truncated()),
+        WORKED,
+    );
+    add(
+        "form of many parts",
+        "analyze",
+        2,
+        Method::POST,
+        "/faces/detect/batch",
+        Sent::Bytes("multipart/form-data; boundary=b", bodies::many_parts(50_000)),
+        REFUSED,
+    );
+    add(
+        "metadata address",
+        "analyze",
+        2,
+        Method::POST,
+        detect,
+        Sent::Json(json!({"url": "http://169.254.169.254/latest"})),
+        REFUSED,
+    );
+    add(
+        "slow address",
+        "analyze",
+        2,
+        Method::POST,
+        detect,
+        Sent::Json(json!({"url": format!("{}/drip.jpg", world.hostile_site)})),
+        REFUSED,
+    );
+    // A caller with `read` or `search`: other tenants' things, and lists without an end.
+    add("a stranger's face", "read", 2, Method::GET, &format!("/faces/{face}"), Sent::Nothing, &[404, 429]);
+    add(
+        "a stranger's crop",
+        "read",
+        2,
+        Method::GET,
+        &format!("/faces/{face}/crop"),
+        Sent::Nothing,
+        &[404, 429],
+    );
+    add(
+        "a stranger's collection",
+        "read",
+        2,
+        Method::GET,
+        "/faces?collection=normal",
+        Sent::Nothing,
+        &[403, 404, 429],
+    );
+    add("a list without an end", "read", 2, Method::GET, "/faces?limit=1000000", Sent::Nothing, REFUSED);
+    add(
+        "a search with a stranger's face",
+        "search",
+        2,
+        Method::POST,
+        "/faces/search",
+        Sent::Json(json!({"face_id": face})),
+        &[404, 422, 429],
+    );
+    // A caller with `crawl`: hostile sites, and seeds that no row can hold.
+    let seeds = |seeds: Vec<String>| Sent::Json(json!({"seeds": seeds, "delay_ms": 0, "max_pages": 200}));
+    add(
+        "a crawl of the hostile site",
+        "crawl",
+        1,
+        Method::POST,
+        "/crawls",
+        seeds(vec![world.hostile_site.clone()]),
+        &[201, 409, 429],
+    );
+    add(
+        "a seed of 60 KB",
+        "crawl",
+        1,
+        Method::POST,
+        "/crawls",
+        seeds(vec![format!("http://a.example/{}", "a".repeat(60 << 10))]),
+        REFUSED,
+    );
+    add(
+        "a seed with a long host",
+        "crawl",
+        1,
+        Method::POST,
+        "/crawls",
+        seeds(vec![format!("http://{}.example/", "a".repeat(300))]),
+        REFUSED,
+    );
+    add(
+        "100,000 seeds",
+        "crawl",
+        1,
+        Method::POST,
+        "/crawls",
+        seeds(vec!["http://a.example/".into(); 100_000]),
+        REFUSED,
+    );
+    // A caller with `erase`: everything, everybody, and what is not its own.
+    let everybody = testing::picture("ada.jpg");
+    add(
+        "erase everybody",
+        "erase",
+        1,
+        Method::POST,
+        "/erasures?threshold=-1",
+        Sent::Bytes("image/jpeg", everybody),
+        REFUSED,
+    );
+    add(
+        "erase a stranger",
+        "erase",
+        1,
+        Method::POST,
+        "/erasures",
+        Sent::Json(json!({"face_id": face})),
+        REFUSED,
+    );
+    add(
+        "erase a stranger's picture",
+        "erase",
+        1,
+        Method::POST,
+        "/erasures?dry_run=true",
+        Sent::Json(json!({"image_url": world.image_url})),
+        WORKED,
+    );
+    add(
+        "delete a stranger's face",
+        "erase",
+        1,
+        Method::DELETE,
+        &format!("/faces/{face}"),
+        Sent::Nothing,
+        &[404, 429],
+    );
+    // Callers with `admin` and `keys`: other tenants' names, and stronger keys.
+    add(
+        "a stranger's name",
+        "admin",
+        1,
+        Method::POST,
+        "/collections",
+        Sent::Json(json!({"name": "normal"})),
+        &[403, 429],
+    );
+    add(
+        "a stronger key",
+        "keys",
+        1,
+        Method::POST,
+        "/keys",
+        Sent::Json(json!({"name": "x", "collection": null, "scopes": ["read"]})),
+        &[403, 422, 429],
+    );
+    attacks
+}
+
+/// What a request carries.
+enum Sent {
+    Nothing,
+    Json(Value),
+    Bytes(&'static str, Vec<u8>),
+}
+
+/// Refused by limits, validation or rights.
+const REFUSED: &[u16] = &[400, 403, 404, 408, 413, 415, 422, 429, 431, 503, 504];
+/// Legal work, which may also be refused.
+const WORKED: &[u16] = &[200, 201, 400, 404, 408, 413, 415, 422, 429, 503, 504];
+
+/// Starts every attack; returns their number.
+pub(crate) fn start(
+    world: &World,
+    record: &Arc<Record>,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> usize {
+    let attacks = attacks(world);
+    let count = attacks.len();
+    for attack in attacks {
+        let attack = Arc::new(attack);
+        for _ in 0..attack.at_once {
+            let (attack, record, stop) = (attack.clone(), record.clone(), stop.clone());
+            tasks.spawn(async move {
+                let client = client();
+                while !stop.is_cancelled() {
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = strike(&attack, &client, &record) => {}
+                    }
+                }
+            });
+        }
+    }
+    count
+}
+
+async fn strike(attack: &Attack, client: &Client, record: &Record) {
+    match (attack.build)(client).send().await {
+        Ok(answer) => {
+            let status = answer.status().as_u16();
+            let text = answer.text().await.unwrap_or_default();
+            record.note(attack.name, Some(status), attack.allowed, &text);
+        }
+        // The service may close the connection of a request that it refuses before its body has come.
+        Err(_) => record.note(attack.name, None, attack.allowed, ""),
+    }
+}

@@ -1,0 +1,96 @@
+//! The normal load: what a tenant does all day, and how long each answer takes.
+use crate::common::service::client;
+use crate::world::World;
+use futures::{StreamExt, stream};
+use reqwest::{Client, RequestBuilder};
+use serde_json::json;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Requests at the same time.
+const CALLERS: usize = 3;
+
+/// The normal tenant's requests.
+pub(crate) struct Load {
+    client: Client,
+    base: String,
+    key: String,
+    picture: Vec<u8>,
+    face: String,
+}
+
+/// How a run went.
+pub(crate) struct Latencies {
+    sorted: Vec<Duration>,
+    /// What was asked and how it failed.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Load {
+    pub(crate) fn of(world: &World) -> Self {
+        Self {
+            client: client(),
+            base: world.base().to_owned(),
+            key: world.normal.clone(),
+            picture: testing::picture("ada.jpg"),
+            face: world.faces[0].clone(),
+        }
+    }
+
+    /// The request of that number: health, lists, search and detection in turn.
+    fn request(&self, number: usize) -> (&'static str, RequestBuilder) {
+        let at = |path: &str| format!("{}{path}", self.base);
+        let (what, request) = match number % 5 {
+            0 => ("live", self.client.get(at("/health/live"))),
+            1 => ("faces", self.client.get(at("/faces?limit=20"))),
+            2 => {
+                let picture = self.client.post(at("/faces/detect")).body(self.picture.clone());
+                ("detect", picture.header("content-type", "image/jpeg"))
+            }
+            3 => ("search", self.client.post(at("/faces/search")).json(&json!({"face_id": self.face}))),
+            _ => ("face", self.client.get(at(&format!("/faces/{}", self.face)))),
+        };
+        (what, request.bearer_auth(&self.key))
+    }
+
+    /// Sends that many requests and times each.
+    pub(crate) async fn run(&self, requests: usize) -> Latencies {
+        let answers = stream::iter(0..requests).map(|number| async move {
+            let (what, request) = self.request(number);
+            let begun = Instant::now();
+            let failure = match request.send().await {
+                Ok(answer) if answer.status() == 200 => match answer.bytes().await {
+                    Ok(_) => None,
+                    Err(error) => Some(format!("{what}: {error}")),
+                },
+                Ok(answer) => {
+                    let status = answer.status();
+                    Some(format!("{what}: {status} {}", answer.text().await.unwrap_or_default()))
+                }
+                Err(error) => Some(format!("{what}: {error:?}")),
+            };
+            (begun.elapsed(), failure)
+        });
+        let answers: Vec<_> = answers.buffer_unordered(CALLERS).collect().await;
+        let mut sorted: Vec<Duration> = answers.iter().map(|(took, _)| *took).collect();
+        sorted.sort_unstable();
+        Latencies { sorted, failures: answers.into_iter().filter_map(|(_, failure)| failure).collect() }
+    }
+}
+
+impl Latencies {
+    fn quantile(&self, share: f64) -> Duration {
+        self.sorted[((self.sorted.len() - 1) as f64 * share).round() as usize]
+    }
+
+    pub(crate) fn p99(&self) -> Duration {
+        self.quantile(0.99)
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| self.quantile(share).as_millis());
+        write!(f, "{} requests, p50 {p50} ms, p95 {p95} ms, p99 {p99} ms", self.sorted.len())
+    }
+}

@@ -1,0 +1,48 @@
+//! Attacks one service from every side at once, beside callers who only want their answers.
+//!
+//! The normal load runs alone first and then beside the attacks, the same number of requests each time. The test
+//! requires that no normal request fails, that no attacker gets an answer that is not allowed, and that nothing of
+//! the normal tenant changes. It prints the latencies, their ratio and the peak of memory, and does not assert
+//! them. `ATTACK_REQUESTS` sets the number of requests of the normal load (default 150) for a longer measurement.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, missing_docs)]
+mod attackers;
+mod bodies;
+#[path = "../common/mod.rs"]
+mod common;
+mod load;
+mod site;
+mod world;
+
+use load::Load;
+use std::time::Duration;
+use world::World;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_attack_at_once_costs_the_normal_load_no_request() {
+    let requests = std::env::var("ATTACK_REQUESTS").map_or(150, |count| count.parse().unwrap());
+    let world = World::start().await;
+    let before = world.normal_data().await;
+    assert!(before.faces > 0, "the normal tenant has no face");
+
+    let load = Load::of(&world);
+    let alone = load.run(requests).await;
+    let attacks = attackers::start(&world);
+    // The comparison starts when every attacker has had an answer or been cut off once.
+    attacks.wait_until_all_have_struck().await;
+    let beside = load.run(requests).await;
+    let report = attacks.stop().await;
+
+    println!("alone:  {alone}");
+    println!("beside: {beside}");
+    println!("p99 ratio: {:.2}", beside.p99().as_secs_f64() / alone.p99().as_secs_f64());
+    println!("peak resident memory: {} MiB", world.peak_memory() >> 20);
+    for line in &report.lines {
+        println!("{line}");
+    }
+    assert_eq!(report.surprises, Vec::<String>::new(), "answers that an attacker must not get");
+    assert_eq!((alone.failures, beside.failures), (Vec::new(), Vec::new()), "normal requests failed");
+    assert_eq!(world.normal_data().await, before, "the normal tenant's data changed");
+    // The service answers, and it stops when it is told to.
+    world.stop(Duration::from_secs(60)).await;
+}

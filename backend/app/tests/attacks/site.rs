@@ -1,0 +1,118 @@
+//! A site that a tenant crawls every day, and one that does its worst.
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Path;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{Html, IntoResponse, Redirect};
+use axum::routing::get;
+use futures::{StreamExt, stream};
+use std::convert::Infallible;
+use std::io::Write;
+use std::time::Duration;
+
+async fn serve(router: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    url
+}
+
+/// Three drawn portraits on one page.
+pub(crate) async fn good() -> String {
+    let picture = |name: &'static str| get(move || async move { testing::picture(name) });
+    serve(
+        Router::new()
+            .route("/", get(|| async { Html("<img src=/ada.jpg><img src=/ben.jpg><img src=/cora.jpg>") }))
+            .route("/ada.jpg", picture("ada.jpg"))
+            .route("/ben.jpg", picture("ben.jpg"))
+            .route("/cora.jpg", picture("cora.jpg")),
+    )
+    .await
+}
+
+fn gzip(data: &[u8]) -> Vec<u8> {
+    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    out.write_all(data).unwrap();
+    out.finish().unwrap()
+}
+
+/// A byte now and then, without an end.
+fn drip() -> Body {
+    let beat = tokio::time::interval(Duration::from_millis(300));
+    Body::from_stream(stream::unfold(beat, async |mut beat| {
+        beat.tick().await;
+        Some((Ok::<_, Infallible>(Bytes::from_static(b"<")), beat))
+    }))
+}
+
+/// Ten gigabytes, while somebody reads them.
+fn huge() -> Body {
+    let piece = Bytes::from_static(&[b'a'; 1 << 16]);
+    Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
+}
+
+/// A rule that a backtracking matcher compares with every part of a long path.
+fn robots() -> String {
+    format!("user-agent: *\ndisallow: /*{}b\ndisallow: /*a*a*a*a*a*a*a*a*b$\n", "a".repeat(200 << 10))
+}
+
+/// Links to pages that hold nothing but such links.
+fn farm(page: u64) -> Html<String> {
+    Html((0..200).map(|n| format!("<a href=/farm/{}>x</a>", page.wrapping_mul(200) + n)).collect())
+}
+
+/// The same picture under thousands of addresses, most of them long.
+fn copies() -> Html<String> {
+    let long = "q".repeat(50_000);
+    let short = (0..500).map(|n| format!("<img src=/copy/{n}.jpg>"));
+    let images: String = short.chain((0..20).map(|n| format!("<img src=/copy/{n}.jpg?{long}>"))).collect();
+    let host = "h".repeat(300);
+    Html(format!("{images}<img src=http://{host}.example/a.jpg>"))
+}
+
+fn long_redirect() -> impl IntoResponse {
+    (StatusCode::FOUND, [(LOCATION, format!("/{}", "a".repeat(60 << 10)))])
+}
+
+fn long_headers() -> impl IntoResponse {
+    let mut headers = HeaderMap::new();
+    for _ in 0..50 {
+        headers.append("x-filler", "f".repeat(8 << 10).parse().unwrap());
+    }
+    (headers, "a page")
+}
+
+const INDEX: &str = "<a href=/long>1</a><a href=/loop/0>2</a><a href=/drip>3</a><a href=/bomb>4</a><a href=/huge>5</a>
+    <a href=/farm/1>6</a><a href=/copies>7</a><a href=/headers>8</a><a href=http://169.254.169.254/latest>9</a>
+    <img src=/vast.png><img src=/drip.jpg><img src=/huge.jpg><img src=/grey.jpg><img src=/cut.jpg>";
+
+/// Slow and endless bodies, redirects, bombs, a link farm, copies, long headers and a trap in robots.txt.
+pub(crate) async fn hostile() -> String {
+    let bomb = gzip(&vec![b' '; 8 << 20]).repeat(64);
+    let picture = testing::picture("eve.jpg");
+    let router = Router::new()
+        .route("/", get(|| async { Html(INDEX) }))
+        .route("/robots.txt", get(|| async { robots() }))
+        .route("/long", get(|| async { long_redirect() }))
+        .route(
+            "/loop/{n}",
+            get(|Path(n): Path<u64>| async move { Redirect::to(&format!("/loop/{}", n + 1)) }),
+        )
+        .route("/drip", get(|| async { ([(CONTENT_TYPE, "text/html")], drip()) }))
+        .route(
+            "/bomb",
+            get(|| async move { ([(CONTENT_TYPE, "text/html"), (CONTENT_ENCODING, "gzip")], bomb) }),
+        )
+        .route("/huge", get(|| async { ([(CONTENT_TYPE, "text/html")], huge()) }))
+        .route("/farm/{page}", get(|Path(page): Path<u64>| async move { farm(page) }))
+        .route("/copies", get(|| async { copies() }))
+        .route("/copy/{name}", get(|| async move { picture }))
+        .route("/headers", get(|| async { long_headers() }))
+        .route("/vast.png", get(|| async { crate::bodies::vast() }))
+        .route("/grey.jpg", get(|| async { crate::bodies::grey() }))
+        .route("/cut.jpg", get(|| async { crate::bodies::truncated() }))
+        .route("/drip.jpg", get(|| async { drip() }))
+        .route("/huge.jpg", get(|| async { huge() }));
+    serve(router).await
+}
