@@ -20,8 +20,8 @@ pub enum GuardError {
     Url(String),
     /// The host is, or resolves to, a forbidden address.
     ///
-    /// Its text names neither the address nor its range: it is shown to callers, and what a name
-    /// resolves to inside the operator's network is not theirs to know. [`Self::secret`] has both.
+    /// The text omits the address and its range, so that callers learn nothing about the operator's
+    /// network. [`Self::secret`] has both.
     #[error("the URL leads to an address that is not allowed")]
     Address {
         /// The address.

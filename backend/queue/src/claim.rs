@@ -121,7 +121,8 @@ pub(crate) use bands;
 /// kinds; the second locks that many of each band, passing over what others have locked. One look with locks could not
 /// both merge several bands in order and lock no more than it takes.
 ///
-/// Of the jobs that have to run alone (`crashes > 1`) one is taken, besides and first; `jobs_suspects` says at once that there is none.
+/// At most one job that must run alone (`crashes > 1`) is claimed, before all others. The index `jobs_suspects` makes this
+/// check cheap.
 ///
 /// `id = any(array(...))` here, and `cross join lateral (... limit 1)` in the other batches, instead of plain joins: the
 /// planner cannot know how few rows a batch has and might read the whole table for it, or compare each with each; these

@@ -25,7 +25,7 @@ pub struct Config {
     pub public_hosts: Vec<PublicHost>,
     /// Keys that nobody made, which one address may try in a minute before it is refused unasked.
     pub unknown_keys_per_minute: u32,
-    /// Faces and images that one call may delete without the confirmation token of a dry run.
+    /// Most rows that one call may delete without the confirmation token of a dry run.
     pub confirm_above: u64,
     /// Longest accepted image, in bytes of the file.
     pub image_limit: usize,

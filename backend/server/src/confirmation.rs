@@ -1,7 +1,8 @@
 //! Tokens of dry runs: proof that a caller has seen how much a deletion takes along.
 //!
-//! A token is signed and nothing is kept of it, so every process of the service takes it. It is
-//! bound to the operation, to its target and to how much would go.
+//! A token is signed and not stored, so every process of the service accepts it. It is bound to the
+//! operation and its target. It also has the number of rows; the call may delete up to
+//! `confirm_above` rows more.
 use crate::{ApiError, AppState, Code};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -71,7 +71,7 @@ settings! {
             port: u16 = PORT, "8080", number(0..=65535);
             /// `AUTH`: Who may call the API. keys: holders of a key (`facecrawl keys create`), as far as its scopes and collection go. none: everyone who can reach it. Unset: as none, on loopback only.
             auth: Option<Auth> = AUTH, "", optional(choice(AUTH));
-            /// `PUBLIC_HOSTS`: Names, with or without a port, by which callers reach the service where `AUTH` is none, comma-separated: faces.example.org. Others than these, loopback names and the address of `HOST` are refused, so that no page of another site can reach the service by a name of its own. * allows any name. A proxy that replaces Host needs the name that its users see, too.
+            /// `PUBLIC_HOSTS`: Names, with or without a port, by which callers reach the service where `AUTH` is none, comma-separated: faces.example.org. Loopback names and the address of `HOST` are always allowed. A request with another host gets 421, which stops DNS rebinding. * allows any name. If a proxy replaces Host, list the public name here.
             public_hosts: Vec<PublicHost> = PUBLIC_HOSTS, "", list(typed("a host"), "host names like faces.example.org or faces.example.org:8443, comma-separated, or *");
             /// `MAX_IMAGE_MB`: Longest image file that is accepted, uploaded or fetched, in MiB.
             max_image_mb: u32 = MAX_IMAGE_MB, "25", number(1..=1024);
@@ -79,7 +79,7 @@ settings! {
             max_image_megapixels: u32 = MAX_IMAGE_MEGAPIXELS, "50", number(1..=1000);
             /// `MAX_DECODED_MEGAPIXELS`: Millions of pixels of decoded images, those of callers and of crawls together, that are in memory at once, at 3 MB each; other images wait, and of crawls those that would make theirs more than three quarters. Unset: five times `MAX_IMAGE_MEGAPIXELS`, or 40 for each core where that is more.
             max_decoded_megapixels: Option<u32> = MAX_DECODED_MEGAPIXELS, "", optional(number(1..=1_000_000));
-            /// `MAX_PENDING_BODY_MB`: Bodies of requests that are in memory at once, in MiB, as much again of images that are fetched for callers, and of enhanced pictures that have not been read; other requests wait or are answered 429. They are counted as they arrive, and one key, or without keys one address, has three quarters. A body that is larger comes in alone.
+            /// `MAX_PENDING_BODY_MB`: Limits three things separately, in MiB: bodies of requests, images that are fetched for callers, and enhanced pictures that have not been read. Other requests wait or are answered 429. Bodies are counted as they arrive. One key, or without keys one address, may hold three quarters of the bodies and of the enhanced pictures. A body that is larger comes in alone.
             max_pending_body_mb: u64 = MAX_PENDING_BODY_MB, "512", number(16..=1_048_576);
             /// `MAX_PENDING_IMAGES`: Images of callers that are analysed or wait for it at a time; one more is answered 429.
             max_pending_images: usize = MAX_PENDING_IMAGES, "256", number(1..=100_000);
@@ -93,11 +93,11 @@ settings! {
             connection_idle_seconds: u64 = CONNECTION_IDLE_SECONDS, "75", number(1..=3600);
             /// `MAX_CONNECTIONS`: Connections of callers open at once; one more waits until another is closed. Each is an open file (ulimit -n).
             max_connections: usize = MAX_CONNECTIONS, "512", number(1..=100_000);
-            /// `WRITE_STALL_SECONDS`: How long a connection may wait for a caller to read his answer; at 16 KiB a second he gains time again.
+            /// `WRITE_STALL_SECONDS`: Seconds that a connection may wait for a caller to read an answer. Each 16 KiB that are read give one second back, up to this limit.
             write_stall_seconds: u64 = WRITE_STALL_SECONDS, "60", number(1..=3600);
             /// `MAX_EVENT_STREAMS`: Streams of a crawl's progress that one key, or without keys one address, may have open.
             max_event_streams: usize = MAX_EVENT_STREAMS, "32", number(1..=100_000);
-            /// `CONFIRM_ABOVE`: Rows (images, faces, people) that one call may delete at once. A call that deletes more needs the token of a dry run.
+            /// `CONFIRM_ABOVE`: Most rows that one call may delete without the token of a dry run. Images and faces count. Of a collection people, clusters and suppressions count too.
             confirm_above: u64 = CONFIRM_ABOVE, "100", number(0..=1_000_000_000);
             /// `WORKER_PORT`: Port, at `HOST`, on which `facecrawl worker` answers `/health/live`, `/health/ready` and `/metrics`. Unset: none.
             worker_port: Option<u16> = WORKER_PORT, "", optional(number(1..=65535));

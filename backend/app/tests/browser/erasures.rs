@@ -75,10 +75,10 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until("document.querySelectorAll('tbody tr').length === 5").await;
     stage.judge("erasures").await;
 
-    // The same site again brings none of it back.
+    // The same site again brings none of it back, nor the two files on its pages that are no pictures.
     stage.crawl(&site).await;
     browser
-        .until("[...document.querySelectorAll('.legend li')].some(e => e.textContent.trim() === 'Suppressed 15')")
+        .until("[...document.querySelectorAll('.legend li')].some(e => e.textContent.trim() === 'Suppressed 17')")
         .await;
     browser.until_text(".reasons", "is kept out").await;
     stage.judge("crawl-suppressed").await;

@@ -1,9 +1,8 @@
 //! Room in memory for the bodies of requests, taken as they arrive.
 //!
-//! A body that comes a byte at a time holds little, and one caller cannot hold all there is. What a
-//! body needs more than it holds is waited for by one body at a time, the one that began first; the
-//! others are refused, and their room is free again. So no two bodies that are half read wait for
-//! each other.
+//! A body that comes a byte at a time holds little, and one caller with several bodies cannot hold
+//! all there is. Only the oldest partly read body may wait for more room. The others are refused and
+//! release theirs, so that no two partly read bodies wait for each other.
 mod room;
 mod shares;
 

@@ -60,8 +60,8 @@ impl Mine {
         self.held = self.room.clone().acquire_many_owned(units).await.ok();
     }
 
-    /// Returns whether the caller may hold so much with this body. His only body may hold all there
-    /// is: nothing else of his waits.
+    /// Returns whether the caller may hold `bytes` for this body. A caller's only body may use the
+    /// whole budget.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let more = self.units_of(bytes) as usize - self.held_units().min(self.units_of(bytes) as usize);
         let Ok(permit) = self.room.clone().try_acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX))

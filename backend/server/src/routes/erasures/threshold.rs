@@ -17,7 +17,7 @@ pub(super) struct Thresholds {
 }
 
 impl Thresholds {
-    /// Returns the threshold in force.
+    /// Returns the threshold in force, at least 0: faces of one person have no negative cosine.
     ///
     /// # Errors
     /// 422 for one below the model's own, from whatever source, unless it is forced: strangers are
@@ -29,7 +29,7 @@ impl Thresholds {
             (None, None) => (self.service, "the service's"),
         };
         if threshold >= self.model || self.force {
-            return Ok(threshold);
+            return Ok(threshold.max(0.0));
         }
         let sentence = format!(
             "threshold: {threshold} ({source}) is below {}, the embedding model's own; strangers are that much alike, and would be erased as well",
@@ -42,8 +42,10 @@ impl Thresholds {
     }
 }
 
-/// Refuses what is no similarity of two faces. A cosine below 0 is none of one person, so it is not
-/// offered at all.
+/// Refuses thresholds below 0, because faces of one person never have a negative cosine, and above 1.
+///
+/// # Errors
+/// 422 that names the range.
 pub(super) fn check_range(threshold: Option<f64>) -> Result<(), ApiError> {
     const ALLOWED: &str = "a number from 0 to 1";
     match threshold.filter(|value| !(0.0..=1.0).contains(value)) {
