@@ -56,7 +56,7 @@ def before_call(context, case, kwargs):
     if ParameterLocation.QUERY not in wrong and case.query:
         keep_the_gallery(case, case.query)
         if "cursor" in case.query:
-            case.query["cursor"] = FACTS["cursors"]["audit" if case.path == "/audit" else "other"]
+            case.query["cursor"] = FACTS["cursors"]["audit" if case.path in ("/audit", "/images/{id}/sources") else "other"]
     if ParameterLocation.BODY not in wrong and isinstance(case.body, dict):
         keep_the_gallery(case, case.body)
         if case.path.endswith("/merge"):
