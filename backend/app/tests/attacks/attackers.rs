@@ -5,9 +5,13 @@ mod sockets;
 use crate::world::World;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+/// Between two requests of one attacker, two bytes that it sends, or two sips that it takes.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What one attack got: the status, or that the connection ended.
 pub(crate) type Answer = Option<u16>;
@@ -48,6 +52,8 @@ pub(crate) struct Attacks {
     record: Arc<Record>,
     stop: CancellationToken,
     count: usize,
+    /// Start only the attacks whose name contains this.
+    only: String,
 }
 
 /// What the attackers saw.
@@ -58,20 +64,48 @@ pub(crate) struct Report {
     pub(crate) surprises: Vec<String>,
 }
 
-/// Starts all of them; each repeats its attack until it is told to stop.
+/// Starts all attacks, or those that `ATTACKS` selects.
 pub(crate) fn start(world: &World) -> Attacks {
     let record = Arc::new(Record {
         tallies: Mutex::default(),
         surprises: Mutex::default(),
         struck: watch::Sender::new(0),
     });
-    let (mut tasks, stop) = (JoinSet::new(), CancellationToken::new());
-    let count = requests::start(world, &record, &stop, &mut tasks)
-        + sockets::start(world, &record, &stop, &mut tasks);
-    Attacks { tasks, record, stop, count }
+    let only = std::env::var("ATTACKS").unwrap_or_default();
+    let mut attacks =
+        Attacks { tasks: JoinSet::new(), record, stop: CancellationToken::new(), count: 0, only };
+    requests::start(world, &mut attacks);
+    sockets::start(world, &mut attacks);
+    assert!(attacks.count > 0, "no attack has `{}` in its name", attacks.only);
+    attacks
 }
 
 impl Attacks {
+    /// Starts an attack that `at_once` callers repeat until all attacks are stopped.
+    fn add<Strike, Struck>(&mut self, name: &str, at_once: usize, strike: Strike)
+    where
+        Strike: Fn(Arc<Record>) -> Struck + Clone + Send + Sync + 'static,
+        Struck: Future<Output = ()> + Send,
+    {
+        if !name.contains(&self.only) {
+            return;
+        }
+        self.count += 1;
+        for _ in 0..at_once {
+            let (strike, record, stop) = (strike.clone(), self.record.clone(), self.stop.clone());
+            self.tasks.spawn(async move {
+                let repeated = async {
+                    loop {
+                        strike(record.clone()).await;
+                        // Callers who are served at once would take the test's own processor time.
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                };
+                stop.run_until_cancelled(repeated).await;
+            });
+        }
+    }
+
     /// Waits until every attack has had its first answer or end.
     pub(crate) async fn wait_until_all_have_struck(&self) {
         let mut struck = self.record.struck.subscribe();

@@ -4,6 +4,7 @@ use crate::world::World;
 use futures::{StreamExt, stream};
 use reqwest::{Client, RequestBuilder};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ pub(crate) struct Load {
 /// How a run went.
 pub(crate) struct Latencies {
     sorted: Vec<Duration>,
+    /// Of each kind of request, sorted.
+    kinds: BTreeMap<&'static str, Vec<Duration>>,
     /// What was asked and how it failed.
     pub(crate) failures: Vec<String>,
 }
@@ -69,28 +72,42 @@ impl Load {
                 }
                 Err(error) => Some(format!("{what}: {error:?}")),
             };
-            (begun.elapsed(), failure)
+            (what, begun.elapsed(), failure)
         });
         let answers: Vec<_> = answers.buffer_unordered(CALLERS).collect().await;
-        let mut sorted: Vec<Duration> = answers.iter().map(|(took, _)| *took).collect();
+        let mut kinds: BTreeMap<_, Vec<Duration>> = BTreeMap::new();
+        for (what, took, _) in &answers {
+            kinds.entry(*what).or_default().push(*took);
+        }
+        let mut sorted: Vec<Duration> = kinds.values().flatten().copied().collect();
         sorted.sort_unstable();
-        Latencies { sorted, failures: answers.into_iter().filter_map(|(_, failure)| failure).collect() }
+        kinds.values_mut().for_each(|kind| kind.sort_unstable());
+        let failures = answers.into_iter().filter_map(|(_, _, failure)| failure).collect();
+        Latencies { sorted, kinds, failures }
     }
 }
 
-impl Latencies {
-    fn quantile(&self, share: f64) -> Duration {
-        self.sorted[((self.sorted.len() - 1) as f64 * share).round() as usize]
-    }
+/// The value that this share of a sorted list does not exceed.
+fn quantile(sorted: &[Duration], share: f64) -> Duration {
+    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+}
 
+impl Latencies {
     pub(crate) fn p99(&self) -> Duration {
-        self.quantile(0.99)
+        quantile(&self.sorted, 0.99)
     }
 }
 
 impl fmt::Display for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| self.quantile(share).as_millis());
-        write!(f, "{} requests, p50 {p50} ms, p95 {p95} ms, p99 {p99} ms", self.sorted.len())
+        let show = |f: &mut fmt::Formatter<'_>, what: &str, sorted: &[Duration]| {
+            let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| quantile(sorted, share).as_millis());
+            write!(f, "{} {what}, p50 {p50} ms, p95 {p95} ms, p99 {p99} ms", sorted.len())
+        };
+        show(f, "requests", &self.sorted)?;
+        self.kinds.iter().try_for_each(|(kind, sorted)| {
+            f.write_str("\n        ")?;
+            show(f, kind, sorted)
+        })
     }
 }

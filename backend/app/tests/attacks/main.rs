@@ -3,7 +3,8 @@
 //! The normal load runs alone first and then beside the attacks, the same number of requests each time. The test
 //! requires that no normal request fails, that no attacker gets an answer that is not allowed, and that nothing of
 //! the normal tenant changes. It prints the latencies, their ratio and the peak of memory, and does not assert
-//! them. `ATTACK_REQUESTS` sets the number of requests of the normal load (default 150) for a longer measurement.
+//! them. `ATTACK_REQUESTS` sets the number of requests of the normal load (default 150) for a longer measurement, and
+//! `ATTACKS` selects the attacks whose name contains its value.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod attackers;
@@ -27,6 +28,7 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
 
     let load = Load::of(&world);
     let alone = load.run(requests).await;
+    let peak_alone = world.peak_memory();
     let attacks = attackers::start(&world);
     // The comparison starts when every attacker has had an answer or been cut off once.
     attacks.wait_until_all_have_struck().await;
@@ -36,7 +38,8 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
     println!("alone:  {alone}");
     println!("beside: {beside}");
     println!("p99 ratio: {:.2}", beside.p99().as_secs_f64() / alone.p99().as_secs_f64());
-    println!("peak resident memory: {} MiB", world.peak_memory() >> 20);
+    let peaks = [peak_alone, world.peak_memory()].map(|bytes| bytes >> 20);
+    println!("peak resident memory: alone {} MiB, beside {} MiB", peaks[0], peaks[1]);
     for line in &report.lines {
         println!("{line}");
     }

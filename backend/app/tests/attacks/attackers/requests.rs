@@ -1,13 +1,11 @@
 //! Attacks by whole requests.
-use super::Record;
+use super::{Attacks, Record};
 use crate::bodies;
 use crate::common::service::client;
 use crate::world::World;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 /// One request again and again: a name, how many at once, what is sent, and the answers it may get.
 struct Attack {
@@ -258,31 +256,15 @@ const REFUSED: &[u16] = &[400, 403, 404, 408, 413, 415, 422, 429, 431, 503, 504]
 /// Legal work, which may also be refused.
 const WORKED: &[u16] = &[200, 201, 400, 404, 408, 413, 415, 422, 429, 503, 504];
 
-/// Starts every attack; returns their number.
-pub(crate) fn start(
-    world: &World,
-    record: &Arc<Record>,
-    stop: &CancellationToken,
-    tasks: &mut JoinSet<()>,
-) -> usize {
-    let attacks = attacks(world);
-    let count = attacks.len();
-    for attack in attacks {
-        let attack = Arc::new(attack);
-        for _ in 0..attack.at_once {
-            let (attack, record, stop) = (attack.clone(), record.clone(), stop.clone());
-            tasks.spawn(async move {
-                let client = client();
-                while !stop.is_cancelled() {
-                    tokio::select! {
-                        () = stop.cancelled() => return,
-                        () = strike(&attack, &client, &record) => {}
-                    }
-                }
-            });
-        }
+/// Starts every attack.
+pub(super) fn start(world: &World, all: &mut Attacks) {
+    for attack in attacks(world) {
+        let (name, at_once, client, attack) = (attack.name, attack.at_once, client(), Arc::new(attack));
+        all.add(name, at_once, move |record| {
+            let (attack, client) = (attack.clone(), client.clone());
+            async move { strike(&attack, &client, &record).await }
+        });
     }
-    count
 }
 
 async fn strike(attack: &Attack, client: &Client, record: &Record) {

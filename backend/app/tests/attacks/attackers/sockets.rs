@@ -1,12 +1,9 @@
 //! Attacks by connections: slow senders, slow readers, floods of keys and of event streams.
-use super::Record;
+use super::{Attacks, PAUSE};
 use crate::world::World;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 /// How a connection behaves.
 #[derive(Clone)]
@@ -24,9 +21,6 @@ struct Attack {
 
 /// How much of an answer an attacker takes before it starts anew, in bytes.
 const ENOUGH: usize = 200;
-
-/// Between two bytes that are sent or sips that are taken.
-const PAUSE: Duration = Duration::from_millis(50);
 
 fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
@@ -105,36 +99,21 @@ fn attacks(world: &World) -> Vec<Attack> {
     ]
 }
 
-/// Starts every attack; returns their number.
-pub(crate) fn start(
-    world: &World,
-    record: &Arc<Record>,
-    stop: &CancellationToken,
-    tasks: &mut JoinSet<()>,
-) -> usize {
-    let attacks = attacks(world);
-    let count = attacks.len();
-    for attack in attacks {
-        for _ in 0..attack.at_once {
-            let (attack, record, stop, address) =
-                (attack.clone(), record.clone(), stop.clone(), world.address());
-            tasks.spawn(async move {
-                while !stop.is_cancelled() {
-                    tokio::select! {
-                        () = stop.cancelled() => return,
-                        answer = strike(&attack, &address) => {
-                            let text = String::from_utf8_lossy(&answer);
-                            let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-                            record.note(attack.name, status, attack.allowed, &text);
-                            // An attacker whom the machine serves at once would take the test's own processor time.
-                            tokio::time::sleep(PAUSE).await;
-                        }
-                    }
-                }
-            });
-        }
+/// Starts every attack.
+pub(super) fn start(world: &World, all: &mut Attacks) {
+    for attack in attacks(world) {
+        let (name, at_once, address, attack) =
+            (attack.name, attack.at_once, world.address(), Arc::new(attack));
+        all.add(name, at_once, move |record| {
+            let (attack, address) = (attack.clone(), address.clone());
+            async move {
+                let answer = strike(&attack, &address).await;
+                let text = String::from_utf8_lossy(&answer);
+                let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+                record.note(attack.name, status, attack.allowed, &text);
+            }
+        });
     }
-    count
 }
 
 /// The beginning of the answer; empty when the connection ended without one.
