@@ -13,6 +13,7 @@ pub(crate) use run::buckets;
 
 use crate::backend::Backend;
 use crate::engine::Lane;
+use crate::fair_queue::Requester;
 use crate::models::Model;
 use crate::{RunError, Timed};
 use parking_lot::Mutex;
@@ -88,11 +89,29 @@ struct Shared<M: Model> {
 
 type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
 
+/// How a request waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// What goes first.
+    pub lane: Lane,
+    /// Whose requests take turns with those of others in the same lane.
+    pub requester: Requester,
+    /// When nobody wants the answer any more: a request that still waits then is not run.
+    pub deadline: Option<Instant>,
+}
+
+impl From<Lane> for Terms {
+    /// For nobody in particular, without a deadline.
+    fn from(lane: Lane) -> Self {
+        Self { lane, requester: Requester::default(), deadline: None }
+    }
+}
+
 struct Entry<M: Model> {
     input: M::Input,
     shape: [usize; 3],
     since: Instant,
-    deadline: Option<Instant>,
+    terms: Terms,
     reply: oneshot::Sender<Reply<M>>,
 }
 
@@ -101,10 +120,13 @@ impl<M: Model> Waiting for Entry<M> {
         self.shape
     }
     fn left(&self) -> bool {
-        self.reply.is_closed() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.reply.is_closed() || self.terms.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
     fn since(&self) -> Instant {
         self.since
+    }
+    fn requester(&self) -> Requester {
+        self.terms.requester
     }
 }
 
@@ -139,19 +161,15 @@ impl<M: Model> Batcher<M> {
     }
 
     /// Queues `input`, as soon as there is room, and waits for its result. Dropping the future takes it out of the queue.
-    pub async fn run(&self, input: M::Input, lane: Lane) -> Reply<M> {
-        self.run_before(input, lane, None).await
-    }
-
-    /// [`Self::run`] with a time after which nobody wants the answer: a request that still waits then is not run.
     ///
     /// # Errors
-    /// [`RunError::DeadlineExceeded`] at that time, or at once when it has passed.
-    pub async fn run_before(&self, input: M::Input, lane: Lane, deadline: Option<Instant>) -> Reply<M> {
+    /// [`RunError::DeadlineExceeded`] at the deadline of the terms, or at once when it has passed.
+    pub async fn run(&self, input: M::Input, terms: impl Into<Terms>) -> Reply<M> {
+        let terms = terms.into();
         let late = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
         let since = Instant::now();
-        let answer = self.answer(input, lane, since, deadline);
-        let Some(deadline) = deadline else { return answer.await };
+        let answer = self.answer(input, since, terms);
+        let Some(deadline) = terms.deadline else { return answer.await };
         if since >= deadline {
             return late();
         }
@@ -163,19 +181,13 @@ impl<M: Model> Batcher<M> {
         }
     }
 
-    async fn answer(
-        &self,
-        input: M::Input,
-        lane: Lane,
-        since: Instant,
-        deadline: Option<Instant>,
-    ) -> Reply<M> {
+    async fn answer(&self, input: M::Input, since: Instant, terms: Terms) -> Reply<M> {
         let queue = &self.shared.queue;
         let (reply, answer) = oneshot::channel();
-        let entry = Entry { shape: self.shared.model.shape(&input), input, since, deadline, reply };
+        let entry = Entry { shape: self.shared.model.shape(&input), input, since, terms, reply };
         // A queue that takes no more, and a worker that goes away without an answer, are those of an engine that is stopping.
-        let Ok(place) = queue.place(lane).await else { return Err(RunError::Stopped) };
-        let Ok(waiting) = queue.push(entry, lane, place) else { return Err(RunError::Stopped) };
+        let Ok(place) = queue.place(terms.lane).await else { return Err(RunError::Stopped) };
+        let Ok(waiting) = queue.push(entry, terms.lane, place) else { return Err(RunError::Stopped) };
         self.shared.show_depth(waiting);
         answer.await.unwrap_or(Err(RunError::Stopped))
     }

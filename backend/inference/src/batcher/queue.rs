@@ -1,7 +1,7 @@
-//! The bounded queue in front of a model: two lanes, batches of one shape, no room for those who left.
+//! The bounded queue in front of a model: two lanes, requesters in turn, batches of one shape, no room for those who left.
 use crate::engine::Lane;
+use crate::fair_queue::{FairQueue, Requester};
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ pub(super) trait Waiting {
     fn left(&self) -> bool;
     /// When it was queued.
     fn since(&self) -> Instant;
+    /// On whose behalf it waits.
+    fn requester(&self) -> Requester;
 }
 
 /// Why an entry was not taken.
@@ -88,8 +90,8 @@ pub(super) struct Queue<E> {
 }
 
 struct State<E> {
-    interactive: VecDeque<Placed<E>>,
-    background: VecDeque<Placed<E>>,
+    interactive: FairQueue<Placed<E>>,
+    background: FairQueue<Placed<E>>,
     streak: u32,
     idle: usize,
     closed: bool,
@@ -112,8 +114,8 @@ impl<E: Waiting> Queue<E> {
     /// keeps interactive callers out.
     pub(super) fn new(capacity: usize) -> Self {
         let state = State {
-            interactive: VecDeque::new(),
-            background: VecDeque::new(),
+            interactive: FairQueue::default(),
+            background: FairQueue::default(),
             streak: 0,
             idle: 0,
             closed: false,
@@ -168,10 +170,10 @@ impl<E: Waiting> Queue<E> {
         if state.closed {
             return Err(Refused::Closed);
         }
-        let placed = Placed { entry, _place: Some(place) };
+        let (requester, placed) = (entry.requester(), Placed { entry, _place: Some(place) });
         match lane {
-            Lane::Interactive => state.interactive.push_back(placed),
-            Lane::Background => state.background.push_back(placed),
+            Lane::Interactive => state.interactive.push(requester, placed),
+            Lane::Background => state.background.push(requester, placed),
         }
         let waiting = state.waiting();
         if state.idle > 0 {
@@ -270,7 +272,7 @@ impl<E: Waiting> Queue<E> {
             return;
         }
         for entry in entries.into_iter().rev() {
-            state.interactive.push_front(Placed { entry, _place: None });
+            state.interactive.put_back(Placed { entry, _place: None });
         }
         self.pass_on(&state);
     }
@@ -299,8 +301,8 @@ impl<E: Waiting> Queue<E> {
     pub(super) fn abandon(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        state.interactive.clear();
-        state.background.clear();
+        state.interactive = FairQueue::default();
+        state.background = FairQueue::default();
         self.close_rooms();
     }
 
@@ -315,26 +317,25 @@ impl<E: Waiting> Queue<E> {
 fn first<E: Waiting>(state: &mut State<E>) -> Option<E> {
     state.forget_left();
     let crawl_turn = state.streak >= INTERACTIVE_STREAK && !state.background.is_empty();
-    if !crawl_turn && let Some(placed) = state.interactive.pop_front() {
+    if !crawl_turn && let Some(placed) = state.interactive.pop() {
         state.streak = if state.background.is_empty() { 0 } else { state.streak + 1 };
         return Some(placed.entry);
     }
     state.streak = 0;
-    state.background.pop_front().map(|placed| placed.entry)
+    state.background.pop().map(|placed| placed.entry)
 }
 
 /// Moves entries of `shape` into `batch` until it holds `most`.
 fn gather<E: Waiting>(state: &mut State<E>, shape: [usize; 3], most: usize, batch: &mut Vec<E>) {
+    if batch.len() >= most {
+        return;
+    }
+    state.forget_left();
     for lane in [&mut state.interactive, &mut state.background] {
-        let mut at = 0;
-        while batch.len() < most && at < lane.len() {
-            if lane[at].entry.left() {
-                lane.remove(at);
-            } else if lane[at].entry.shape() == shape {
-                batch.extend(lane.remove(at).map(|placed| placed.entry));
-            } else {
-                at += 1;
-            }
+        while batch.len() < most
+            && let Some(placed) = lane.pop_if(|placed| placed.entry.shape() == shape)
+        {
+            batch.push(placed.entry);
         }
     }
 }

@@ -18,7 +18,8 @@ pub use build::{BuiltEngine, build_engines};
 pub use forms::fp32_model;
 pub use selftest::{DeviceTest, Outcome, SelfTest, self_test};
 
-use crate::batcher::Batcher;
+use crate::batcher::{Batcher, Terms};
+use crate::fair_queue::Requester;
 use crate::models::{DetectorModel, EmbedderModel, Probe, QualityModel, check_chip};
 use crate::{Config, DeviceReport, Embedding, Operation, ResolvedPack, RunError, StartError};
 use std::sync::Arc;
@@ -94,6 +95,7 @@ pub struct Timed<T> {
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
+    requester: Requester,
     deadline: Option<Instant>,
 }
 
@@ -125,13 +127,31 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Loads the library and the pack's models and warms them up. Blocks; call it off the async threads.
     pub fn start(config: &Config, pack: &ResolvedPack) -> Result<Self, StartError> {
-        load::engine(config, pack).map(|inner| Self { inner: Arc::new(inner), deadline: None })
+        load::engine(config, pack).map(|inner| Self {
+            inner: Arc::new(inner),
+            requester: Requester::default(),
+            deadline: None,
+        })
     }
 
     /// The same engine for a caller who has no use for an answer after `deadline`: what still waits then is answered with
     /// [`RunError::DeadlineExceeded`] and never run.
     pub fn before(&self, deadline: Instant) -> Self {
         Self { deadline: Some(deadline), ..self.clone() }
+    }
+
+    /// The same engine for work on behalf of `requester`, which takes turns with the work of others.
+    pub fn on_behalf_of(&self, requester: Requester) -> Self {
+        Self { requester, ..self.clone() }
+    }
+
+    /// The requester of [`Self::on_behalf_of`].
+    pub fn requester(&self) -> Requester {
+        self.requester
+    }
+
+    fn terms(&self, lane: Lane) -> Terms {
+        Terms { lane, requester: self.requester, deadline: self.deadline }
     }
 
     /// The deadline of [`Self::before`].
@@ -177,13 +197,13 @@ impl Engine {
         }
         let batcher = &self.inner.detection;
         batcher.model().check(letterbox.canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
-        batcher.run_before(Probe { frame, letterbox, min_score }, lane, self.deadline).await
+        batcher.run(Probe { frame, letterbox, min_score }, self.terms(lane)).await
     }
 
     /// The embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
     pub async fn embed(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<Embedding>, RunError> {
         check_chip(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
-        self.inner.embedding.run_before(chip, lane, self.deadline).await
+        self.inner.embedding.run(chip, self.terms(lane)).await
     }
 
     /// What the learned quality model says of an aligned 112x112 chip: its raw output. An error where the pack has no such model
@@ -193,7 +213,7 @@ impl Engine {
         let (batcher, _) =
             self.inner.scoring.as_ref().ok_or_else(|| unfit("the pack has no quality model".to_owned()))?;
         check_chip(&chip).map_err(unfit)?;
-        batcher.run_before(chip, lane, self.deadline).await
+        batcher.run(chip, self.terms(lane)).await
     }
 
     /// Where the detector is best shown what lies at `letterbox` ([`crate::DetectionCanvas`]). On the CPU a detector of any size is spared the black beside the

@@ -134,7 +134,7 @@ impl Engine {
     /// Grey-level statistics on the device of `quality_checks`: within 1e-4 of [`vision::quality::grey_statistics`].
     pub async fn statistics(&self, frame: Arc<Frame>, lane: Lane) -> Result<Timed<GreyStatistics>, RunError> {
         let batcher = placed(&self.inner.pixels.statistics, Operation::QualityChecks)?;
-        batcher.run_before(frame, lane, self.deadline).await
+        batcher.run(frame, self.terms(lane)).await
     }
 
     /// The picture enhanced on the device of `image_enhancement`: within four grey levels of [`vision::enhance::enhance`].
@@ -145,7 +145,7 @@ impl Engine {
         lane: Lane,
     ) -> Result<Timed<Enhanced>, RunError> {
         let batcher = placed(&self.inner.pixels.enhancement, Operation::ImageEnhancement)?;
-        batcher.run_before(EnhancementRequest::new(frame, limits), lane, self.deadline).await
+        batcher.run(EnhancementRequest::new(frame, limits), self.terms(lane)).await
     }
 
     /// The canvas drawn on the device of `image_processing`: within one grey level of [`Letterbox::draw`].
@@ -156,7 +156,7 @@ impl Engine {
         lane: Lane,
     ) -> Result<Timed<Arc<Frame>>, RunError> {
         let batcher = placed(&self.inner.pixels.canvas, Operation::ImageProcessing)?;
-        batcher.run_before(CanvasRequest { frame, letterbox }, lane, self.deadline).await
+        batcher.run(CanvasRequest { frame, letterbox }, self.terms(lane)).await
     }
 
     /// Whether the CPU's code may do what a device failed at with `error`. If so, that is counted and warned of: the caller must do it.

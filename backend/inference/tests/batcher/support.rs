@@ -1,6 +1,6 @@
 //! Devices whose behaviour is known, and requests whose answers are.
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
-use inference::batcher::{Batcher, Device, Limits};
+use inference::batcher::{Batcher, Device, Limits, Terms};
 use inference::models::Model;
 use inference::{Lane, Operation, RunError, Timed};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,10 +124,11 @@ pub(crate) fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
 pub(crate) type Pending = JoinHandle<Result<Timed<f32>, RunError>>;
 
 /// Sends a request from a task of its own and returns when it is queued.
-pub(crate) async fn ask(batcher: &Batcher<Numbers>, number: f32, lane: Lane) -> Pending {
+pub(crate) async fn ask(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
+    let terms = terms.into();
     let before = batcher.waiting();
     let own = batcher.clone();
-    let task = tokio::spawn(async move { own.run(Ask { number, width: 3 }, lane).await });
+    let task = tokio::spawn(async move { own.run(Ask { number, width: 3 }, terms).await });
     while batcher.waiting() == before && !task.is_finished() {
         tokio::task::yield_now().await;
     }

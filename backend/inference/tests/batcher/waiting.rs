@@ -1,11 +1,15 @@
 //! Order, batches, full queues, callers that leave or come too late.
 use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
-use inference::batcher::{Batcher, Device, Limits};
-use inference::{Lane, RunError};
+use inference::batcher::{Batcher, Device, Limits, Terms};
+use inference::{Lane, Requester, RunError};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+fn before(deadline: Option<Instant>) -> Terms {
+    Terms { deadline, ..Lane::Interactive.into() }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_result_is_lost_or_swapped() {
@@ -60,6 +64,30 @@ async fn interactive_requests_go_first_and_crawl_work_is_not_starved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requesters_of_one_lane_take_turns() {
+    let (gate, controls) = gate();
+    let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
+    let mut tasks = vec![occupy(&batcher, &controls).await];
+    let of = |requester| Terms { requester: Requester(requester), ..Lane::Interactive.into() };
+    for number in [10.0, 11.0, 12.0] {
+        tasks.push(ask(&batcher, number, of(1)).await);
+    }
+    for number in [20.0, 21.0] {
+        tasks.push(ask(&batcher, number, of(2)).await);
+    }
+    let mut order = Vec::new();
+    for _ in 0..5 {
+        controls.release();
+        order.extend(controls.next());
+    }
+    controls.release();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(order, [10.0, 20.0, 11.0, 21.0, 12.0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_whose_caller_left_are_skipped() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
@@ -100,7 +128,7 @@ async fn a_full_queue_says_when_to_come_back() {
     }
     // Whoever asks all the same waits for room, but not beyond the deadline.
     let soon = Some(Instant::now() + Duration::from_millis(20));
-    let late = batcher.run_before(Ask { number: 6.0, width: 3 }, Lane::Interactive, soon).await;
+    let late = batcher.run(Ask { number: 6.0, width: 3 }, before(soon)).await;
     assert!(matches!(late, Err(RunError::DeadlineExceeded { .. })), "{late:?}");
     assert_eq!(batcher.waiting(), 4, "who waits for room is not in the queue");
     leaving.abort();
@@ -241,17 +269,14 @@ async fn a_request_whose_time_is_over_is_answered_and_never_run() {
     let first = occupy(&batcher, &controls).await;
     let ask = Ask { number: 5.0, width: 3 };
     let soon = Some(Instant::now() + Duration::from_millis(20));
-    let late = batcher.run_before(ask, Lane::Interactive, soon).await.unwrap_err();
+    let late = batcher.run(ask, before(soon)).await.unwrap_err();
     assert!(matches!(late, RunError::DeadlineExceeded { operation: "face_detection" }), "{late}");
-    let over = batcher.run_before(ask, Lane::Interactive, Some(Instant::now())).await.unwrap_err();
+    let over = batcher.run(ask, before(Some(Instant::now()))).await.unwrap_err();
     assert!(matches!(over, RunError::DeadlineExceeded { .. }), "{over}");
 
     let own = batcher.clone();
     let ample = Some(Instant::now() + Duration::from_secs(3600));
-    let in_time =
-        tokio::spawn(
-            async move { own.run_before(Ask { number: 6.0, width: 3 }, Lane::Interactive, ample).await },
-        );
+    let in_time = tokio::spawn(async move { own.run(Ask { number: 6.0, width: 3 }, before(ample)).await });
     controls.release();
     assert_eq!(controls.next(), [6.0], "the late request never reaches the device");
     controls.release();

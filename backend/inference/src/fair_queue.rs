@@ -1,0 +1,136 @@
+//! A queue whose requesters take turns: one item each, round after round (round-robin fair queueing, RFC 970).
+
+use std::collections::VecDeque;
+
+/// On whose behalf work is done. The work of one requester waits behind its own work first; the
+/// default is nobody in particular.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Requester(pub u128);
+
+/// Items by requester, in the order of turns. Of one requester the oldest item comes first.
+///
+/// An operation takes time in proportion to the number of items.
+#[derive(Debug)]
+pub struct FairQueue<T> {
+    /// Items that come before all others.
+    returned: VecDeque<T>,
+    /// The requesters that have items, in the order of their turns. No list is empty.
+    turns: VecDeque<(Requester, VecDeque<T>)>,
+}
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self { returned: VecDeque::new(), turns: VecDeque::new() }
+    }
+}
+
+impl<T> FairQueue<T> {
+    /// Adds an item. A requester without items has its turn after all others.
+    pub fn push(&mut self, requester: Requester, item: T) {
+        match self.turns.iter_mut().find(|(other, _)| *other == requester) {
+            Some((_, items)) => items.push_back(item),
+            None => self.turns.push_back((requester, VecDeque::from([item]))),
+        }
+    }
+
+    /// Puts an item back that was taken; it comes first.
+    pub fn put_back(&mut self, item: T) {
+        self.returned.push_front(item);
+    }
+
+    /// Takes the next item; its requester has its next turn after all others.
+    pub fn pop(&mut self) -> Option<T> {
+        self.pop_if(|_| true)
+    }
+
+    /// Takes the next item that is `wanted`.
+    pub fn pop_if(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        if let Some(at) = self.returned.iter().position(&wanted) {
+            return self.returned.remove(at);
+        }
+        let find = |(_, items): &(_, VecDeque<T>)| items.iter().position(&wanted);
+        let (turn, at) = self.turns.iter().enumerate().find_map(|(turn, held)| Some((turn, find(held)?)))?;
+        let (requester, mut items) = self.turns.remove(turn)?;
+        let item = items.remove(at);
+        if !items.is_empty() {
+            self.turns.push_back((requester, items));
+        }
+        item
+    }
+
+    /// Drops the items that are not to be kept.
+    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.returned.retain(&keep);
+        self.turns.retain_mut(|(_, items)| {
+            items.retain(&keep);
+            !items.is_empty()
+        });
+    }
+
+    /// Returns the number of items.
+    pub fn len(&self) -> usize {
+        self.returned.len() + self.turns.iter().map(|(_, items)| items.len()).sum::<usize>()
+    }
+
+    /// Returns whether there is no item.
+    pub fn is_empty(&self) -> bool {
+        self.returned.is_empty() && self.turns.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(queue: &mut FairQueue<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| queue.pop()).collect()
+    }
+
+    #[test]
+    fn requesters_take_turns_and_keep_their_own_order() {
+        let mut queue = FairQueue::default();
+        for item in [10, 11, 12] {
+            queue.push(Requester(1), item);
+        }
+        queue.push(Requester(2), 20);
+        queue.push(Requester(3), 30);
+        assert_eq!(queue.len(), 5);
+        assert_eq!(queue.pop(), Some(10));
+        // Who comes late waits for one item of each, however many they have.
+        queue.push(Requester(4), 40);
+        assert_eq!(drain(&mut queue), [20, 30, 11, 40, 12]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn what_was_put_back_comes_first() {
+        let mut queue = FairQueue::default();
+        queue.push(Requester(1), 10);
+        queue.put_back(2);
+        queue.put_back(1);
+        assert_eq!(drain(&mut queue), [1, 2, 10]);
+    }
+
+    #[test]
+    fn an_item_that_is_wanted_costs_its_requester_the_turn() {
+        let mut queue = FairQueue::default();
+        for item in [10, 11] {
+            queue.push(Requester(1), item);
+            queue.push(Requester(2), item + 10);
+        }
+        assert_eq!(queue.pop_if(|item| *item == 11), Some(11));
+        assert_eq!(queue.pop_if(|item| *item == 99), None);
+        assert_eq!(drain(&mut queue), [20, 10, 21]);
+    }
+
+    #[test]
+    fn a_requester_whose_items_were_dropped_has_no_turn() {
+        let mut queue = FairQueue::default();
+        for item in [10, 20, 30] {
+            queue.push(Requester(item.into()), item);
+        }
+        queue.retain(|item| *item != 10);
+        queue.push(Requester(10), 11);
+        assert_eq!(drain(&mut queue), [20, 30, 11]);
+    }
+}
