@@ -8,6 +8,8 @@ mod cpu;
 mod enhanced;
 mod error;
 mod faces;
+mod fair_semaphore;
+mod memory;
 mod options;
 mod picture;
 mod pixels;
@@ -23,10 +25,10 @@ pub use picture::Picture;
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};
 
-use crate::budget::Budget;
 use bytes::Bytes;
-use cpu::{Cpu, CpuBefore};
-use inference::{Engine, Lane, trace};
+use cpu::{Cpu, CpuFor};
+use inference::{Engine, Lane, Requester, trace};
+use memory::PictureMemory;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
@@ -44,7 +46,7 @@ struct Inner {
     /// The same for heads of files: microseconds, which are not to wait behind decodings.
     heads: Cpu,
     /// Memory for pixels.
-    memory: Budget,
+    memory: PictureMemory,
 }
 
 impl Analyzer {
@@ -52,13 +54,18 @@ impl Analyzer {
     pub fn new(engine: Engine, config: Config) -> Self {
         let (cpu, heads) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
-        let memory = Budget::new("decoded_pictures", config.decoded_bytes).with_background_room(largest);
+        let memory = PictureMemory::new(config.decoded_bytes, largest);
         Self { engine, inner: Arc::new(Inner { config, cpu, heads, memory }) }
     }
 
     /// The same path for a caller who has no use for an answer after `deadline`; see [`Engine::before`].
     pub fn before(&self, deadline: Instant) -> Self {
         Self { engine: self.engine.before(deadline), inner: self.inner.clone() }
+    }
+
+    /// The same path for work on behalf of `requester`; see [`Engine::on_behalf_of`].
+    pub fn on_behalf_of(&self, requester: Requester) -> Self {
+        Self { engine: self.engine.on_behalf_of(requester), inner: self.inner.clone() }
     }
 
     /// Analyses one picture.
@@ -89,8 +96,8 @@ impl Analyzer {
         &self.inner.config
     }
 
-    /// Threads for work on pixels, with the deadline of [`Self::before`].
-    pub(crate) fn cpu(&self) -> CpuBefore<'_> {
-        CpuBefore { cpu: &self.inner.cpu, deadline: self.engine.deadline() }
+    /// Threads for work on pixels, with the requester of [`Self::on_behalf_of`] and the deadline of [`Self::before`].
+    pub(crate) fn cpu(&self) -> CpuFor<'_> {
+        CpuFor { cpu: &self.inner.cpu, requester: self.engine.requester(), deadline: self.engine.deadline() }
     }
 }

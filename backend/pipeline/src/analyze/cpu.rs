@@ -1,22 +1,22 @@
 //! Work on pixels, kept off the async threads and bounded, so that many pictures at once neither starve the runtime nor pile up in memory.
 
 use super::AnalyzeError;
-use inference::{Operation, RunError, Timed};
+use super::fair_semaphore::FairSemaphore;
+use inference::{Operation, Requester, RunError, Timed};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::Semaphore;
 
 /// A bounded share of the blocking threads; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Cpu {
-    permits: Arc<Semaphore>,
+    permits: FairSemaphore,
 }
 
 impl Cpu {
     /// `threads` at once; 0 means one per core.
     pub(crate) fn new(threads: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { permits: Arc::new(Semaphore::new(if threads == 0 { cores } else { threads })) }
+        Self { permits: FairSemaphore::new(if threads == 0 { cores } else { threads }) }
     }
 
     /// Runs `work` on a blocking thread when one is free. A panic inside becomes [`AnalyzeError::Panicked`].
@@ -26,16 +26,17 @@ impl Cpu {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Timed<T>, AnalyzeError> {
-        self.run_before(None, work).await
+        self.run_for(Requester::default(), None, work).await
     }
 
-    /// [`Self::run`] for a caller who has no use for the result after `deadline`. Work that has not begun by then, or whose caller has gone, is
-    /// not begun.
+    /// [`Self::run`] on behalf of `requester`, who takes turns with others and has no use for the result after `deadline`. Work that has not
+    /// begun by then, or whose caller has gone, is not begun.
     ///
     /// # Errors
     /// `DeadlineExceeded` at that time, or at once when it has passed.
-    pub(crate) async fn run_before<T: Send + 'static>(
+    pub(crate) async fn run_for<T: Send + 'static>(
         &self,
+        requester: Requester,
         deadline: Option<Instant>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Timed<T>, AnalyzeError> {
@@ -44,8 +45,7 @@ impl Cpu {
         if is_late() {
             return Err(late());
         }
-        let permit = in_time(deadline, self.permits.clone().acquire_owned()).await?;
-        let permit = permit.expect("the semaphore is never closed");
+        let permit = in_time(deadline, self.permits.acquire(requester)).await?;
         // Goes with this future, which is how the work learns that nobody waits for it.
         let caller = Arc::new(());
         let waits = Arc::downgrade(&caller);
@@ -83,18 +83,19 @@ fn late() -> AnalyzeError {
 
 /// [`Cpu`] for one caller.
 #[derive(Clone, Copy)]
-pub(crate) struct CpuBefore<'a> {
+pub(crate) struct CpuFor<'a> {
     pub(super) cpu: &'a Cpu,
+    pub(super) requester: Requester,
     pub(super) deadline: Option<Instant>,
 }
 
-impl CpuBefore<'_> {
-    /// [`Cpu::run_before`] with the caller's deadline.
+impl CpuFor<'_> {
+    /// [`Cpu::run_for`] the caller, with its deadline.
     pub(crate) async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Timed<T>, AnalyzeError> {
-        self.cpu.run_before(self.deadline, work).await
+        self.cpu.run_for(self.requester, self.deadline, work).await
     }
 }
 
@@ -126,7 +127,7 @@ mod tests {
             let begun = begun.clone();
             move || begun.fetch_add(1, Ordering::SeqCst)
         };
-        assert!(is_late(cpu.run_before(Some(Instant::now()), work()).await));
+        assert!(is_late(cpu.run_for(Requester(1), Some(Instant::now()), work()).await));
         // Nor when the time runs out while another has the thread.
         let (free, wait) = std::sync::mpsc::channel::<()>();
         let (started, has_started) = tokio::sync::oneshot::channel();
@@ -140,14 +141,16 @@ mod tests {
         });
         has_started.await.unwrap();
         let soon = Instant::now() + std::time::Duration::from_millis(20);
-        assert!(is_late(cpu.run_before(Some(soon), work()).await));
+        assert!(is_late(cpu.run_for(Requester(1), Some(soon), work()).await));
         // Nor for a caller who has gone.
         drop(Box::pin(cpu.run(work())));
         free.send(()).unwrap();
         assert!(busy.await.unwrap().is_ok());
         assert_eq!(begun.load(Ordering::SeqCst), 0);
         assert!(
-            cpu.run_before(Some(Instant::now() + std::time::Duration::from_secs(60)), work()).await.is_ok()
+            cpu.run_for(Requester(1), Some(Instant::now() + std::time::Duration::from_secs(60)), work())
+                .await
+                .is_ok()
         );
         assert_eq!(begun.load(Ordering::SeqCst), 1);
     }

@@ -1,0 +1,74 @@
+//! Memory for decoded pictures, and some beside it for small ones.
+
+use crate::budget::{Budget, Exhausted, Share};
+use inference::Lane;
+use std::time::Instant;
+
+/// Small pictures have one part more for each so many parts that there are for all.
+const PARTS: u64 = 8;
+/// At least so many small pictures fit into theirs at once.
+const SMALL_AT_ONCE: u64 = 2;
+
+/// What pictures may hold. A small picture of an interactive caller does not wait behind a large one
+/// that has no room yet.
+pub(super) struct PictureMemory {
+    all: Budget,
+    small: Budget,
+}
+
+impl PictureMemory {
+    /// `bytes` for all, of which one picture takes at most `largest`, and an eighth of it more for
+    /// small ones.
+    pub(super) fn new(bytes: u64, largest: u64) -> Self {
+        Self {
+            all: Budget::new("decoded_pictures", bytes).with_background_room(largest),
+            small: Budget::new("small_decoded_pictures", bytes / PARTS),
+        }
+    }
+
+    /// Waits for room for a picture of `bytes`.
+    ///
+    /// # Errors
+    /// [`Exhausted`] shortly before `deadline`.
+    pub(super) async fn take(
+        &self,
+        bytes: u64,
+        lane: Lane,
+        deadline: Option<Instant>,
+    ) -> Result<Share, Exhausted> {
+        if lane == Lane::Background || bytes > self.small.limit() / SMALL_AT_ONCE {
+            return self.all.take(bytes, lane, deadline).await;
+        }
+        tokio::select! {
+            biased;
+            share = self.small.take(bytes, lane, deadline) => share,
+            share = self.all.take(bytes, lane, deadline) => share,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use futures::FutureExt;
+
+    const MIB: u64 = 1 << 20;
+
+    fn now(memory: &PictureMemory, mib: u64, lane: Lane) -> Option<Share> {
+        memory.take(mib * MIB, lane, None).now_or_never().transpose().unwrap()
+    }
+
+    #[test]
+    fn a_small_picture_does_not_wait_behind_a_large_one() {
+        let memory = PictureMemory::new(80 * MIB, 60 * MIB);
+        let _held = now(&memory, 80, Lane::Interactive).unwrap();
+        let mut waiting = Box::pin(memory.take(60 * MIB, Lane::Interactive, None));
+        assert!((&mut waiting).now_or_never().is_none());
+        let small: Vec<_> = (0..2).map(|_| now(&memory, 5, Lane::Interactive).unwrap()).collect();
+        assert!(now(&memory, 5, Lane::Interactive).is_none(), "its part is held");
+        drop(small);
+        assert!(now(&memory, 6, Lane::Interactive).is_none(), "it is not small");
+        assert!(now(&memory, 5, Lane::Background).is_none(), "crawls have no part in it");
+    }
+}
