@@ -14,6 +14,7 @@ mod openapi;
 mod router;
 mod routes;
 mod serve;
+mod shares;
 mod stall;
 pub mod state;
 pub mod telemetry;

@@ -1,5 +1,5 @@
 //! Routes and what lies around them.
-use crate::middleware::{again, bodies, headers, hosts, observe, panic, request_id, timeout};
+use crate::middleware::{again, bodies, headers, hosts, observe, panic, places, request_id, timeout};
 use crate::openapi::{Frame, complete};
 use crate::{ApiError, AppState, Code, auth, routes};
 use axum::Router;
@@ -45,6 +45,7 @@ pub fn router(state: AppState) -> Router {
 fn guarded(operations: OpenApiRouter<AppState>, state: &AppState) -> Router<AppState> {
     let (router, _) = operations.split_for_parts();
     router
+        .route_layer(from_fn_with_state(state.clone(), places::layer))
         .route_layer(from_fn_with_state(state.clone(), bodies::layer))
         .route_layer(from_fn(again::layer))
         .route_layer(from_fn_with_state(state.clone(), auth::layer))

@@ -1,25 +1,27 @@
-//! What one caller holds of a budget that is for all.
+//! What one caller holds of something that is for all: memory, work under way, places at the database.
 use crate::auth::CallerId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes are counted in KiB, as the budget does.
-const UNIT: u64 = 1 << 10;
+/// The unit that budgets of memory count in, in bytes.
+pub(crate) const KIB: u64 = 1 << 10;
 
 /// The shares of all callers who hold anything.
 pub(crate) struct Shares {
+    unit: u64,
     units: u32,
     open: Arc<Mutex<HashMap<CallerId, Entry>>>,
 }
 
 struct Entry {
     room: Arc<Semaphore>,
-    bodies: usize,
+    holders: usize,
 }
 
-/// The share of one caller, as one of his bodies or answers sees it.
+/// The share of one caller, as one of the holders sees it.
 pub(crate) struct Mine {
+    unit: u64,
     units: u32,
     caller: CallerId,
     room: Arc<Semaphore>,
@@ -28,46 +30,45 @@ pub(crate) struct Mine {
 }
 
 impl Shares {
-    /// Three quarters of `limit` for one caller: the rest is for the others.
-    pub(crate) fn of(limit: u64) -> Self {
-        let units = u32::try_from(limit / UNIT).unwrap_or(u32::MAX);
-        Self { units: (units - units / 4).max(1), open: Arc::default() }
+    /// Three quarters of `limit` for one caller, counted in units of `unit`: the rest is for the others.
+    pub(crate) fn of(limit: u64, unit: u64) -> Self {
+        let units = u32::try_from(limit / unit).unwrap_or(u32::MAX);
+        Self { unit, units: (units - units / 4).max(1), open: Arc::default() }
     }
 
-    pub(crate) fn open(&self, caller: CallerId) -> Mine {
+    /// The share of the caller of the current request, for a holder that has nothing yet.
+    pub(crate) fn open(&self) -> Mine {
+        let caller = CallerId::current();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Entry { room: Arc::new(Semaphore::new(self.units as usize)), bodies: 0 };
+        let new = || Entry { room: Arc::new(Semaphore::new(self.units as usize)), holders: 0 };
         let entry = open.entry(caller).or_insert_with(new);
-        entry.bodies += 1;
+        entry.holders += 1;
         let (room, held) = (entry.room.clone(), None);
-        Mine { units: self.units, caller, room, held, open: self.open.clone() }
+        Mine { unit: self.unit, units: self.units, caller, room, held, open: self.open.clone() }
     }
 }
 
 impl Mine {
-    fn units_of(&self, bytes: u64) -> u32 {
-        u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.units)
+    fn units_of(&self, amount: u64) -> u32 {
+        u32::try_from(amount.div_ceil(self.unit)).unwrap_or(u32::MAX).min(self.units)
     }
 
     fn held_units(&self) -> usize {
         self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    /// Waits until the caller's other bodies leave room. Only for a body that holds nothing yet.
-    pub(super) async fn begin(&mut self, bytes: u64) {
-        let units = self.units_of(bytes);
+    /// Waits until the caller's other holders leave room. Only for a holder that has nothing yet.
+    pub(crate) async fn begin(&mut self, amount: u64) {
+        let units = self.units_of(amount);
         // The semaphore is never closed.
         self.held = self.room.clone().acquire_many_owned(units).await.ok();
     }
 
-    /// Returns whether the caller may hold `bytes` for this body. A caller's only body may use the
-    /// whole budget.
-    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
-        let more = self.units_of(bytes) as usize - self.held_units().min(self.units_of(bytes) as usize);
-        let Ok(permit) = self.room.clone().try_acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX))
-        else {
-            return false;
-        };
+    /// Returns whether the caller may hold `amount` here. A caller's only holder may use all there is.
+    pub(crate) fn grow(&mut self, amount: u64) -> bool {
+        let held = u32::try_from(self.held_units()).unwrap_or(u32::MAX);
+        let more = self.units_of(amount).saturating_sub(held);
+        let Ok(permit) = self.room.clone().try_acquire_many_owned(more) else { return false };
         match &mut self.held {
             Some(held) => held.merge(permit),
             held @ None => *held = Some(permit),
@@ -75,9 +76,9 @@ impl Mine {
         true
     }
 
-    /// Gives back what is more than `bytes`.
-    pub(crate) fn shrink(&mut self, bytes: u64) {
-        let surplus = self.held_units().saturating_sub(self.units_of(bytes) as usize);
+    /// Gives back what is more than `amount`.
+    pub(crate) fn shrink(&mut self, amount: u64) {
+        let surplus = self.held_units().saturating_sub(self.units_of(amount) as usize);
         drop(self.held.as_mut().and_then(|held| held.split(surplus)));
     }
 }
@@ -86,8 +87,8 @@ impl Drop for Mine {
     fn drop(&mut self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = open.get_mut(&self.caller) {
-            entry.bodies -= 1;
-            if entry.bodies == 0 {
+            entry.holders -= 1;
+            if entry.holders == 0 {
                 open.remove(&self.caller);
             }
         }

@@ -1,8 +1,9 @@
 //! What the handlers share.
-use crate::auth::{Keyring, Rates, Strangers};
+use crate::auth::{CallerId, Keyring, Rates, Strangers};
 use crate::confirmation::Secret;
-use crate::middleware::bodies::{Elder, Shares};
+use crate::middleware::bodies::Elder;
 use crate::routes::crawls::Follows;
+use crate::shares::{KIB, Mine, Shares};
 use crate::{ApiError, Config};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -50,6 +51,10 @@ pub struct Shared {
     /// Fires when the process is asked to stop: not ready any more, event streams end.
     pub shutdown: CancellationToken,
     analyses: Arc<Semaphore>,
+    /// What each caller has of them.
+    analysis_shares: Shares,
+    /// What each caller has of the connections to the database.
+    pub(crate) places: Shares,
     /// Memory for the bodies of requests.
     pub(crate) bodies: Budget,
     /// The body that waits for more of it.
@@ -58,6 +63,8 @@ pub struct Shared {
     pub(crate) shares: Shares,
     /// Memory for images that are fetched for callers. Apart from that for bodies: a body is still held while its images are fetched.
     pub(crate) fetched: Budget,
+    /// What the fetches of each caller hold of it.
+    pub(crate) fetched_shares: Shares,
     /// Memory for enhanced pictures that have not been read yet.
     pub(crate) answers: Budget,
     /// What the answers of each caller hold of it.
@@ -80,21 +87,25 @@ impl AppState {
         shutdown: CancellationToken,
     ) -> Self {
         let analyses = Arc::new(Semaphore::new(config.max_analyses.clamp(1, Semaphore::MAX_PERMITS)));
+        let connections = services.store.pool().options().get_max_connections();
         let bodies = Budget::new("request_bodies", config.body_budget);
         Self(Arc::new(Shared {
-            shares: Shares::of(bodies.limit()),
+            shares: Shares::of(bodies.limit(), KIB),
             bodies,
             elder: Elder::default(),
             fetched: Budget::new("fetched_images", config.body_budget),
+            fetched_shares: Shares::of(config.body_budget, KIB),
             answers: Budget::new("answers", config.answer_budget),
-            answer_shares: Shares::of(config.answer_budget),
+            answer_shares: Shares::of(config.answer_budget, KIB),
             follows: Follows::new(&config, shutdown.clone()),
             strangers: Strangers::new(config.unknown_keys_per_minute),
             services,
             config,
             metrics,
             shutdown,
+            analysis_shares: Shares::of(analyses.available_permits() as u64, 1),
             analyses,
+            places: Shares::of(connections.into(), 1),
             keyring: Keyring::default(),
             rates: Rates::default(),
             confirmation_secret: Secret::default(),
@@ -102,22 +113,32 @@ impl AppState {
         }))
     }
 
-    /// The analyzer for the request that this task answers: it starts nothing once the request's time is over.
+    /// The analyzer for the request that this task answers: its work takes turns with that of other callers, and it starts nothing once the
+    /// request's time is over.
     pub(crate) fn analyzer(&self) -> Analyzer {
-        let analyzer = &self.services.analyzer;
-        crate::middleware::timeout::deadline()
-            .map_or_else(|| analyzer.clone(), |deadline| analyzer.before(deadline))
+        let analyzer = self.services.analyzer.on_behalf_of(CallerId::current().into());
+        match crate::middleware::timeout::deadline() {
+            Some(deadline) => analyzer.before(deadline),
+            None => analyzer,
+        }
     }
 
-    /// Admits `images` analyses, or says that the service is overloaded. Hold the permit until they are done.
+    /// Admits `images` analyses of the current caller, who has at most three quarters of all that may wait. Hold the admission until they are done.
     ///
     /// A batch larger than the limit itself is admitted when nothing else runs.
-    pub(crate) fn admit(&self, images: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+    ///
+    /// # Errors
+    /// 429 where there is no room, for all or for the caller.
+    pub(crate) fn admit(&self, images: usize) -> Result<Admission, ApiError> {
+        let refused = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
         let wanted = images.clamp(1, self.config.max_analyses.max(1));
-        self.analyses
-            .clone()
-            .try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX))
-            .map_err(|_| ApiError::overloaded("too many analyses are waiting", Duration::from_secs(1)))
+        let mut share = self.analysis_shares.open();
+        if !share.grow(wanted as u64) {
+            return Err(refused("too many analyses of this caller are waiting"));
+        }
+        let all = self.analyses.clone().try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX));
+        let all = all.map_err(|_| refused("too many analyses are waiting"))?;
+        Ok(Admission { _all: all, _share: share })
     }
 
     /// The similarity from which two faces count as one person, where no collection says otherwise.
@@ -132,6 +153,12 @@ impl AppState {
         let embedder = self.services.analyzer.engine().embedder();
         embedder.match_fmr.filter(|_| threshold == embedder.match_threshold)
     }
+}
+
+/// Analyses that may wait, until this is dropped.
+pub(crate) struct Admission {
+    _all: OwnedSemaphorePermit,
+    _share: Mine,
 }
 
 impl Deref for AppState {

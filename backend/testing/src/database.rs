@@ -67,6 +67,16 @@ impl TestDatabase {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query answers a bigint")
     }
 
+    /// Makes every statement on a table wait until the lock is released or dropped.
+    pub async fn lock_faces(&self) -> TableLock {
+        let mut connection = self.connection().await;
+        sqlx::raw_sql("begin; lock table faces in access exclusive mode")
+            .execute(&mut connection)
+            .await
+            .expect("the table can be locked");
+        TableLock { connection }
+    }
+
     /// Rows and bytes of every table that has rows, and bytes of its indexes, after a vacuum.
     pub async fn sizes(&self) -> serde_json::Value {
         sqlx::raw_sql("vacuum analyze").execute(&self.pool).await.expect("vacuums");
@@ -79,6 +89,24 @@ impl TestDatabase {
             .expect("checked in server()");
         url.set_path(&self.name);
         url.to_string()
+    }
+}
+
+/// A lock on a table, held by a connection of its own.
+pub struct TableLock {
+    connection: PgConnection,
+}
+
+impl TableLock {
+    /// The number of statements that wait for it.
+    pub async fn waiting(&mut self) -> i64 {
+        let waiting = "select count(*) from pg_locks where not granted and relation = 'faces'::regclass";
+        sqlx::query_scalar(waiting).fetch_one(&mut self.connection).await.expect("the locks can be counted")
+    }
+
+    /// Lets the statements go on.
+    pub async fn release(self) {
+        self.connection.close().await.expect("the connection ends");
     }
 }
 

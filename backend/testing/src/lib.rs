@@ -18,7 +18,7 @@ pub mod unpack;
 pub use assets::{
     DEFAULT_PACK, image, images, library, model, models_dir, openvino, oracle, pack, shared_models,
 };
-pub use database::TestDatabase;
+pub use database::{TableLock, TestDatabase};
 pub use files::files_below;
 pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,

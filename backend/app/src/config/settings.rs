@@ -77,9 +77,9 @@ settings! {
             max_image_mb: u32 = MAX_IMAGE_MB, "25", number(1..=1024);
             /// `MAX_IMAGE_MEGAPIXELS`: Largest image that is decoded, in millions of pixels.
             max_image_megapixels: u32 = MAX_IMAGE_MEGAPIXELS, "50", number(1..=1000);
-            /// `MAX_DECODED_MEGAPIXELS`: Millions of pixels of decoded images, those of callers and of crawls together, that are in memory at once, at 3 MB each; other images wait, and of crawls those that would make theirs more than three quarters. Unset: five times `MAX_IMAGE_MEGAPIXELS`, or 40 for each core where that is more.
+            /// `MAX_DECODED_MEGAPIXELS`: Millions of pixels of decoded images, those of callers and of crawls together, that are in memory at once, at 3 MB each; other images wait, and of crawls those that would make theirs more than three quarters. An eighth more is for small images of callers. Unset: five times `MAX_IMAGE_MEGAPIXELS`, or 40 for each core where that is more.
             max_decoded_megapixels: Option<u32> = MAX_DECODED_MEGAPIXELS, "", optional(number(1..=1_000_000));
-            /// `MAX_PENDING_BODY_MB`: Limits three things separately, in MiB: bodies of requests, images that are fetched for callers, and enhanced pictures that have not been read. Other requests wait or are answered 429. Bodies are counted as they arrive. One key, or without keys one address, may hold three quarters of the bodies and of the enhanced pictures. A body that is larger comes in alone.
+            /// `MAX_PENDING_BODY_MB`: Limits three things separately, in MiB: bodies of requests, images that are fetched for callers, and enhanced pictures that have not been read. Other requests wait or are answered 429. Bodies are counted as they arrive. One caller (all keys to a collection, or without keys an address) may hold three quarters of the bodies and of the enhanced pictures. A body that is larger comes in alone.
             max_pending_body_mb: u64 = MAX_PENDING_BODY_MB, "512", number(16..=1_048_576);
             /// `MAX_PENDING_IMAGES`: Images of callers that are analysed or wait for it at a time; one more is answered 429.
             max_pending_images: usize = MAX_PENDING_IMAGES, "256", number(1..=100_000);

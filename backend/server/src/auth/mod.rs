@@ -43,8 +43,9 @@ pub(crate) async fn layer(State(state): State<AppState>, mut request: Request, n
             return response;
         }
     };
+    let id = CallerId::of(&caller, Peer::of(request.extensions()));
     request.extensions_mut().insert(caller);
-    let mut response = next.run(request).await;
+    let mut response = id.scope(next.run(request)).await;
     if let Some(standing) = standing {
         standing.write(response.headers_mut());
     }

@@ -1,7 +1,8 @@
-//! Who is on the other end, where limits are per caller: a key, or the address where no key is
-//! asked for.
+//! Who is on the other end, where limits and turns are per caller: a tenant, a key to all collections,
+//! or the address where no key is asked for.
 use super::Caller;
-use axum::http::{Extensions, request::Parts};
+use axum::http::Extensions;
+use inference::Requester;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use uuid::Uuid;
 
@@ -21,32 +22,56 @@ impl From<IpAddr> for Peer {
 }
 
 impl Peer {
-    /// Returns the address that the listener noted; requests that came through none share one.
+    /// What requests share that came through no listener.
+    const NONE: Self = Self(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
+    /// Returns the address that the listener noted.
     pub(crate) fn of(extensions: &Extensions) -> Self {
-        extensions.get().copied().unwrap_or(Self(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
+        extensions.get().copied().unwrap_or(Self::NONE)
     }
 }
 
-/// Whose share of something a request takes.
+tokio::task_local! {
+    static CURRENT: CallerId;
+}
+
+/// Whose share of something a request takes. All keys to one collection have one share, because
+/// whoever may make keys can have many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CallerId {
+    /// The collection that a key is bound to.
+    Tenant(Uuid),
+    /// A key to all collections.
     Key(Uuid),
+    /// Anybody without a key.
     Address(Peer),
 }
 
 impl CallerId {
-    /// Returns the key of a request, or its address where no key is asked for.
-    pub(crate) fn of(extensions: &Extensions) -> Self {
-        let key = extensions.get::<Caller>().and_then(Caller::key);
-        key.map_or_else(|| Self::Address(Peer::of(extensions)), |key| Self::Key(key.id))
+    /// Returns the caller of a request that comes from `peer`.
+    pub(super) fn of(caller: &Caller, peer: Peer) -> Self {
+        let Some(key) = caller.key() else { return Self::Address(peer) };
+        key.collection_id.map_or(Self::Key(key.id), Self::Tenant)
+    }
+
+    /// Returns the caller of the request that this task answers; work outside of one has no address.
+    pub(crate) fn current() -> Self {
+        CURRENT.try_with(|caller| *caller).unwrap_or(Self::Address(Peer::NONE))
+    }
+
+    /// Answers a request on behalf of this caller.
+    pub(super) async fn scope<T>(self, answer: impl Future<Output = T>) -> T {
+        CURRENT.scope(self, answer).await
     }
 }
 
-impl<S: Send + Sync> axum::extract::FromRequestParts<S> for CallerId {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Ok(Self::of(&parts.extensions))
+impl From<CallerId> for Requester {
+    fn from(caller: CallerId) -> Self {
+        Self(match caller {
+            CallerId::Tenant(id) | CallerId::Key(id) => id.as_u128(),
+            CallerId::Address(Peer(IpAddr::V4(address))) => address.to_ipv6_mapped().to_bits(),
+            CallerId::Address(Peer(IpAddr::V6(address))) => address.to_bits(),
+        })
     }
 }
 

@@ -1,11 +1,13 @@
 //! Images that the service fetches for a caller.
 use super::body;
 use crate::middleware::timeout;
+use crate::shares::Mine;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use crawler::fetch::{AnyHop, Kind, Request};
 use inference::Lane;
 use pipeline::Share;
+use std::sync::Arc;
 
 /// A fetched image, and its room in memory.
 struct Fetched {
@@ -19,20 +21,37 @@ impl AsRef<[u8]> for Fetched {
     }
 }
 
-/// Room for so many images of a request before the first of them is fetched. How long they are is known afterwards, so each has room for the longest; all at
-/// once, because whoever holds room must not wait for more.
-pub(super) async fn room(state: &AppState, images: u64) -> Result<Share, ApiError> {
-    let bytes = images * state.config.image_limit as u64;
-    Ok(state.fetched.take(bytes, Lane::Interactive, timeout::deadline()).await?)
+/// Room for images that are about to be fetched.
+pub(super) struct Room {
+    held: Share,
+    /// The caller's share, until the last of the images is there.
+    share: Arc<Mine>,
+}
+
+impl Room {
+    /// Waits for room for so many images of a request before the first of them is fetched. How long they are is known afterwards, so each has room for
+    /// the longest; all at once, because whoever holds room must not wait for more. Slow fetches of one caller leave room for those of others.
+    ///
+    /// # Errors
+    /// 503 when the request's time is nearly over.
+    pub(super) async fn take(state: &AppState, images: u64) -> Result<Self, ApiError> {
+        let bytes = images * state.config.image_limit as u64;
+        let mut share = state.fetched_shares.open();
+        // Ends with the request's time.
+        share.begin(bytes).await;
+        let held = state.fetched.take(bytes, Lane::Interactive, timeout::deadline()).await?;
+        Ok(Self { held, share: Arc::new(share) })
+    }
+
+    /// Returns the room for one image out of this.
+    pub(super) fn split(&mut self, state: &AppState) -> Self {
+        Self { held: self.held.split(state.config.image_limit as u64), share: self.share.clone() }
+    }
 }
 
 /// Fetches an image under the same guard as the crawler; answers it and the address that answered. Its room shrinks to its length, and goes with
 /// the last of its bytes.
-pub(super) async fn fetch(
-    state: &AppState,
-    text: &str,
-    mut room: Share,
-) -> Result<(Bytes, String), ApiError> {
+pub(super) async fn fetch(state: &AppState, text: &str, room: Room) -> Result<(Bytes, String), ApiError> {
     let bad = |reason: String| {
         ApiError::new(Code::BadUrl, format!("url: {reason}"))
             .field("url")
@@ -52,7 +71,9 @@ pub(super) async fn fetch(
     if fetched.body.len() > state.config.image_limit {
         return Err(body::too_many_bytes("the image", state.config.image_limit).field("url"));
     }
-    room.shrink(fetched.body.len() as u64);
+    let Room { mut held, share } = room;
+    drop(share);
+    held.shrink(fetched.body.len() as u64);
     let answered = fetched.url.to_string();
-    Ok((Bytes::from_owner(Fetched { body: fetched.body, _room: room }), answered))
+    Ok((Bytes::from_owner(Fetched { body: fetched.body, _room: held }), answered))
 }

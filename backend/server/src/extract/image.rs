@@ -183,8 +183,8 @@ pub(crate) async fn pair_of_sources(
 ) -> Result<[Bytes; 2], ApiError> {
     let (a, b) = match (a, b) {
         (ImageSource::Url(a), ImageSource::Url(b)) => {
-            let mut room = fetched::room(state, 2).await?;
-            let half = room.split(state.config.image_limit as u64);
+            let mut room = fetched::Room::take(state, 2).await?;
+            let half = room.split(state);
             let (a, b) =
                 tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, room));
             (a.map(|(bytes, _)| bytes), b.map(|(bytes, _)| bytes))
@@ -291,7 +291,7 @@ pub(crate) async fn resolve_at(
 ) -> Result<(Bytes, Option<String>), ApiError> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
-            let room = fetched::room(state, 1).await?;
+            let room = fetched::Room::take(state, 1).await?;
             fetched::fetch(state, &url, room).await.map(|(bytes, answered)| (bytes, Some(answered)))
         }
         ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {

@@ -4,13 +4,11 @@
 //! all there is. Only the oldest partly read body may wait for more room. The others are refused and
 //! release theirs, so that no two partly read bodies wait for each other.
 mod room;
-mod shares;
 
 pub(crate) use room::{Elder, NoRoom};
-pub(crate) use shares::{Mine, Shares};
 
 use super::timeout;
-use crate::auth::{CallerId, Operations};
+use crate::auth::Operations;
 use crate::extract::{is_json, linger, unsupported};
 use crate::{ApiError, AppState};
 use axum::body::{Body, HttpBody};
@@ -42,8 +40,7 @@ pub(crate) async fn layer(State(state): State<AppState>, request: Request, next:
         return next.run(request).await;
     }
     let copies = if is_json(request.headers()) { JSON_COPIES } else { 1 };
-    let sender = CallerId::of(request.extensions());
-    let room = Arc::new(Mutex::new(Room::new(&state, sender, until())));
+    let room = Arc::new(Mutex::new(Room::new(&state, until())));
     let request = request.map(|body| counted(body, Plan { copies, longest }, room.clone()));
     let response = next.run(request).await;
     drop(room);

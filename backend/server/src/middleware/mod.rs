@@ -7,5 +7,6 @@ pub(crate) mod headers;
 pub(crate) mod hosts;
 pub(crate) mod observe;
 pub(crate) mod panic;
+pub(crate) mod places;
 pub(crate) mod request_id;
 pub(crate) mod timeout;

@@ -1,6 +1,5 @@
 //! The room of one body, out of the budget of all and the share of its sender.
-use super::shares::Mine;
-use crate::auth::CallerId;
+use crate::shares::{KIB, Mine};
 use crate::{ApiError, AppState};
 use inference::Lane;
 use pipeline::{Budget, Exhausted, Share};
@@ -8,9 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-/// The unit that budgets count in.
-const UNIT: u64 = 1 << 10;
 
 /// Why a body that was half read got no further.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -93,13 +89,13 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(state: &AppState, sender: CallerId, until: Option<Instant>) -> Self {
+    pub(super) fn new(state: &AppState, until: Option<Instant>) -> Self {
         Self {
             budget: state.bodies.clone(),
             elder: state.elder.clone(),
             age: Elder::next_age(),
             until,
-            share: state.shares.open(sender),
+            share: state.shares.open(),
             held: None,
             bytes: 0,
         }
@@ -116,7 +112,7 @@ impl Room {
     /// [`NoRoom`], with what was held before still held.
     pub(super) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
         // Whole units of the budget, so that the parts of a body are no more than the body.
-        let bytes = bytes.next_multiple_of(UNIT).min(self.budget.limit());
+        let bytes = bytes.next_multiple_of(KIB).min(self.budget.limit());
         let more = bytes.saturating_sub(self.bytes);
         let Some(held) = &mut self.held else {
             // It holds nothing that others wait for, so it can wait for its turn.

@@ -47,10 +47,9 @@ struct Watcher {
 pub(super) async fn follow_crawl(
     State(state): State<AppState>,
     caller: Caller,
-    who: CallerId,
     Id(id): Id,
 ) -> Result<Sse<impl futures::Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let counted = state.follows.admit(who)?;
+    let counted = state.follows.admit(CallerId::current())?;
     let first = CrawlView::load(&caller, id).await?;
     let since = Instant::now();
     let looks = state.follows.follow(&state.services.store, id);

@@ -1,8 +1,7 @@
 //! `POST /images/enhance`
-use crate::auth::CallerId;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
-use crate::middleware::bodies::Mine;
 use crate::routes::dto::Binary;
+use crate::shares::Mine;
 use crate::{ApiError, AppState, Problem};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -35,7 +34,6 @@ const JPEG_QUALITY: u8 = 95;
 )]
 pub(super) async fn enhance_image(
     State(state): State<AppState>,
-    who: CallerId,
     headers: HeaderMap,
     ImageBody(bytes): ImageBody,
 ) -> Result<Response, ApiError> {
@@ -45,7 +43,7 @@ pub(super) async fn enhance_image(
     // Whoever reads slowly holds the file: there is room for it before it is made. It is hardly
     // ever longer than the pixels.
     let pixels = u64::from(enhanced.frame.width()) * u64::from(enhanced.frame.height());
-    let mut room = Room::take(&state, who, pixels * vision::BYTES_PER_PIXEL)?;
+    let mut room = Room::take(&state, pixels * vision::BYTES_PER_PIXEL)?;
     let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
     let encode = move || {
         if jpeg {
@@ -71,9 +69,10 @@ struct Room {
 }
 
 impl Room {
-    /// Nobody waits here: the picture is held already, which others may be waiting for.
-    fn take(state: &AppState, who: CallerId, bytes: u64) -> Result<Self, ApiError> {
-        let mut share = state.answer_shares.open(who);
+    /// Takes the room or refuses. The caller holds a picture, and others may be waiting for its
+    /// memory, so it does not wait here.
+    fn take(state: &AppState, bytes: u64) -> Result<Self, ApiError> {
+        let mut share = state.answer_shares.open();
         let held = if share.grow(bytes) { state.answers.try_take(bytes) } else { None };
         let held = held.ok_or_else(|| state.answers.exhausted())?;
         Ok(Self { held, share })

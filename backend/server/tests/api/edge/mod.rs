@@ -1,5 +1,6 @@
 //! What reaches the service from outside before any handler runs: names, origins, bodies, keys.
 mod confirmation;
+mod fair_shares;
 mod hosts;
 mod likeness;
 mod origins;

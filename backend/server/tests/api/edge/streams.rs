@@ -1,6 +1,6 @@
 //! Streams of events, however many, ask the database once for each crawl.
 use crate::support::keys::guarded;
-use crate::support::{App, Models, Options, json_of, problem};
+use crate::support::{App, Models, Options, elsewhere, json_of, problem};
 use reqwest::{Response, StatusCode};
 use serde_json::json;
 use server::Config;
@@ -73,10 +73,7 @@ async fn a_caller_has_so_many_streams_and_not_one_more() {
     assert!(refused.headers().contains_key("retry-after"));
     problem(refused, 429, "overloaded").await;
     // Another address has its own.
-    let elsewhere =
-        reqwest::Client::builder().local_address("127.0.0.2".parse::<std::net::IpAddr>().unwrap());
-    let elsewhere = elsewhere.build().unwrap();
-    let answer = elsewhere.get(format!("{}{path}", app.url)).send().await.unwrap();
+    let answer = elsewhere().get(format!("{}{path}", app.url)).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     drop(first);
     let start = Instant::now();

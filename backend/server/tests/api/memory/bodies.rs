@@ -1,7 +1,7 @@
 //! Bodies of requests, and images that are fetched for callers.
 use super::{gauge, spawn, until};
 use crate::support::pictures::drawn;
-use crate::support::{App, problem};
+use crate::support::{App, elsewhere, problem};
 use inference::Lane;
 use serde_json::json;
 use server::Config;
@@ -227,7 +227,7 @@ async fn images_that_are_fetched_have_room_of_their_own() {
     site.asked.notified().await;
     // Two images need more than there is, and come when the first is answered.
     let body = json!({"a": image("/text"), "b": image("/text")});
-    let (client, url) = (app.client.clone(), format!("{}/faces/compare", app.url));
+    let (client, url) = (elsewhere(), format!("{}/faces/compare", app.url));
     let second = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
     until(&app, "waiting", "fetched_images", 1).await;
     assert_eq!(gauge(&app, "bytes", "fetched_images").await, 600 << 10);

@@ -261,13 +261,22 @@ impl App {
 }
 
 fn client() -> Client {
+    own_client().build().unwrap()
+}
+
+/// A client at another address of this machine.
+pub(crate) fn elsewhere() -> Client {
+    own_client().local_address("127.0.0.2".parse::<std::net::IpAddr>().unwrap()).build().unwrap()
+}
+
+fn own_client() -> reqwest::ClientBuilder {
     static PROVIDER: OnceLock<()> = OnceLock::new();
     PROVIDER.get_or_init(|| {
         // Someone else in the process may have been first; any provider will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
     // Between two reads: a stream of events may last longer than that on a busy machine.
-    Client::builder().read_timeout(DEADLINE).redirect(reqwest::redirect::Policy::none()).build().unwrap()
+    Client::builder().read_timeout(DEADLINE).redirect(reqwest::redirect::Policy::none())
 }
 
 /// The JSON of an answer that must have `status`.
