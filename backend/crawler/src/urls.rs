@@ -124,9 +124,11 @@ pub fn address(text: &str) -> Result<Url, String> {
         return parse(text);
     }
     let url = Url::parse(text).map_err(|error| format!("the URL {text:?} is not valid: {error}"))?;
-    // One spelling of percent escapes: that of the path itself.
+    // One spelling of percent escapes: that of the path itself. Escaped slashes can make dot
+    // segments, which parsing takes out.
     let spelled = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
-    Ok(spelled.unwrap_or(url))
+    let spelled = spelled.and_then(|url| Url::parse(url.as_str()).ok());
+    spelled.ok_or_else(|| format!("the URL {text:?} does not name a file of this machine"))
 }
 
 /// Normalises an absolute URL (see `parse`). The order of the parameters that stay is kept, and so are their bytes: servers may

@@ -39,11 +39,19 @@ fn an_address_of_a_file_is_spelled_as_a_scan_does() {
     for (text, expected) in [
         (" FILE:///album/%61%20b.jpg", "file:///album/a%20b.jpg"),
         ("file://localhost/album/d;jsessionid=1.jpg", "file:///album/d;jsessionid=1.jpg"),
+        ("file:///album/a%2F%2e%2e%2Fb.jpg", "file:///album/b.jpg"),
         ("HTTP://Example.com/a?utm_source=x", "http://example.com/a"),
     ] {
         assert_eq!(address(text).unwrap().as_str(), expected, "{text}");
     }
     assert!(address("ftp://example.com/").unwrap_err().contains("only http and https"));
+}
+
+#[test]
+fn a_file_of_another_machine_has_no_address() {
+    for text in ["file://host/album/a.jpg", "file://host//c:/a.jpg"] {
+        assert!(address(text).unwrap_err().contains("does not name a file of this machine"), "{text}");
+    }
 }
 
 #[test]
