@@ -3,7 +3,7 @@
 use crawler::{Robots, urls};
 use libfuzzer_sys::fuzz_target;
 
-/// The input is a URL, a line feed, and the file.
+// The input is a URL, a line feed, and the file.
 fuzz_target!(|bytes: &[u8]| {
     let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (head, body) = bytes.split_at(line);

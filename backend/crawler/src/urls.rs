@@ -124,9 +124,11 @@ pub fn address(text: &str) -> Result<Url, String> {
         return parse(text);
     }
     let url = Url::parse(text).map_err(|error| format!("the URL {text:?} is not valid: {error}"))?;
-    // One spelling of percent escapes: that of the path itself.
+    // One spelling of percent escapes: that of the path itself. Escaped slashes can make dot
+    // segments, which parsing takes out.
     let spelled = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
-    Ok(spelled.unwrap_or(url))
+    let spelled = spelled.and_then(|url| Url::parse(url.as_str()).ok());
+    spelled.ok_or_else(|| format!("the URL {text:?} does not name a file of this machine"))
 }
 
 /// Normalises an absolute URL (see `parse`). The order of the parameters that stay is kept, and so are their bytes: servers may
@@ -151,43 +153,41 @@ pub fn normalise(mut url: Url) -> Url {
     url
 }
 
-/// Upper-case percent escapes, unreserved characters unescaped (RFC 3986 6.2.2), no `;jsessionid=`; `None` when nothing changes.
+/// Upper-case percent escapes, unreserved characters unescaped (RFC 3986 6.2.2), no `;jsessionid=`;
+/// `None` when nothing changes.
 fn normal_path(path: &str) -> Option<String> {
-    let session = find_session(path);
-    if session.is_none() && !path.contains('%') {
+    if !path.contains('%') && find_session(path).is_none() {
         return None;
     }
-    let bytes = path.as_bytes();
-    let mut out = String::with_capacity(path.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        if let Some((from, to)) = session
-            && at == from
+    let mut bytes = Vec::with_capacity(path.len());
+    for byte in path.bytes() {
+        bytes.push(byte);
+        // A character that was unescaped can complete another escape: `%%341` is `%41`, which is `A`.
+        while let [.., b'%', high, low] = bytes[..]
+            && high.is_ascii_hexdigit()
+            && low.is_ascii_hexdigit()
         {
-            at = to;
-            continue;
-        }
-        match bytes[at..] {
-            [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                let value = (hex_value(high) << 4) | hex_value(low);
-                // A decoded dot could turn a segment into a dot segment; the parser has already treated those that were.
-                if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'_' | b'~') {
-                    out.push(char::from(value));
-                } else {
-                    out.push('%');
-                    out.push(char::from(high.to_ascii_uppercase()));
-                    out.push(char::from(low.to_ascii_uppercase()));
-                }
-                at += 3;
+            let value = (hex_value(high) << 4) | hex_value(low);
+            let escape = bytes.len() - 3;
+            // A decoded dot could turn a segment into a dot segment; the parser has already treated
+            // those that were.
+            if !(value.is_ascii_alphanumeric() || matches!(value, b'-' | b'_' | b'~')) {
+                bytes[escape..].make_ascii_uppercase();
+                break;
             }
-            // Paths of parsed URLs are ASCII.
-            [byte, ..] => {
-                out.push(char::from(byte));
-                at += 1;
-            }
-            [] => break,
+            bytes.truncate(escape);
+            bytes.push(value);
         }
     }
+    // Paths of parsed URLs are ASCII.
+    let spelled = String::from_utf8(bytes).ok()?;
+    let mut out = String::with_capacity(spelled.len());
+    let mut rest = spelled.as_str();
+    while let Some((from, to)) = find_session(rest) {
+        out.push_str(&rest[..from]);
+        rest = &rest[to..];
+    }
+    out.push_str(rest);
     (out != path).then_some(out)
 }
 
@@ -263,7 +263,8 @@ fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
         return;
     }
     let kept: Vec<&str> = query.split('&').filter(|p| keep(p)).collect();
-    let kept = (!kept.is_empty()).then(|| kept.join("&"));
+    // `?a&` without `a` has one empty parameter, which is no query.
+    let kept = Some(kept.join("&")).filter(|kept| !kept.is_empty());
     url.set_query(kept.as_deref());
 }
 

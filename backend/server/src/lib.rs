@@ -8,6 +8,9 @@ pub mod config;
 mod confirmation;
 pub mod error;
 mod extract;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hosts;
 mod middleware;
 mod openapi;

@@ -16,6 +16,25 @@ use utoipa::ToSchema;
 /// When callers come back to a service whose database is away.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
+/// Characters of `detail`, which repeats what was sent.
+const LONGEST_DETAIL: usize = 1000;
+/// Characters of `field` and `value`.
+const LONGEST_VALUE: usize = 200;
+
+/// Cuts the middle out of a text of more than `limit` characters: serde's sentences begin with what
+/// was sent and end with what is allowed.
+fn shorten(text: &mut String, limit: usize) {
+    if text.len() <= limit || text.chars().count() <= limit {
+        return;
+    }
+    let half = limit / 2;
+    let position = |(position, _): (usize, char)| position;
+    let head = text.char_indices().nth(half).map_or(0, position);
+    let tail = text.char_indices().nth_back(half - 2).map_or(text.len(), position);
+    text.replace_range(head..tail, "…");
+    text.shrink_to_fit();
+}
+
 /// The body of every error answer, `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
@@ -67,12 +86,14 @@ pub struct ApiError(Box<Problem>);
 impl ApiError {
     /// A problem with the code's own status and title.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        let mut detail = detail.into();
+        shorten(&mut detail, LONGEST_DETAIL);
         Self(Box::new(Problem {
             r#type: format!("urn:facecrawl:problem:{}", code.as_str()),
             title: code.title(),
             status: code.status().as_u16(),
             code,
-            detail: detail.into(),
+            detail,
             request_id: request_id::current(),
             field: None,
             value: None,
@@ -88,14 +109,16 @@ impl ApiError {
     /// Names what is wrong.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
-        self.0.field = Some(field.into());
+        let mut field = field.into();
+        shorten(&mut field, LONGEST_VALUE);
+        self.0.field = Some(field);
         self
     }
 
     /// Shows the value that was sent.
     #[must_use]
     pub fn value(mut self, value: impl AsRef<str>) -> Self {
-        self.0.value = Some(value.as_ref().chars().take(200).collect());
+        self.0.value = Some(value.as_ref().chars().take(LONGEST_VALUE).collect());
         self
     }
 

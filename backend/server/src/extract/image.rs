@@ -38,7 +38,7 @@ pub(crate) struct ImageByUrl {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImageAsBase64 {
     /// Standard or URL-safe alphabet, with or without padding; a `data:` prefix is accepted.
-    image_base64: String,
+    pub(super) image_base64: String,
 }
 
 #[derive(Deserialize)]
@@ -310,7 +310,7 @@ const LENIENT: GeneralPurposeConfig =
 const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
 
-fn decode_base64(text: &str, limit: usize) -> Result<Bytes, ApiError> {
+pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes, ApiError> {
     let refuse = |detail: String| {
         ApiError::new(Code::BadBase64, format!("image_base64: {detail}"))
             .field("image_base64")

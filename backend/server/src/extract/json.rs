@@ -142,6 +142,21 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_repeats_little_of_what_was_sent() {
+        let long = "expected `a`, `b`, ".repeat(1000);
+        for (text, allowed) in [
+            (format!(r#"{{"name": "a", "items": "{long}"}}"#), "a sequence"),
+            (format!(r#"{{"name": "a", "limit": "{long}"}}"#), "a whole number from 1 to 10"),
+            (format!(r#"{{"name": "a", "{long}": 1}}"#), "name"),
+        ] {
+            let problem = parse_here::<Body>(text.as_bytes()).unwrap_err().into_problem();
+            assert_eq!(problem.allowed.first().map(String::as_str), Some(allowed));
+            let length = serde_json::to_string(&problem).unwrap().len();
+            assert!(length < 4000, "{length} bytes");
+        }
+    }
+
+    #[test]
     fn text_that_is_not_json_is_told_from_wrong_fields() {
         for (text, code, field, allowed) in [
             ("", Code::BadJson, None, None),

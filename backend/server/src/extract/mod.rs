@@ -2,6 +2,8 @@
 mod body;
 pub(crate) mod cursor;
 mod fetched;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 pub(crate) mod image;
 mod json;
 mod multipart;

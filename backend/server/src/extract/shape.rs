@@ -13,11 +13,11 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Values that a body may have, arrays and objects included: more than any operation has a use for,
 /// and a megabyte however they are built.
-const VALUES: usize = 20_000;
+pub(super) const VALUES: usize = 20_000;
 /// Characters of a name that are repeated in an answer.
 const LONGEST_NAME: usize = 200;
 /// Objects and arrays inside each other.
-const DEPTH: usize = 32;
+pub(super) const DEPTH: usize = 32;
 
 /// Looks through a text.
 ///

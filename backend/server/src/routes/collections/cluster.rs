@@ -20,7 +20,7 @@ use uuid::Uuid;
 /// How faces are clustered.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ClusterBody {
+pub(crate) struct ClusterBody {
     /// Least mean similarity of the faces of two clusters that become one; the default is the collection's threshold for matches, else the
     /// embedding model's, and the margin that comes with the model. Higher values split people, lower ones mix them.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.48)]

@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "press-archive", "quality_profile": "strict", "match_threshold": 0.45}))]
-pub(super) struct CreateCollection {
+pub(crate) struct CreateCollection {
     /// Its unique name; not in the form of a UUID.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: String,

@@ -8,6 +8,8 @@ mod update;
 mod view;
 mod webhook_secret;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::{cluster::ClusterBody, create::CreateCollection, update::UpdateCollection};
 pub(crate) use view::check_name;
 
 use crate::AppState;

@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"match_threshold": 0.5, "retention_days": null}))]
-pub(super) struct UpdateCollection {
+pub(crate) struct UpdateCollection {
     /// A new name, with a key to all collections; `default` keeps its own.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: Option<String>,

@@ -51,7 +51,7 @@ enum SitemapsParam {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"seeds": ["https://example.org/"], "scope": "host", "max_depth": 2, "max_pages": 200}))]
-pub(super) struct CreateCrawl {
+pub(crate) struct CreateCrawl {
     /// Pages (or single images) to begin with, http or https.
     #[schema(value_type = Vec<Url>, min_items = 1, max_items = 10000)]
     seeds: Vec<String>,

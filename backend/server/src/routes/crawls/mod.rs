@@ -11,6 +11,8 @@ mod pause;
 mod resume;
 mod view;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use create::CreateCrawl;
 pub(crate) use export::export_example;
 pub(crate) use follow::Follows;
 

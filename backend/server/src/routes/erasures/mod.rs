@@ -1,5 +1,7 @@
 //! Erasures: what was stored of a person or under an address goes, and does not come back.
 mod create;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod lift;
 mod list;
 mod target;

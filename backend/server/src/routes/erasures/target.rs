@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use store::collections::Collection;
 use store::erasures::Target;
+use url::Url;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -17,7 +18,7 @@ use uuid::Uuid;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/team.html", "collection": "default"}))]
-pub(super) struct ErasureBody {
+pub(crate) struct ErasureBody {
     /// A picture of the person: every stored face that is alike goes.
     image_base64: Option<String>,
     /// A stored face.
@@ -155,6 +156,19 @@ impl TargetInput {
     }
 }
 
+/// Returns the normal form of an address.
+///
+/// # Errors
+/// 422 for what is not an absolute http, https or file URL.
+pub(super) fn address(text: &str) -> Result<Url, ApiError> {
+    crawler::urls::address(text).map_err(|reason| {
+        ApiError::new(Code::InvalidField, format!("url: {reason}"))
+            .field("url")
+            .value(text)
+            .allowed(["an absolute http, https or file URL"])
+    })
+}
+
 /// The normal form of an address, and what else of it can be on record: links to pages are followed as the operator spells them, and earlier
 /// versions stored the addresses of enrolled pictures as they were sent.
 async fn spellings(
@@ -163,12 +177,7 @@ async fn spellings(
     text: &str,
     collection: Uuid,
 ) -> Result<Vec<String>, ApiError> {
-    let address = crawler::urls::address(text).map_err(|reason| {
-        ApiError::new(Code::InvalidField, format!("url: {reason}"))
-            .field("url")
-            .value(text)
-            .allowed(["an absolute http, https or file URL"])
-    })?;
+    let address = address(text)?;
     let mut spellings = vec![address.to_string()];
     if matches!(address.scheme(), "http" | "https") {
         let followed = state.services.crawls.config().spelling.apply(address.clone());

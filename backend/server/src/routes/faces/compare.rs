@@ -36,7 +36,7 @@ pub(super) struct CompareParams {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"a": {"url": "https://example.org/portrait.jpg"}, "b": {"url": "https://example.org/team.jpg"}}))]
-pub(super) struct CompareBody {
+pub(crate) struct CompareBody {
     /// The first picture.
     a: ImageSource,
     /// The second picture.

@@ -12,7 +12,11 @@ mod search;
 mod stored;
 
 pub(crate) use analysis::{DetectAnswer, DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
+#[cfg(feature = "fuzzing")]
+pub(crate) use compare::CompareBody;
 pub(crate) use likeness::Likeness;
+#[cfg(feature = "fuzzing")]
+pub(crate) use search::SearchBody;
 pub(crate) use stored::{StoredFace, places_by_image, with_sources};
 
 use crate::AppState;

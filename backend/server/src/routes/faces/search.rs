@@ -10,7 +10,11 @@ use crate::routes::faces::{StoredFace, places_by_image};
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::{Request, State};
-use probe::{Probe, ProbeInfo, ProbeInput, SearchBody, SearchForm};
+#[cfg(feature = "fuzzing")]
+pub(crate) use probe::SearchBody;
+#[cfg(not(feature = "fuzzing"))]
+use probe::SearchBody;
+use probe::{Probe, ProbeInfo, ProbeInput, SearchForm};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::audit::Action;

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "press desk", "collection": "press", "scopes": ["read", "search"], "expires_at": "2027-01-31T00:00:00Z"}))]
-pub(super) struct CreateKey {
+pub(crate) struct CreateKey {
     /// For people: who holds it, 1 to 200 characters.
     #[schema(value_type = ShortText)]
     name: String,

@@ -5,6 +5,9 @@ mod list;
 mod revoke;
 mod view;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use create::CreateKey;
+
 use crate::AppState;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "Ada Lovelace", "external_id": "crm-1815", "metadata": {"team": "engines"}}))]
-pub(super) struct CreateSubject {
+pub(crate) struct CreateSubject {
     /// For people, 1 to 200 characters.
     #[schema(inline, value_type = Option<ShortText>)]
     name: Option<String>,

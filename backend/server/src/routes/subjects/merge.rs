@@ -14,7 +14,7 @@ const MOST: usize = 100;
 /// Who is the same person.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct MergeSubjects {
+pub(crate) struct MergeSubjects {
     /// 1 to 100 other subjects of the same collection.
     #[schema(min_items = 1, max_items = 100, example = json!(["0198f1c2-7d10-7000-8000-4a6f1f6e2b05"]))]
     subjects: Vec<Uuid>,

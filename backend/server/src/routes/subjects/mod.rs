@@ -8,6 +8,9 @@ mod merge;
 mod update;
 mod view;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::{create::CreateSubject, faces::EnrolBody, merge::MergeSubjects, update::UpdateSubject};
+
 use crate::AppState;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "Ada Lovelace"}))]
-pub(super) struct UpdateSubject {
+pub(crate) struct UpdateSubject {
     /// 1 to 200 characters, or null for none.
     #[serde(default, deserialize_with = "given")]
     #[schema(inline, value_type = Option<ShortText>)]

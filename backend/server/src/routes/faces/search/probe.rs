@@ -17,7 +17,7 @@ use uuid::Uuid;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg", "collection": "default", "limit": 10}))]
-pub(in super::super) struct SearchBody {
+pub(crate) struct SearchBody {
     /// A picture that the service fetches.
     #[schema(format = Uri)]
     url: Option<String>,

@@ -43,7 +43,7 @@ pub(in super::super) struct EnrolParams {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
-pub(in super::super) struct EnrolBody {
+pub(crate) struct EnrolBody {
     /// A picture that the service fetches.
     #[schema(format = Uri)]
     url: Option<String>,

@@ -4,6 +4,9 @@ mod input;
 pub(super) mod list;
 pub(super) mod remove;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use input::EnrolBody;
+
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 

@@ -1,0 +1,83 @@
+//! Entry points for the fuzz targets: JSON and multipart bodies without a service around them.
+//! They call what the extractors call; nothing is decided here.
+use super::image::{ImageAsBase64, ImageSource, decode_base64};
+use super::{json, multipart, query, shape};
+use crate::ApiError;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+/// Most values of a JSON body.
+pub const MAX_VALUES: usize = shape::VALUES;
+/// Most levels of a JSON body.
+pub const MAX_DEPTH: usize = shape::DEPTH;
+/// Names that [`multipart`] allows.
+pub const PART_NAMES: &[&str] = &["image", "image_a", "image_b"];
+
+/// Checks the structure of a JSON text.
+///
+/// # Errors
+/// As `shape::check`.
+pub fn check_structure(text: &[u8]) -> Result<(), ApiError> {
+    shape::check(text)
+}
+
+/// Reads a JSON text as `T`.
+pub(crate) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    json::parse_here(text)
+}
+
+/// Reads the parameters of a query string as `T`.
+pub(crate) fn parameters<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
+    query::parse(text)
+}
+
+/// Decodes a picture in a body; one by URL is an error.
+pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiError> {
+    match source {
+        ImageSource::Base64(ImageAsBase64 { image_base64 }) => decode_base64(&image_base64, limit),
+        ImageSource::Url(_) => Err(ApiError::internal("a picture by URL is fetched, not decoded")),
+    }
+}
+
+/// A part that was read.
+#[derive(Debug)]
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// Its content, or why it cannot be used.
+    pub bytes: Result<Bytes, ApiError>,
+}
+
+/// What a multipart body may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct PartLimits {
+    /// Most parts.
+    pub count: usize,
+    /// Bytes of one part.
+    pub part_bytes: usize,
+    /// Bytes of the body.
+    pub body_bytes: usize,
+}
+
+/// Reads a multipart body that arrives in `chunks`.
+///
+/// # Errors
+/// 400, 413 and 422, as image operations answer.
+pub async fn multipart(
+    content_type: &str,
+    chunks: Vec<Bytes>,
+    limits: PartLimits,
+) -> Result<Vec<Part>, ApiError> {
+    let chunks = futures::stream::iter(chunks.into_iter().map(Ok::<_, std::convert::Infallible>));
+    let request = Request::post("/")
+        .header(header::CONTENT_TYPE, content_type)
+        .body(Body::from_stream(chunks))
+        .map_err(ApiError::internal)?;
+    let PartLimits { count, part_bytes, body_bytes } = limits;
+    let limits = multipart::Limits { parts: PART_NAMES, count, part_bytes, body_bytes };
+    let parts = multipart::read(request, limits).await?;
+    Ok(parts.into_iter().map(|part| Part { name: part.name, bytes: part.bytes }).collect())
+}

@@ -1,0 +1,38 @@
+//! What the fuzz targets in `fuzz/` call: bodies and parameters, read as handlers read them.
+//!
+//! The state of a service does not live here, so nothing needs a database or a model.
+use crate::ApiError;
+use crate::extract::fuzzing::body;
+use crate::extract::image::{BatchBody, ImageSource};
+use crate::routes::{collections, crawls, erasures, faces, keys, subjects};
+use serde::de::DeserializeOwned;
+
+pub use crate::extract::fuzzing::{
+    MAX_DEPTH, MAX_VALUES, PART_NAMES, Part, PartLimits, check_structure, multipart,
+};
+pub use crate::routes::erasures::fuzzing::{Erasure, ErasureTarget, Levels, erasure};
+
+/// Reads a body as one of the types of the API.
+pub type ReadBody = fn(&[u8]) -> Result<(), ApiError>;
+
+fn read<T: DeserializeOwned>(text: &[u8]) -> Result<(), ApiError> {
+    body::<T>(text).map(drop)
+}
+
+/// Every type that a JSON body is read as, by name.
+pub const BODIES: [(&str, ReadBody); 14] = [
+    ("BatchBody", read::<BatchBody>),
+    ("ClusterBody", read::<collections::ClusterBody>),
+    ("CompareBody", read::<faces::CompareBody>),
+    ("CreateCollection", read::<collections::CreateCollection>),
+    ("CreateCrawl", read::<crawls::CreateCrawl>),
+    ("CreateKey", read::<keys::CreateKey>),
+    ("CreateSubject", read::<subjects::CreateSubject>),
+    ("EnrolBody", read::<subjects::EnrolBody>),
+    ("ErasureBody", read::<erasures::fuzzing::ErasureBody>),
+    ("ImageSource", read::<ImageSource>),
+    ("MergeSubjects", read::<subjects::MergeSubjects>),
+    ("SearchBody", read::<faces::SearchBody>),
+    ("UpdateCollection", read::<collections::UpdateCollection>),
+    ("UpdateSubject", read::<subjects::UpdateSubject>),
+];

@@ -1,0 +1,95 @@
+//! Any multipart body in chunks of any size: the same parts as in one chunk, within the limits.
+#![no_main]
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use server::ApiError;
+use server::fuzzing::{PART_NAMES, Part, PartLimits, multipart};
+use std::sync::LazyLock;
+use tokio::runtime::{Builder, Runtime};
+
+/// Small, so that short inputs cross them.
+const LIMITS: PartLimits = PartLimits { count: 2, part_bytes: 64, body_bytes: 1024 };
+/// Bytes of an answer, whatever names the parts have.
+const MAX_ANSWER: usize = 8 << 10;
+
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
+
+// The input is the size of the chunks, the content type up to a line feed, and the body.
+fuzz_target!(|input: &[u8]| {
+    let Some((size, rest)) = input.split_first() else { return };
+    let size = usize::from(*size).max(1);
+    let line = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+    let (boundary, body) = rest.split_at(line);
+    let body = body.get(1..).unwrap_or_default();
+    if let Ok(boundary) = std::str::from_utf8(boundary) {
+        hostile(&format!("multipart/form-data; boundary={boundary}"), body, size);
+    }
+    well_formed(body, size);
+});
+
+fn read(content_type: &str, body: &[u8], size: usize) -> Result<Vec<Part>, ApiError> {
+    let chunks = body.chunks(size).map(Bytes::copy_from_slice).collect();
+    RUNTIME.block_on(multipart(content_type, chunks, LIMITS))
+}
+
+fn hostile(content_type: &str, body: &[u8], size: usize) {
+    let chunked = read(content_type, body, size);
+    match &chunked {
+        Ok(parts) => {
+            assert!(parts.len() <= LIMITS.count);
+            for Part { name, bytes } in parts {
+                assert!(PART_NAMES.contains(&name.as_str()));
+                match bytes {
+                    Ok(bytes) => {
+                        assert!((1..=LIMITS.part_bytes).contains(&bytes.len()));
+                        assert!(body.windows(bytes.len()).any(|window| window == bytes));
+                    }
+                    Err(error) => small(error),
+                }
+            }
+        }
+        Err(error) => small(error),
+    }
+    // Where a body ends early, what was read of it depends on its chunks.
+    if body.len() <= LIMITS.body_bytes {
+        assert_eq!(outline(&chunked), outline(&read(content_type, body, body.len().max(1))));
+    }
+}
+
+fn small(error: &ApiError) {
+    let length = serde_json::to_string(&error.clone().into_problem()).map_or(usize::MAX, |text| text.len());
+    assert!(length <= MAX_ANSWER, "an answer of {length} bytes");
+}
+
+/// What can be compared of an answer.
+fn outline(answer: &Result<Vec<Part>, ApiError>) -> String {
+    let bytes = |part: &Part| (part.name.clone(), part.bytes.as_ref().map_err(ApiError::code).cloned());
+    match answer {
+        Ok(parts) => format!("{:?}", parts.iter().map(bytes).collect::<Vec<_>>()),
+        Err(error) => error.code().as_str().to_owned(),
+    }
+}
+
+/// A picture in a form that a browser would send comes out as it went in.
+fn well_formed(picture: &[u8], size: usize) {
+    const BOUNDARY: &str = "fuzz-boundary-1f0c";
+    let ends = format!("\r\n--{BOUNDARY}");
+    if picture.len() > LIMITS.part_bytes
+        || picture.windows(ends.len()).any(|window| window == ends.as_bytes())
+    {
+        return;
+    }
+    let head = format!(
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.jpg\"\r\n\
+         Content-Type: image/jpeg\r\n\r\n"
+    );
+    let body = [head.as_bytes(), picture, ends.as_bytes(), b"--\r\n"].concat();
+    let parts = read(&format!("multipart/form-data; boundary={BOUNDARY}"), &body, size);
+    let parts = parts.expect("a well-formed body");
+    assert_eq!(parts.len(), 1);
+    match &parts[0].bytes {
+        Ok(bytes) => assert_eq!(bytes, picture),
+        Err(error) => assert!(picture.is_empty(), "{error}"),
+    }
+}

