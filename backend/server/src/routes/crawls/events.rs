@@ -33,7 +33,7 @@ struct Watcher {
 
 /// Follow a crawl as server-sent events.
 ///
-/// `progress` has the same JSON as `GET /crawls/{id}`, at once and then at most twice a second when something changed; `done` has it
+/// `progress` has the same JSON as `GET /crawls`, which shows the first seeds alone, at once and then at most twice a second when something changed; `done` has it
 /// once more when the crawl has ended, and the stream ends. It also ends when the crawl is deleted or the service stops.
 #[utoipa::path(
     get, path = "/crawls/{id}/events", operation_id = "follow_crawl", tag = "crawls",
@@ -51,7 +51,7 @@ pub(super) async fn follow_crawl(
     Id(id): Id,
 ) -> Result<Sse<impl futures::Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let counted = state.follows.admit(who)?;
-    let first = Snapshot::load(caller.store(), id).await?;
+    let first = Snapshot::in_brief(caller.store(), id).await?;
     let since = Instant::now();
     let looks = state.follows.follow(&state.services.store, id);
     let watcher = Watcher { state, caller, looks, since, _counted: counted };

@@ -123,7 +123,7 @@ impl Task {
                 () = tokio::time::sleep(self.interval) => {}
             }
             let began = Instant::now();
-            match Snapshot::load(&self.store, self.id).await {
+            match Snapshot::in_brief(&self.store, self.id).await {
                 Ok(crawl) => self.looks.send_replace(Some(Look::Is(began, Arc::new(crawl)))),
                 Err(error) if error.code() == Code::NotFound => self.looks.send_replace(Some(Look::Gone)),
                 Err(_) => continue,

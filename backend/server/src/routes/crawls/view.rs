@@ -61,9 +61,13 @@ pub(super) struct CrawlView {
     /// `web`, or `scan` for local files.
     #[schema(example = "web")]
     kind: String,
-    /// Where it began.
+    /// Where it began. Lists and events show at most the first 100 seeds, fewer where these have more
+    /// than 16 KiB; `GET /crawls/{id}` shows all.
     #[schema(example = json!(["https://example.org/"]))]
     seeds: Vec<String>,
+    /// How many seeds it has.
+    #[schema(example = 1)]
+    seed_count: i32,
     /// Whose it is.
     #[schema(example = "default")]
     collection: String,
@@ -102,9 +106,9 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Loads a crawl by id, whoever may see it.
-    pub(super) async fn load(store: &Store, id: Uuid) -> Result<Self, ApiError> {
-        let crawl = store.crawl(id).await?;
+    /// Loads a crawl by id with its first seeds, whoever may see it.
+    pub(super) async fn in_brief(store: &Store, id: Uuid) -> Result<Self, ApiError> {
+        let crawl = store.crawl_in_brief(id).await?;
         let progress = store.crawl_progress(id).await?;
         Ok(Self { crawl, progress })
     }
@@ -130,6 +134,7 @@ impl CrawlView {
             state: crawl.state,
             kind: crawl.kind,
             seeds: crawl.seeds,
+            seed_count: crawl.seed_count,
             collection: crawl.collection,
             options: crawl.options,
             created_at: crawl.created_at,
@@ -166,7 +171,8 @@ impl CrawlView {
 
     /// Shows a crawl by id, with its counts.
     pub(super) async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
-        Ok(Self::new(caller, Snapshot::load(caller.store(), id).await?))
+        let crawl = caller.store().crawl(id).await?;
+        Self::of(caller, crawl).await
     }
 }
 
