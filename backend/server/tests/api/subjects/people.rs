@@ -104,3 +104,29 @@ async fn wrong_fields_are_named() {
     let answer = app.post_json("/collections/default/cluster", &json!({"threshold": 2})).await;
     assert_eq!(field(&problem(answer, 422, "invalid_field").await), "threshold");
 }
+
+#[tokio::test]
+async fn a_merge_takes_as_much_metadata_as_one_subject_may_have_and_not_a_byte_more() {
+    const LONGEST: usize = 16 << 10;
+    let app = app().await;
+    // `{"a":"…","b":"…"}` has 15 bytes besides the two texts.
+    for (bytes, fits) in [(LONGEST, true), (LONGEST + 1, false)] {
+        let text = |length: usize| "x".repeat(length);
+        let one = create(&app, &json!({"name": "Ada", "metadata": {"a": text(9_000)}})).await;
+        let other = create(&app, &json!({"metadata": {"a": 1, "b": text(bytes - 15 - 9_000)}})).await;
+        let path = format!("/subjects/{}", one["id"].as_str().unwrap());
+        let merge = json!({"subjects": [other["id"]]});
+        let answer = app.post_json(&format!("{path}/merge"), &merge).await;
+        if fits {
+            assert_eq!(ok(answer).await["metadata"].to_string().len(), LONGEST);
+            continue;
+        }
+        let refused = problem(answer, 422, "invalid_field").await;
+        assert_eq!(field(&refused), "subjects", "{refused}");
+        assert!(refused["detail"].as_str().unwrap().contains(&LONGEST.to_string()), "{refused}");
+        // Nothing was merged.
+        for subject in [one, other] {
+            assert_eq!(app.get_ok(&format!("/subjects/{}", subject["id"].as_str().unwrap())).await, subject);
+        }
+    }
+}
