@@ -5,7 +5,9 @@ use crate::extract::{Id, Json as JsonBody};
 use crate::{ApiError, Code, Problem};
 use axum::Json;
 use serde::Deserialize;
+use serde_json::json;
 use store::StoreError;
+use store::audit::Action;
 use store::subjects::LONGEST_METADATA;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -64,6 +66,8 @@ pub(super) async fn merge_subject(
             .allowed([format!("subjects whose metadata has at most {LONGEST_METADATA} bytes together")]),
         error => error.into(),
     })?;
+    let detail = json!({"subject_id": id, "merged": others});
+    caller.audit(&mut tx, Action::MergeSubjects, subject.collection_id, detail).await?;
     tx.commit().await?;
     Ok(Json(store.subject(id).await?.into()))
 }
