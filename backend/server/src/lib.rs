@@ -9,6 +9,7 @@ mod confirmation;
 pub mod error;
 mod extract;
 pub mod hosts;
+mod limit;
 mod middleware;
 mod openapi;
 mod router;
