@@ -18,9 +18,13 @@ use serde_json::json;
 use store::audit::Action;
 use store::erasures::{CarriedOut, ErasureRecord, Plan, Target};
 use store::suppressions::Suppression;
+use store::Tx;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
 use uuid::Uuid;
+
+/// Embeddings that are in memory at a time.
+const SKETCHED: usize = 1_000;
 
 /// Where and how. With a JSON body the same names may stand in the body, where they win.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -106,7 +110,8 @@ pub(super) async fn create_erasure(
     let mut tx = store.begin().await?;
     let plan = store.plan_erasure(tx.conn(), collection.id, &target).await?;
     let suppress_person = params.suppress_person.unwrap_or(false);
-    let people = if suppress_person { sketches(&state, &target, &plan)? } else { Vec::new() };
+    let people =
+        if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
     let (faces, images) = (plan.faces.len(), plan.images.len());
     let target_text = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
     let deletion = Deletion { target: target_text, count: (faces + images) as u64 };
@@ -161,7 +166,12 @@ pub(super) async fn create_erasure(
 
 /// The sketches that keep a person out. Of a likeness it is the likeness alone: a face that was erased by mistake must not keep its own person
 /// out, too.
-fn sketches(state: &AppState, target: &Target, plan: &Plan) -> Result<Vec<Suppression>, ApiError> {
+async fn sketches(
+    state: &AppState,
+    tx: &mut Tx,
+    target: &Target,
+    plan: &Plan,
+) -> Result<Vec<Suppression>, ApiError> {
     let sketch = |model: i32, embedding: &[f32]| {
         let sketch = state.services.ingest.sketch(model, embedding).map(Suppression::Person);
         sketch.ok_or_else(|| {
@@ -193,7 +203,14 @@ fn sketches(state: &AppState, target: &Target, plan: &Plan) -> Result<Vec<Suppre
                 Target::Face(id) => face.id == *id,
                 _ => face.named,
             });
-            named.map(|face| sketch(face.model_id, &face.embedding)).collect()
+            let named: Vec<Uuid> = named.map(|face| face.id).collect();
+            let mut people = Vec::with_capacity(named.len());
+            for faces in named.chunks(SKETCHED) {
+                for (model, embedding) in state.services.store.planned_embeddings(tx.conn(), faces).await? {
+                    people.push(sketch(model, &embedding)?);
+                }
+            }
+            Ok(people)
         }
     }
 }
