@@ -3,11 +3,12 @@
 //! An erasure is planned and carried out in one transaction, under the collection's suppression lock: no picture can slip in between.
 //!
 //! A face takes its crop and its chip along, the thumbnail of its picture, which shows it, and the crops and chips of other faces that show a part
-//! of it. A picture that has no other face goes with it.
+//! of it. A picture that has no other face goes with it, and so does a person who has no other face.
 mod carry_out;
 mod chip;
 mod likeness;
 mod plan;
+mod subjects;
 
 pub use carry_out::CarriedOut;
 pub use plan::{DoomedFace, Plan};

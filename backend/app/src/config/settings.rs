@@ -97,7 +97,7 @@ settings! {
             write_stall_seconds: u64 = WRITE_STALL_SECONDS, "60", number(1..=3600);
             /// `MAX_EVENT_STREAMS`: Streams of a crawl's progress that one key, or without keys one address, may have open.
             max_event_streams: usize = MAX_EVENT_STREAMS, "32", number(1..=100_000);
-            /// `CONFIRM_ABOVE`: Most rows that one call may delete without the token of a dry run. Images and faces count. Of a collection people, clusters and suppressions count too.
+            /// `CONFIRM_ABOVE`: Most rows that one call may delete without the token of a dry run. Images and faces count. Of an erasure people and clusters count too, and of a collection also suppressions.
             confirm_above: u64 = CONFIRM_ABOVE, "100", number(0..=1_000_000_000);
             /// `WORKER_PORT`: Port, at `HOST`, on which `facecrawl worker` answers `/health/live`, `/health/ready` and `/metrics`. Unset: none.
             worker_port: Option<u16> = WORKER_PORT, "", optional(number(1..=65535));

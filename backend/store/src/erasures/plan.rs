@@ -1,6 +1,6 @@
 //! What an erasure takes away, and what keeps it out.
-use super::Target;
 use super::likeness::alike;
+use super::{Target, subjects};
 use crate::faces::check_embedding;
 use crate::models::EmbeddingModel;
 use crate::suppressions::Suppression;
@@ -38,7 +38,9 @@ pub struct Plan {
     pub not_compared: i64,
     /// What keeps the pictures out: whole images, and single faces of the others.
     pub pictures: Vec<Suppression>,
-    pub(crate) subjects: Vec<Uuid>,
+    /// People and clusters that go: the one that was asked for, and those that are left without a
+    /// face.
+    pub subjects: Vec<Uuid>,
     /// Whose it is.
     pub(crate) collection: Uuid,
     /// The address that was asked for, if that is what was, in every spelling.
@@ -137,7 +139,9 @@ impl Store {
         if let (Target::Face(face), true) = (target, faces.is_empty()) {
             return Err(StoreError::not_found("face", face));
         }
+        let shown = subjects::held_by(conn, collection, &named, &faces).await?;
         plan.complete(conn, collection, &named, faces).await?;
+        plan.add_emptied(conn, &shown).await?;
         if let (Target::Image(image), true) = (target, plan.images.is_empty()) {
             return Err(StoreError::not_found("image", image));
         }
