@@ -1,6 +1,6 @@
 //! Keys that were seen a moment ago.
-use super::credentials::refuse;
 use super::Peer;
+use super::credentials::refuse;
 use super::lookups::Lookups;
 use crate::{ApiError, Code};
 use std::collections::{HashMap, HashSet};

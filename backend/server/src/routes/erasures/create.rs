@@ -15,10 +15,10 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
+use store::Tx;
 use store::audit::Action;
 use store::erasures::{CarriedOut, ErasureRecord, Plan, Target};
 use store::suppressions::Suppression;
-use store::Tx;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -112,8 +112,7 @@ pub(super) async fn create_erasure(
     let mut tx = store.begin().await?;
     let plan = store.plan_erasure(tx.conn(), collection.id, &target).await?;
     let suppress_person = params.suppress_person.unwrap_or(false);
-    let people =
-        if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
+    let people = if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
     let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
     let target_text = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
     let deletion = Deletion { target: target_text, count: (faces + images + subjects) as u64 };

@@ -142,9 +142,8 @@ async fn who_may_not_erase_takes_a_face_away_and_keeps_its_image() {
     let ada = json_of(made, StatusCode::CREATED).await;
     let none = "00000000-0000-7000-8000-000000000000";
     let path = format!("/subjects/{}/faces/{none}", ada["id"].as_str().unwrap());
-    let ask = async |key: &str, query: &str| {
-        app.ask(key, Method::DELETE, &format!("{path}{query}"), None).await
-    };
+    let ask =
+        async |key: &str, query: &str| app.ask(key, Method::DELETE, &format!("{path}{query}"), None).await;
     for query in ["", "?enrolled_images=delete"] {
         let refused = problem(ask(&writer, query).await, 403, "scope_missing").await;
         assert!(refused["detail"].as_str().unwrap().contains("enrolled_images=keep"), "{refused}");
