@@ -173,6 +173,14 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let subject = subject["id"].as_str().unwrap();
     let enrol = json!({"face_ids": faces, "force": true});
     caller.ask(200, Method::POST, &format!("/subjects/{subject}/faces"), Some(&enrol)).await;
+    // Somebody else, who is known by the face of one image and goes with it.
+    let probe = json!({"image_base64": BASE64_STANDARD.encode(testing::picture("ben.jpg"))});
+    let other = caller.ask(200, Method::POST, "/faces/search", Some(&probe)).await["matches"][0].clone();
+    let person = json!({"name": "Ottokar Vexborough", "external_id": "vexborough-4", "metadata": {"born": "vexville"}});
+    let named = caller.ask(201, Method::POST, "/subjects", Some(&person)).await;
+    let path = format!("/subjects/{}/faces", named["id"].as_str().unwrap());
+    let enrol = json!({"face_ids": [other["face_id"]], "force": true});
+    caller.ask(200, Method::POST, &path, Some(&enrol)).await;
 
     let mut wanted: Vec<(String, Vec<u8>)> = Vec::new();
     let mut pictures = Vec::new();
@@ -187,6 +195,7 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
         }
     }
     let words = ["Quaxthorpe", "quaxthorpe-17", "quaxville", "Quaxphoto", "Quaxsmile", "Quaxtitle"];
+    let words = words.into_iter().chain(["Vexborough", "vexborough-4", "vexville"]);
     wanted.extend(words.map(|word| (word.to_owned(), word.as_bytes().to_vec())));
     for (name, picture) in &pictures {
         let middle = picture.len() / 2;
@@ -199,7 +208,7 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let disk = |form: &str| wanted.iter().find(|(name, _)| name.ends_with(form)).unwrap().1.clone();
     let files = Files::below(&data);
     assert!(files.holding(&disk("halfvec on disk")).len() >= 2, "the table, and the index");
-    for word in ["Quaxthorpe", "Quaxsmile", "Quaxtitle"] {
+    for word in ["Quaxthorpe", "Quaxsmile", "Quaxtitle", "Vexborough"] {
         assert!(!files.holding(word.as_bytes()).is_empty(), "{word}");
     }
     let stored = Files::below(&blobs);
@@ -209,6 +218,9 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let erase = json!({"subject_id": subject, "suppress_person": true});
     let done: Value = caller.ask(201, Method::POST, "/erasures", Some(&erase)).await;
     assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(2)), "{done}");
+    let erase = json!({"image_id": other["image_id"]});
+    let done: Value = caller.ask(201, Method::POST, "/erasures", Some(&erase)).await;
+    assert_eq!((&done["images"], &done["subjects"]), (&json!(1), &json!(1)), "{done}");
     let dump = testing::unpacked(program("pg_dump", &[&url]).stdout);
     assert!(holds(&dump, b"create") || holds(&dump, b"CREATE"));
     let stored = Files::below(&blobs);

@@ -23,8 +23,6 @@ pub struct Config {
     /// Further hosts that a request may name where no key is asked for, besides loopback names and
     /// `listen`.
     pub public_hosts: Vec<PublicHost>,
-    /// Keys that nobody made, which one address may try in a minute before it is refused unasked.
-    pub unknown_keys_per_minute: u32,
     /// Most rows that one call may delete without the confirmation token of a dry run.
     pub confirm_above: u64,
     /// Longest accepted image, in bytes of the file.
@@ -69,7 +67,6 @@ impl Default for Config {
             auth: Auth::None,
             listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
             public_hosts: Vec::new(),
-            unknown_keys_per_minute: 60,
             confirm_above: 100,
             image_limit: 25 << 20,
             batch_limit: 100 << 20,

@@ -12,6 +12,7 @@ mod extract;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hosts;
+mod limit;
 mod middleware;
 mod openapi;
 mod router;

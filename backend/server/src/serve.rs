@@ -4,6 +4,7 @@
 //! way. This loop does the same work with a limit on both, and a stop that first says so on every answer.
 use crate::Config;
 use crate::auth::Peer;
+use crate::limit::{KeyedLimit, KeyedPermit};
 use crate::stall::Progressing;
 use axum::Router;
 use axum::http::{HeaderValue, header};
@@ -39,22 +40,25 @@ const OUT_OF_FILES: Duration = Duration::from_secs(1);
 /// Serves until `shutdown` fires, then answers what was accepted, for at most `config.drain`. Give the same token to `AppState`, so
 /// that event streams end too.
 ///
-/// At most `config.max_connections` are open at a time; others wait to be accepted. A connection
-/// that has not sent the head of a request, the first or the next, within `config.connection_idle`
-/// is closed, and so is one whose caller does not read his answer for `config.write_stall`.
+/// At most `config.max_connections` are open at a time; others wait to be accepted. One address has
+/// at most three quarters of them; a further one is closed at once. A connection that has not sent
+/// the head of a request, the first or the next, within `config.connection_idle` is closed, and so
+/// is one whose caller does not read his answer for `config.write_stall`.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     shutdown: CancellationToken,
     config: &Config,
 ) -> io::Result<()> {
+    let most = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
     let connections = Connections {
         router,
         shutdown: shutdown.clone(),
         idle: config.connection_idle,
         write_stall: config.write_stall,
         closing: CancellationToken::new(),
-        permits: Arc::new(Semaphore::new(config.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
+        permits: Arc::new(Semaphore::new(most)),
+        of_address: KeyedLimit::new((most - most / 4).max(1)),
         open: TaskTracker::new(),
     };
     let deadline = tokio::select! {
@@ -86,6 +90,7 @@ struct Connections {
     /// From here on, a connection without a request ends.
     closing: CancellationToken,
     permits: Arc<Semaphore>,
+    of_address: KeyedLimit<Peer>,
     open: TaskTracker,
 }
 
@@ -123,6 +128,11 @@ impl Connections {
     }
 
     fn open(&self, stream: TcpStream, peer: Peer, permit: OwnedSemaphorePermit) {
+        // To wait here would take a place of those that are left for the others.
+        let Some(of_address) = self.of_address.try_acquire(peer) else {
+            metrics::counter!("facecrawl_http_connections_refused_total").increment(1);
+            return;
+        };
         // Answers are small and whole: waiting for more to send only delays them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -151,7 +161,7 @@ impl Connections {
             tokio::time::sleep_until(opened + LINGER).await;
         };
         self.open.spawn(async move {
-            let _open = Open::enter(permit);
+            let _open = Open::enter(permit, of_address);
             let mut connection = pin!(connection);
             let result = tokio::select! {
                 result = connection.as_mut() => result,
@@ -173,15 +183,17 @@ fn is_of_the_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Counts a connection while it is open, and holds its place among `max_connections`.
+/// Counts a connection while it is open, and holds its place among `max_connections` and among those
+/// of its address.
 struct Open {
     _permit: OwnedSemaphorePermit,
+    _of_address: KeyedPermit<Peer>,
 }
 
 impl Open {
-    fn enter(permit: OwnedSemaphorePermit) -> Self {
+    fn enter(permit: OwnedSemaphorePermit, of_address: KeyedPermit<Peer>) -> Self {
         metrics::gauge!("facecrawl_http_connections").increment(1.0);
-        Self { _permit: permit }
+        Self { _permit: permit, _of_address: of_address }
     }
 }
 

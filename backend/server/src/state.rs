@@ -1,5 +1,5 @@
 //! What the handlers share.
-use crate::auth::{CallerId, Keyring, Rates, Strangers};
+use crate::auth::{CallerId, Keyring, Rates};
 use crate::confirmation::Secret;
 use crate::middleware::bodies::Elder;
 use crate::routes::crawls::Follows;
@@ -70,7 +70,6 @@ pub struct Shared {
     /// What the answers of each caller hold of it.
     pub(crate) answer_shares: Shares,
     pub(crate) follows: Follows,
-    pub(crate) strangers: Strangers,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     pub(crate) confirmation_secret: Secret,
@@ -98,7 +97,6 @@ impl AppState {
             answers: Budget::new("answers", config.answer_budget),
             answer_shares: Shares::of(config.answer_budget, KIB),
             follows: Follows::new(&config, shutdown.clone()),
-            strangers: Strangers::new(config.unknown_keys_per_minute),
             services,
             config,
             metrics,

@@ -39,6 +39,8 @@ actions! {
     DeleteImage = "image.delete";
     /// A subject was deleted, with what was sent in to enrol it.
     DeleteSubject = "subject.delete";
+    /// Several subjects became one.
+    MergeSubjects = "subject.merge";
     /// A face was taken away from a subject.
     RemoveSubjectFace = "subject.remove_face";
     /// A crawl was deleted.

@@ -19,8 +19,10 @@ pub struct Crawl {
     pub kind: String,
     /// `running`, `paused`, `completed`, `cancelled`, `failed`.
     pub state: String,
-    /// Seed URLs or paths.
+    /// Seed URLs or paths; only the first ones from [`Store::crawls`] and [`Store::crawl_in_brief`].
     pub seeds: Vec<String>,
+    /// How many seeds there are.
+    pub seed_count: i32,
     /// The options it was created with (`pipeline::crawl::CrawlOptions`).
     pub options: Value,
     /// Why it failed.
@@ -70,8 +72,23 @@ const CRAWL_STATES: [&str; 5] = ["running", "paused", "completed", "cancelled", 
 
 macro_rules! select_crawls {
     ($tail:literal) => {
+        select_crawls!("r.seeds", $tail)
+    };
+    // The first 100 seeds that have at most 16 KiB together; the first one in any case.
+    (brief $tail:literal) => {
+        select_crawls!(
+            "(select coalesce(array_agg(seed order by at), '{}') from (
+                 select seed, at, sum(octet_length(seed)) over (order by at) as bytes
+                 from unnest(r.seeds[1:100]) with ordinality as first_seeds (seed, at)) counted
+              where at = 1 or bytes <= 16384) as seeds",
+            $tail
+        )
+    };
+    ($seeds:literal, $tail:literal) => {
         concat!(
-            "select r.id, r.collection_id, c.name as collection, r.kind, r.state, r.seeds, r.options, r.error, ",
+            "select r.id, r.collection_id, c.name as collection, r.kind, r.state, ",
+            $seeds,
+            ", cardinality(r.seeds) as seed_count, r.options, r.error, ",
             "r.created_at, r.finished_at, r.series_id, r.next_run_at from crawls r join collections c on c.id = r.collection_id ",
             $tail
         )
@@ -125,14 +142,28 @@ impl Store {
             .ok_or_else(|| StoreError::not_found("crawl", id))
     }
 
-    /// Newest first.
+    /// Returns a crawl by id with its first seeds, as [`Self::crawls`] does.
+    ///
+    /// # Errors
+    /// `NotFound` for a crawl that does not exist or is out of reach.
+    pub async fn crawl_in_brief(&self, id: Uuid) -> Result<Crawl, StoreError> {
+        sqlx::query_as(select_crawls!(brief "where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
+            .bind(id)
+            .bind(self.reach)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("crawl", id))
+    }
+
+    /// Returns crawls, newest first, each with its first 100 seeds or fewer: those that have at most
+    /// 16 KiB together.
     pub async fn crawls(
         &self,
         filter: &CrawlFilter<'_>,
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Crawl>, StoreError> {
-        let mut query = QueryBuilder::<Postgres>::new(select_crawls!("where true"));
+        let mut query = QueryBuilder::<Postgres>::new(select_crawls!(brief "where true"));
         if let Some(collection) = self.reach {
             query.push(" and r.collection_id = ").push_bind(collection);
         }

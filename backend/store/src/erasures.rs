@@ -3,16 +3,18 @@
 //! An erasure is planned and carried out in one transaction, under the collection's suppression lock: no picture can slip in between.
 //!
 //! A face takes its crop and its chip along, the thumbnail of its picture, which shows it, and the crops and chips of other faces that show a part
-//! of it. A picture that has no other face goes with it.
+//! of it. A picture that has no other face goes with it, and so does a person who has no other face.
 mod carry_out;
 mod chip;
 mod likeness;
 mod plan;
+mod subjects;
 
 pub use carry_out::CarriedOut;
 pub use plan::{DoomedFace, Plan};
 
 use crate::{Store, StoreError};
+use pgvector::HalfVector;
 use sqlx::{FromRow, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -80,6 +82,26 @@ pub struct ErasureRecord {
 }
 
 impl Store {
+    /// Returns the models and embeddings of faces that a plan names, in the order of their ids.
+    ///
+    /// An embedding has about a kilobyte here: ask for a part of a plan at a time.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn planned_embeddings(
+        &self,
+        conn: &mut PgConnection,
+        faces: &[Uuid],
+    ) -> Result<Vec<(i32, Vec<f32>)>, StoreError> {
+        let rows: Vec<(i32, HalfVector)> =
+            sqlx::query_as("select model_id, embedding from faces where id = any($1) order by id")
+                .bind(faces)
+                .fetch_all(conn)
+                .await?;
+        let floats = |vector: HalfVector| vector.as_slice().iter().map(|value| value.to_f32()).collect();
+        Ok(rows.into_iter().map(|(model, embedding)| (model, floats(embedding))).collect())
+    }
+
     /// Remembers that it was done; answers when, which is the transaction's time and not the record's. Suppressions come after, since they name it,
     /// and then the record once more with their number.
     pub async fn record_erasure(

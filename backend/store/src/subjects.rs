@@ -9,6 +9,9 @@ use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+/// Most bytes of a subject's metadata, as JSON.
+pub const LONGEST_METADATA: usize = 16 << 10;
+
 /// A subject to enrol.
 #[derive(Clone, Debug, Default)]
 pub struct NewSubject {
@@ -200,7 +203,8 @@ impl Store {
     /// and entries of the metadata where it has none of its own. The others are gone.
     ///
     /// # Errors
-    /// `Conflict` when two different external ids would have to become one.
+    /// `Conflict` when two different external ids would have to become one; `Invalid` when their
+    /// metadata together is longer than [`LONGEST_METADATA`].
     pub async fn merge_subjects(
         &self,
         conn: &mut PgConnection,
@@ -221,7 +225,6 @@ impl Store {
                 keys.join(", ")
             )));
         }
-        move_faces(conn, into, others).await?;
         let (name, metadata): (Option<String>, Vec<Value>) = sqlx::query_as(
             "select (array_agg(name order by id <> $1, id) filter (where name is not null))[1],
                     array_agg(metadata order by id <> $1, id)
@@ -231,6 +234,14 @@ impl Store {
         .bind(&all)
         .fetch_one(&mut *conn)
         .await?;
+        let metadata = first_wins(metadata);
+        let bytes = metadata.to_string().len();
+        if bytes > LONGEST_METADATA {
+            return Err(StoreError::Invalid(format!(
+                "the metadata of these subjects is {bytes} bytes long together; at most {LONGEST_METADATA} are allowed, so shorten it before they are merged"
+            )));
+        }
+        move_faces(conn, into, others).await?;
         sqlx::query("delete from subjects where id = any($1)").bind(others).execute(&mut *conn).await?;
         sqlx::query(
             "update subjects set origin = 'enrolled', name = $2, external_id = $3, metadata = $4 where id = $1",
@@ -238,7 +249,7 @@ impl Store {
         .bind(into)
         .bind(name)
         .bind(keys.pop())
-        .bind(first_wins(metadata))
+        .bind(metadata)
         .execute(conn)
         .await?;
         Ok(())

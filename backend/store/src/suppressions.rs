@@ -1,4 +1,6 @@
 //! What must not come back: kept out by hashes and sketches; neither pictures nor addresses nor embeddings are in here.
+mod insert;
+
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError, near};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
@@ -186,70 +188,4 @@ impl Store {
         .fetch_one(&self.pool)
         .await?)
     }
-
-    /// Writes suppressions down for an erasure, each once, whatever others keep out: one can be lifted without the others. Answers how many they are.
-    pub async fn suppress(
-        &self,
-        conn: &mut PgConnection,
-        collection: Uuid,
-        erasure: Uuid,
-        suppressions: &[Suppression],
-    ) -> Result<u64, StoreError> {
-        let mut added = 0;
-        for suppression in suppressions {
-            let mut row = Row::default();
-            match suppression {
-                Suppression::Picture { sha256, phash, dhash, ahash, region } => {
-                    row.sha256 = Some(sha256);
-                    row.hashes = Some((*phash, *dhash, *ahash));
-                    row.region = region.map(|region| region.to_vec());
-                }
-                Suppression::Url(url) => row.url_hash = Some(url_hash(Some(&without_nul(url)))),
-                Suppression::Person(sketch) => row.sketch = Some(sketch),
-            }
-            added += insert(conn, collection, erasure, row).await?;
-        }
-        Ok(added)
-    }
-}
-
-#[derive(Default)]
-struct Row<'a> {
-    sha256: Option<&'a Vec<u8>>,
-    hashes: Option<(i64, i64, i64)>,
-    region: Option<Vec<f32>>,
-    url_hash: Option<Uuid>,
-    sketch: Option<&'a Sketch>,
-}
-
-async fn insert(
-    conn: &mut PgConnection,
-    collection: Uuid,
-    erasure: Uuid,
-    row: Row<'_>,
-) -> Result<u64, StoreError> {
-    let inserted = sqlx::query(
-        "insert into suppressions (id, collection_id, erasure_id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key,
-                                   model_id)
-         select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bit(256), $11, $12
-         where not exists (
-             select 1 from suppressions where collection_id = $2 and erasure_id = $3 and sha256 is not distinct from $4 and region is not distinct from $8
-                and url_hash is not distinct from $9 and sketch is not distinct from $10::text::bit(256)
-                and sketch_key is not distinct from $11 and model_id is not distinct from $12)",
-    )
-    .bind(Uuid::now_v7())
-    .bind(collection)
-    .bind(erasure)
-    .bind(row.sha256)
-    .bind(row.hashes.map(|hashes| hashes.0))
-    .bind(row.hashes.map(|hashes| hashes.1))
-    .bind(row.hashes.map(|hashes| hashes.2))
-    .bind(row.region)
-    .bind(row.url_hash)
-    .bind(row.sketch.map(|sketch| &sketch.bits))
-    .bind(row.sketch.map(|sketch| &sketch.key))
-    .bind(row.sketch.map(|sketch| sketch.model_id))
-    .execute(conn)
-    .await?;
-    Ok(inserted.rows_affected())
 }

@@ -62,6 +62,14 @@ impl TestDatabase {
         sqlx::query(statement).execute(&self.pool).await.expect("the statement runs");
     }
 
+    /// Runs one statement in a transaction and keeps that open: what it locks stays locked until the
+    /// transaction is committed or dropped.
+    pub async fn hold(&self, statement: &'static str) -> sqlx::Transaction<'static, sqlx::Postgres> {
+        let mut transaction = self.pool.begin().await.expect("a transaction begins");
+        sqlx::query(statement).execute(&mut *transaction).await.expect("the statement runs");
+        transaction
+    }
+
     /// The one number that a query answers.
     pub async fn number(&self, query: &'static str) -> i64 {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query answers a bigint")

@@ -91,13 +91,13 @@ settings! {
             allow_origins: Vec<String> = ALLOW_ORIGINS, "", list(origin(), "origins like https://app.example.org, comma-separated");
             /// `CONNECTION_IDLE_SECONDS`: How long a connection may take to send the head of a request, and may stay open between two. A proxy in front should close its idle connections sooner.
             connection_idle_seconds: u64 = CONNECTION_IDLE_SECONDS, "75", number(1..=3600);
-            /// `MAX_CONNECTIONS`: Connections of callers open at once; one more waits until another is closed. Each is an open file (ulimit -n).
+            /// `MAX_CONNECTIONS`: Connections of callers open at once; one more waits until another is closed. One address has at most three quarters of them. Each is an open file (ulimit -n).
             max_connections: usize = MAX_CONNECTIONS, "512", number(1..=100_000);
             /// `WRITE_STALL_SECONDS`: Seconds that a connection may wait for a caller to read an answer. Each 16 KiB that are read give one second back, up to this limit.
             write_stall_seconds: u64 = WRITE_STALL_SECONDS, "60", number(1..=3600);
             /// `MAX_EVENT_STREAMS`: Streams of a crawl's progress that one key, or without keys one address, may have open.
             max_event_streams: usize = MAX_EVENT_STREAMS, "32", number(1..=100_000);
-            /// `CONFIRM_ABOVE`: Most rows that one call may delete without the token of a dry run. Images and faces count. Of a collection people, clusters and suppressions count too.
+            /// `CONFIRM_ABOVE`: Most rows that one call may delete without the token of a dry run. Images and faces count. Of an erasure people and clusters count too, and of a collection also suppressions.
             confirm_above: u64 = CONFIRM_ABOVE, "100", number(0..=1_000_000_000);
             /// `WORKER_PORT`: Port, at `HOST`, on which `facecrawl worker` answers `/health/live`, `/health/ready` and `/metrics`. Unset: none.
             worker_port: Option<u16> = WORKER_PORT, "", optional(number(1..=65535));

@@ -28,6 +28,8 @@ struct Service {
     #[serde(default)]
     cap_drop: Vec<String>,
     #[serde(default)]
+    cap_add: Vec<String>,
+    #[serde(default)]
     security_opt: Vec<String>,
     #[serde(default)]
     profiles: Vec<String>,
@@ -44,8 +46,8 @@ struct Service {
     #[serde(default)]
     devices: Vec<String>,
     deploy: Option<serde_json::Value>,
-    #[serde(rename = "tmpfs")]
-    _tmpfs: Option<Vec<String>>,
+    #[serde(default)]
+    tmpfs: Vec<String>,
     #[serde(rename = "env_file")]
     _env_file: Option<Vec<EnvFile>>,
     #[serde(rename = "shm_size")]
@@ -222,11 +224,26 @@ fn what_the_containers_run_is_what_the_program_takes() {
 }
 
 #[test]
-fn our_containers_can_write_to_their_volumes_alone_and_have_time_to_stop() {
-    let seconds = |text: &str| text.strip_suffix('s').unwrap().parse::<u32>().unwrap();
-    for (name, service) in ours(&compose()) {
+fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_capabilities() {
+    for (name, service) in &compose().services {
         assert!(service.read_only && service.cap_drop == ["ALL"], "{name}");
         assert_eq!(service.security_opt, ["no-new-privileges:true"], "{name}");
+        // The official image changes the owner of its folders and its own user, and no more.
+        let needed: &[&str] = match name.as_str() {
+            "postgres" => &["CHOWN", "DAC_READ_SEARCH", "FOWNER", "SETGID", "SETUID"],
+            _ => &[],
+        };
+        assert_eq!(service.cap_add, needed, "{name}");
+        assert!(service.tmpfs.iter().any(|folder| folder == "/tmp"), "{name}");
+    }
+    let postgres = &compose().services["postgres"];
+    assert!(postgres.tmpfs.iter().any(|folder| folder == "/var/run/postgresql"), "its socket");
+}
+
+#[test]
+fn our_containers_have_time_to_stop() {
+    let seconds = |text: &str| text.strip_suffix('s').unwrap().parse::<u32>().unwrap();
+    for (name, service) in ours(&compose()) {
         let (_, drain) = substitutions(&service.environment["DRAIN_SECONDS"])[0];
         let grace = seconds(service.stop_grace_period.as_deref().unwrap());
         assert!(drain.unwrap().parse::<u32>().unwrap() < grace, "{name}");

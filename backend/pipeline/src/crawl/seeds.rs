@@ -6,7 +6,8 @@ use url::Url;
 
 /// Most seeds of one crawl.
 const MOST: usize = 10_000;
-/// Most bytes of the seeds of one crawl: they are in every answer that shows the crawl, and a list shows a hundred.
+/// Most bytes of the seeds of one crawl in their normal form, which is stored: percent escapes can
+/// make it three times as long as what was sent.
 const MOST_BYTES: usize = 1 << 20;
 
 /// Parses, normalises and removes repetitions; the order stays.
@@ -17,13 +18,7 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
             format!("{} were given; there must be 1 to {MOST} http or https URLs", seeds.len()),
         ));
     }
-    let bytes: usize = seeds.iter().map(String::len).sum();
-    if bytes > MOST_BYTES {
-        return Err(CrawlError::invalid(
-            "seeds",
-            format!("they come to {bytes} bytes; at most {MOST_BYTES} are allowed, so start several crawls"),
-        ));
-    }
+    let mut bytes = 0;
     let mut seen = HashSet::new();
     let mut urls = Vec::with_capacity(seeds.len());
     for (index, seed) in seeds.iter().enumerate() {
@@ -36,7 +31,16 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
             )));
         }
         if seen.insert(url.clone()) {
+            bytes += url.as_str().len();
             urls.push(url);
+        }
+        if bytes > MOST_BYTES {
+            return Err(CrawlError::invalid(
+                "seeds",
+                format!(
+                    "they have more than {MOST_BYTES} bytes in their normal form, which is the most that is allowed; start several crawls"
+                ),
+            ));
         }
     }
     Ok(urls)

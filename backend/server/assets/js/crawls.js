@@ -12,8 +12,8 @@ export const stateChip = (state) => chip(title(state), TONES[state] ?? "");
 export const isOver = ({ state }) => ["completed", "cancelled", "failed"].includes(state);
 
 /** Where it began, short. */
-export const name = ({ seeds }, most = 48) =>
-  `${shortUrl(seeds[0] ?? "", most)}${seeds.length > 1 ? ` and ${seeds.length - 1} more` : ""}`;
+export const name = ({ seeds, seed_count: all }, most = 48) =>
+  `${shortUrl(seeds[0] ?? "", most)}${all > 1 ? ` and ${all - 1} more` : ""}`;
 
 /** Outcomes in the order of the bar: name in the counts, colour. */
 export const PAGES = [["fetched", "good"], ["skipped", "dim"], ["failed", "bad"], ["queued", "rest"]];

@@ -72,6 +72,7 @@ const ACTIONS = {
   "face.delete": "Face deleted",
   "image.delete": "Image deleted",
   "subject.delete": "Person deleted",
+  "subject.merge": "People merged",
   "subject.remove_face": "Face taken from a person",
   "crawl.delete": "Crawl deleted",
   "key.create": "Key made",

@@ -1,6 +1,7 @@
 //! Keys that were seen a moment ago.
+use super::Peer;
 use super::credentials::refuse;
-use super::{Peer, Strangers};
+use super::lookups::Lookups;
 use crate::{ApiError, Code};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,23 +21,25 @@ const NOTED: Duration = Duration::from_secs(60);
 pub(crate) struct Keyring {
     keys: Mutex<HashMap<KeyHash, (Instant, Arc<ApiKey>)>>,
     noted: Mutex<HashMap<Uuid, Instant>>,
-    /// Keys that were found at any time, whatever became of them: they are asked about again,
-    /// however many others an address tries.
+    /// Keys that were found at any time, whatever became of them: they are asked about again
+    /// without a wait.
     known: Mutex<HashSet<KeyHash>>,
+    /// The line for all other keys.
+    lookups: Lookups,
 }
 
 impl Keyring {
-    /// The key with that hash, if it works. `from` is where it came from, with the tries that are
-    /// left there.
+    /// Returns the key with that hash, if it works. `from` is where it came from; without it, the
+    /// key is known to this process and does not wait.
     ///
     /// # Errors
-    /// 401 for a key that does not work; 429 where an address has tried too many that do not exist,
-    /// without asking the database.
+    /// 401 for a key that does not work; 429 for one that this process has not seen, while too many
+    /// of those wait to be looked up.
     pub(crate) async fn find(
         &self,
         store: &Store,
         hash: &KeyHash,
-        from: Option<(Peer, &Strangers)>,
+        from: Option<Peer>,
     ) -> Result<Arc<ApiKey>, ApiError> {
         let key = match self.cached(hash) {
             Some(key) => key,
@@ -47,14 +50,12 @@ impl Keyring {
                 }
             })?,
             None => {
-                if let Some((peer, strangers)) = from {
-                    strangers.take(peer)?;
-                }
+                let _lookup = match from {
+                    Some(peer) => Some(self.lookups.admit(peer).await?),
+                    None => None,
+                };
                 let key = self.ask(store, hash).await?;
                 self.known().insert(*hash);
-                if let Some((peer, strangers)) = from {
-                    strangers.give_back(peer);
-                }
                 key
             }
         };

@@ -6,9 +6,9 @@ mod access;
 mod caller;
 mod credentials;
 mod keyring;
+mod lookups;
 mod peer;
 mod rate;
-mod strangers;
 
 pub(crate) use access::{Access, Operations, access, methods};
 pub(crate) use caller::Caller;
@@ -16,7 +16,6 @@ pub use keyring::CACHED;
 pub(crate) use keyring::Keyring;
 pub(crate) use peer::{CallerId, Peer};
 pub(crate) use rate::Rates;
-pub(crate) use strangers::Strangers;
 
 use crate::config::Auth;
 use crate::{ApiError, AppState, Code};
@@ -65,7 +64,7 @@ async fn admit(state: &AppState, request: &mut Request) -> Result<Caller, ApiErr
     }
     let hash = presented?;
     let peer = Peer::of(request.extensions());
-    let key = state.keyring.find(&state.services.store, &hash, Some((peer, &state.strangers))).await?;
+    let key = state.keyring.find(&state.services.store, &hash, Some(peer)).await?;
     tracing::Span::current().record("key_id", tracing::field::display(key.id));
     if let Access::Needs(scope) = access {
         check_scope(&key, scope)?;

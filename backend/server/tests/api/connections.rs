@@ -3,7 +3,7 @@ use crate::support::{App, Models, Options};
 use server::Config;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 async fn spawn(config: Config) -> App {
     let options = Options { config, worker: false, models: Models::Fixture, ..Options::default() };
@@ -12,6 +12,13 @@ async fn spawn(config: Config) -> App {
 
 async fn connect(app: &App) -> TcpStream {
     TcpStream::connect(app.url.strip_prefix("http://").unwrap()).await.unwrap()
+}
+
+/// Connects from another address than the others.
+async fn connect_from(app: &App, address: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+    socket.connect(app.url.strip_prefix("http://").unwrap().parse().unwrap()).await.unwrap()
 }
 
 /// Sends a request on an open connection and reads the head of its answer and the whole body.
@@ -120,4 +127,34 @@ async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
     let answer = rest(&mut late).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
     app.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_address_holds_three_quarters_of_the_connections_and_not_one_more() {
+    const LAST: &[u8] = b"GET /health/live HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    let app = spawn(Config { max_connections: 4, ..Config::default() }).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut stream = connect(&app).await;
+        ask(&mut stream).await;
+        held.push(stream);
+    }
+    let mut fourth = connect(&app).await;
+    // It may be closed before the request is written.
+    let _closed = fourth.write_all(LAST).await;
+    assert_eq!(rest(&mut fourth).await, "");
+    let mut elsewhere = connect_from(&app, "127.0.0.2").await;
+    assert!(ask(&mut elsewhere).await.starts_with("HTTP/1.1 200"));
+    for stream in &mut held {
+        ask(stream).await;
+    }
+    // A place that is left can be taken again, as soon as the service has seen that it was left.
+    held.pop();
+    loop {
+        let mut next = connect(&app).await;
+        let _closed = next.write_all(LAST).await;
+        if rest(&mut next).await.starts_with("HTTP/1.1 200") {
+            break;
+        }
+    }
 }

@@ -21,7 +21,7 @@ pub(super) async fn alike(
     // The range is that of the index on (collection_id, id), and its end is found without reading a row.
     let last = "select id from faces where collection_id = $1 and id > $2 order by id offset $3 limit 1";
     let sql = format!(
-        "select id, image_id, model_id, embedding, bbox, similarity from (
+        "select id, image_id, bbox, similarity from (
              select f.*, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
              where f.model_id = $2 and f.collection_id = $1 and f.id > $5 and f.id <= $6) scope
          where similarity >= $4 order by id",

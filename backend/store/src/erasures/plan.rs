@@ -1,17 +1,19 @@
 //! What an erasure takes away, and what keeps it out.
-use super::Target;
 use super::likeness::alike;
+use super::{Target, subjects};
 use crate::faces::check_embedding;
 use crate::models::EmbeddingModel;
 use crate::suppressions::Suppression;
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
-use pgvector::HalfVector;
 use sqlx::{FromRow, PgConnection};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
-/// A face that goes.
+/// Images whose rows and faces one step of a plan reads.
+const IMAGES: usize = 1_000;
+
+/// A face that goes. Its embedding stays in the database: a plan can have a million faces.
 #[derive(Clone, Debug)]
 pub struct DoomedFace {
     /// Its id.
@@ -20,10 +22,6 @@ pub struct DoomedFace {
     pub image_id: Uuid,
     /// Cosine with the likeness, if that is what was asked for.
     pub similarity: Option<f32>,
-    /// The model of its embedding.
-    pub model_id: i32,
-    /// What the model made of it.
-    pub embedding: Vec<f32>,
     /// Whether it was asked for, and does not merely go with its image.
     pub named: bool,
     pub(super) bbox: [f32; 4],
@@ -40,7 +38,9 @@ pub struct Plan {
     pub not_compared: i64,
     /// What keeps the pictures out: whole images, and single faces of the others.
     pub pictures: Vec<Suppression>,
-    pub(crate) subjects: Vec<Uuid>,
+    /// People and clusters that go: the one that was asked for, and those that are left without a
+    /// face.
+    pub subjects: Vec<Uuid>,
     /// Whose it is.
     pub(crate) collection: Uuid,
     /// The address that was asked for, if that is what was, in every spelling.
@@ -51,8 +51,6 @@ pub struct Plan {
 pub(super) struct FaceRow {
     id: Uuid,
     image_id: Uuid,
-    model_id: i32,
-    embedding: HalfVector,
     bbox: Vec<f32>,
     similarity: Option<f64>,
 }
@@ -63,8 +61,6 @@ impl From<FaceRow> for DoomedFace {
             id: row.id,
             image_id: row.image_id,
             similarity: row.similarity.map(|cosine| cosine as f32),
-            model_id: row.model_id,
-            embedding: row.embedding.as_slice().iter().map(|value| value.to_f32()).collect(),
             named: false,
             bbox: std::array::from_fn(|at| row.bbox.get(at).copied().unwrap_or_default()),
         }
@@ -143,7 +139,9 @@ impl Store {
         if let (Target::Face(face), true) = (target, faces.is_empty()) {
             return Err(StoreError::not_found("face", face));
         }
+        let shown = subjects::held_by(conn, collection, &named, &faces).await?;
         plan.complete(conn, collection, &named, faces).await?;
+        plan.add_emptied(conn, &shown).await?;
         if let (Target::Image(image), true) = (target, plan.images.is_empty()) {
             return Err(StoreError::not_found("image", image));
         }
@@ -174,41 +172,42 @@ impl Plan {
         named: &[Uuid],
         faces: Vec<DoomedFace>,
     ) -> Result<(), StoreError> {
-        let touched: Vec<Uuid> =
+        let mut touched: Vec<Uuid> =
             named.iter().copied().chain(faces.iter().map(|face| face.image_id)).collect();
-        let images: Vec<ImageRow> = sqlx::query_as(
-            "select id, sha256, phash, dhash, ahash, width, height from images
-             where collection_id = $1 and id = any($2) order by id for update",
-        )
-        .bind(collection)
-        .bind(&touched)
-        .fetch_all(&mut *conn)
-        .await?;
-        let ids: Vec<Uuid> = images.iter().map(|image| image.id).collect();
-        let all = faces_where(conn, collection, "f.image_id = any($2)", &ids).await?;
-        self.gather(named, faces, images, all);
+        // In the order in which everybody holds images.
+        touched.sort_unstable();
+        touched.dedup();
+        let asked = Asked {
+            images: named.iter().copied().collect(),
+            faces: faces.into_iter().map(|face| (face.id, face.similarity)).collect(),
+        };
+        for ids in touched.chunks(IMAGES) {
+            let images: Vec<ImageRow> = sqlx::query_as(
+                "select id, sha256, phash, dhash, ahash, width, height from images
+                 where collection_id = $1 and id = any($2) order by id for update",
+            )
+            .bind(collection)
+            .bind(ids)
+            .fetch_all(&mut *conn)
+            .await?;
+            let ids: Vec<Uuid> = images.iter().map(|image| image.id).collect();
+            let all = faces_where(conn, collection, "f.image_id = any($2)", &ids).await?;
+            self.gather(&asked, images, all);
+        }
         Ok(())
     }
 
-    /// Which images go whole, and what keeps the pictures out. `all` are the faces of all images.
-    fn gather(
-        &mut self,
-        named: &[Uuid],
-        faces: Vec<DoomedFace>,
-        images: Vec<ImageRow>,
-        all: Vec<DoomedFace>,
-    ) {
-        let named: HashSet<Uuid> = named.iter().copied().collect();
+    /// Adds the images that go whole, the faces that go, and what keeps the pictures out. `all` are
+    /// the faces of these images.
+    fn gather(&mut self, asked: &Asked, images: Vec<ImageRow>, all: Vec<DoomedFace>) {
         let mut of_image: HashMap<Uuid, Vec<DoomedFace>> = HashMap::new();
         for face in all {
             of_image.entry(face.image_id).or_default().push(face);
         }
-        let mut similarities: BTreeMap<Uuid, Option<f32>> =
-            faces.iter().map(|face| (face.id, face.similarity)).collect();
         for image in images {
             let here = of_image.remove(&image.id).unwrap_or_default();
-            let whole =
-                named.contains(&image.id) || here.iter().all(|face| similarities.contains_key(&face.id));
+            let is_named = asked.images.contains(&image.id);
+            let whole = is_named || here.iter().all(|face| asked.faces.contains_key(&face.id));
             let picture = |region| Suppression::Picture {
                 sha256: image.sha256.clone(),
                 phash: image.phash,
@@ -221,19 +220,26 @@ impl Plan {
                 self.pictures.push(picture(None));
             }
             for face in here {
-                let similarity = similarities.remove(&face.id);
+                let similarity = asked.faces.get(&face.id).copied();
                 if !whole && similarity.is_some() {
                     let (width, height) = (image.width.max(1) as f32, image.height.max(1) as f32);
                     let [x, y, w, h] = face.bbox;
                     self.pictures.push(picture(Some([x / width, y / height, w / width, h / height])));
                 }
                 if whole || similarity.is_some() {
-                    let named = named.contains(&image.id) || similarity.is_some();
+                    let named = is_named || similarity.is_some();
                     self.faces.push(DoomedFace { similarity: similarity.flatten(), named, ..face });
                 }
             }
         }
     }
+}
+
+/// What was asked for, before whole images are completed.
+struct Asked {
+    images: HashSet<Uuid>,
+    /// With their similarities to a likeness.
+    faces: HashMap<Uuid, Option<f32>>,
 }
 
 async fn faces_where(
@@ -243,7 +249,7 @@ async fn faces_where(
     ids: &[Uuid],
 ) -> Result<Vec<DoomedFace>, StoreError> {
     let sql = format!(
-        "select f.id, f.image_id, f.model_id, f.embedding, f.bbox, null::float8 as similarity
+        "select f.id, f.image_id, f.bbox, null::float8 as similarity
          from faces f where f.collection_id = $1 and {condition} order by f.id"
     );
     let rows: Vec<FaceRow> =

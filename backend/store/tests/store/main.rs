@@ -16,6 +16,7 @@ mod ledgers;
 mod likeness;
 mod search;
 mod subjects;
+mod suppressions;
 mod tombstones;
 mod transient;
 mod webhook_secrets;

@@ -151,3 +151,49 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     assert!(!copy.suppresses(tx.conn(), collection).await.unwrap());
     assert!(copy.erasures(collection, None, 9).await.unwrap()[0].lifted_at.is_some());
 }
+
+#[tokio::test]
+async fn a_backup_loses_the_people_whom_an_erasure_took_and_keeps_the_others() {
+    let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
+    let (erased, deleted) = (fixture::image(1), fixture::image(2));
+    let (mut collection, mut faces) = (Uuid::nil(), Vec::new());
+    for database in [&live, &copy] {
+        let store = database.store();
+        collection = fixture::collection(&store, "default").await;
+        let model = fixture::model(&store, "m", 4).await;
+        if faces.is_empty() {
+            faces = (0..2).map(|_| fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0])).collect();
+        }
+        for (image, face) in [(&erased, &faces[..1]), (&deleted, &faces[1..])] {
+            fixture::store_image(&store, collection, image, face).await.unwrap();
+        }
+        database
+            .execute(
+                "insert into subjects (id, collection_id, name)
+                 select ('0198f1c2-3a55-7c30-9d35-6a2f5d0f6a1' || n)::uuid, c.id, 'person ' || n
+                 from collections c, generate_series(1, 2) n where c.name = 'default'",
+            )
+            .await;
+        database
+            .execute(
+                "insert into subject_faces (collection_id, subject_id, face_id)
+                 select collection_id, ('0198f1c2-3a55-7c30-9d35-6a2f5d0f6a1' || row_number() over (order by id))::uuid, id
+                 from faces",
+            )
+            .await;
+    }
+    let (live, copy) = (live.store(), copy.store());
+    let subjects = ["0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11", "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a12"]
+        .map(|id| id.parse::<Uuid>().unwrap());
+    let mut tx = live.begin().await.unwrap();
+    let plan = live.plan_erasure(tx.conn(), collection, &Target::Image(erased.id)).await.unwrap();
+    assert_eq!(plan.subjects, subjects[..1]);
+    live.carry_out(tx.conn(), &plan).await.unwrap();
+    live.delete_face(tx.conn(), faces[1].id).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(live.subject(subjects[1]).await.unwrap().face_count, 0, "a deletion is no erasure");
+
+    assert_eq!(reapply(&copy, collection, journal(&live).await).await.2, 1);
+    assert!(matches!(copy.subject(subjects[0]).await, Err(StoreError::NotFound { .. })));
+    assert_eq!(copy.subject(subjects[1]).await.unwrap().face_count, 0);
+}

@@ -131,11 +131,11 @@ function check(label, text, checked) {
   return { box, element: h("div.field", {}, h("label.check", {}, box, label), h("p.hint", {}, text)) };
 }
 
-const sum = ({ faces, images }) => `${plural(faces, "face")} and ${plural(images, "whole image")}`;
+const sum = ({ faces, images, subjects }) => `${plural(faces, "face")}${subjects > 0 ? `, ${plural(subjects, "person", "people")}` : ""} and ${plural(images, "whole image")}`;
 
 /** The faces that would go, and the button that makes it so. */
 function affected(answer, signal, erase) {
-  const nothing = answer.faces === 0 && answer.images === 0;
+  const nothing = answer.faces === 0 && answer.images === 0 && answer.subjects === 0;
   const control = button(nothing ? "Suppress all the same" : "Erase for good", { kind: "danger", symbol: "trash", onclick: () => busy(control, () => erase(answer)) });
   return h("div", {},
     h("section.panel", {},

@@ -6,6 +6,7 @@ import { plural, time } from "../format.js";
 import { pictureInput } from "../input.js";
 import { name, rename } from "../people.js";
 import { go, href, refresh } from "../router.js";
+import { may } from "../session.js";
 import { busy, button, chip, confirm, empty, facts, fillWith, heading, linkButton, loading, panel, toast, trouble } from "../ui.js";
 import { keepOut } from "./face.js";
 
@@ -58,7 +59,9 @@ function gallery(subject, answer, signal) {
   return [
     h("ul.grid", {}, answer.faces.map((face) => {
       const unlink = button("Not this person", { onclick: () => busy(unlink, async () => {
-        await call("DELETE", `/subjects/${subject.id}/faces/${face.id}`);
+        // Deleting what was sent in for enrolment needs a scope of its own.
+        const query = { enrolled_images: may("erase") ? "delete" : "keep" };
+        await call("DELETE", `/subjects/${subject.id}/faces/${face.id}`, { query });
         item.remove();
         toast("The face shows nobody now.");
       }) });

@@ -1,6 +1,6 @@
 //! `GET /crawls/{id}/events`
 use super::follow::{Look, Stream};
-use super::view::CrawlView;
+use super::view::{CrawlView, Snapshot};
 use crate::auth::{Caller, CallerId};
 use crate::extract::Id;
 use crate::{ApiError, AppState, Code, Problem};
@@ -14,9 +14,9 @@ use tokio::sync::watch;
 /// Where a stream of events stands.
 enum Follow {
     /// The first look was taken before the answer began.
-    First(Arc<CrawlView>),
+    First(Arc<Snapshot>),
     /// Shown last.
-    After(Arc<CrawlView>),
+    After(Arc<Snapshot>),
     /// Nothing more to say.
     Over,
 }
@@ -33,7 +33,7 @@ struct Watcher {
 
 /// Follow a crawl as server-sent events.
 ///
-/// `progress` has the same JSON as `GET /crawls/{id}`, at once and then at most twice a second when something changed; `done` has it
+/// `progress` has the same JSON as `GET /crawls`, which shows the first seeds alone, at once and then at most twice a second when something changed; `done` has it
 /// once more when the crawl has ended, and the stream ends. It also ends when the crawl is deleted or the service stops.
 #[utoipa::path(
     get, path = "/crawls/{id}/events", operation_id = "follow_crawl", tag = "crawls",
@@ -50,23 +50,23 @@ pub(super) async fn follow_crawl(
     Id(id): Id,
 ) -> Result<Sse<impl futures::Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let counted = state.follows.admit(CallerId::current())?;
-    let first = CrawlView::load(&caller, id).await?;
+    let first = Snapshot::in_brief(caller.store(), id).await?;
     let since = Instant::now();
     let looks = state.follows.follow(&state.services.store, id);
     let watcher = Watcher { state, caller, looks, since, _counted: counted };
     let stream = futures::stream::unfold(
         (watcher, Follow::First(Arc::new(first))),
         move |(mut watcher, follow)| async move {
-            let view = match follow {
+            let crawl = match follow {
                 Follow::Over => return None,
-                Follow::First(view) => view,
+                Follow::First(crawl) => crawl,
                 Follow::After(last) => watcher.next_change(&last).await?,
             };
-            let over = view.is_over();
+            let over = crawl.is_over();
             let event = Event::default().event(if over { "done" } else { "progress" });
             // A crawl is plain data, so this cannot fail; if it did, the stream would end.
-            let event = event.json_data(&*view).ok()?;
-            let follow = if over { Follow::Over } else { Follow::After(view) };
+            let event = event.json_data(CrawlView::new(&watcher.caller, Snapshot::clone(&crawl))).ok()?;
+            let follow = if over { Follow::Over } else { Follow::After(crawl) };
             Some((Ok(event), (watcher, follow)))
         },
     );
@@ -76,7 +76,7 @@ pub(super) async fn follow_crawl(
 impl Watcher {
     /// Waits until something changed; `None` when the service stops, the crawl is gone or the
     /// caller's key works no more.
-    async fn next_change(&mut self, last: &CrawlView) -> Option<Arc<CrawlView>> {
+    async fn next_change(&mut self, last: &Snapshot) -> Option<Arc<Snapshot>> {
         loop {
             tokio::select! {
                 () = self.state.shutdown.cancelled() => return None,
@@ -88,10 +88,11 @@ impl Watcher {
             }
             let look = self.looks.borrow_and_update().clone();
             match look {
-                Some(Look::Is(began, view))
-                    if began >= self.since && (view.state != last.state || view.counts != last.counts) =>
+                Some(Look::Is(began, now))
+                    if began >= self.since
+                        && (now.crawl.state != last.crawl.state || now.progress != last.progress) =>
                 {
-                    return Some(view);
+                    return Some(now);
                 }
                 Some(Look::Gone) => return None,
                 _ => {}

@@ -1,5 +1,5 @@
 //! Crawls that are followed: each is looked at by one task, however many streams show it.
-use super::view::CrawlView;
+use super::view::Snapshot;
 use crate::auth::CallerId;
 use crate::{ApiError, Code, Config};
 use metrics::{Gauge, describe_gauge, gauge};
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(super) enum Look {
     /// As it was, and when the look began.
-    Is(Instant, Arc<CrawlView>),
+    Is(Instant, Arc<Snapshot>),
     /// It is not there any more.
     Gone,
 }
@@ -123,8 +123,8 @@ impl Task {
                 () = tokio::time::sleep(self.interval) => {}
             }
             let began = Instant::now();
-            match CrawlView::of_store(&self.store, self.id).await {
-                Ok(view) => self.looks.send_replace(Some(Look::Is(began, Arc::new(view)))),
+            match Snapshot::in_brief(&self.store, self.id).await {
+                Ok(crawl) => self.looks.send_replace(Some(Look::Is(began, Arc::new(crawl)))),
                 Err(error) if error.code() == Code::NotFound => self.looks.send_replace(Some(Look::Gone)),
                 Err(_) => continue,
             };

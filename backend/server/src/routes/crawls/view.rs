@@ -54,16 +54,20 @@ pub(super) struct Counts {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct CrawlView {
     /// Its id.
-    pub(super) id: Uuid,
+    id: Uuid,
     /// `running`, `paused`, `completed`, `cancelled`, `failed`.
     #[schema(example = "running")]
-    pub(super) state: String,
+    state: String,
     /// `web`, or `scan` for local files.
     #[schema(example = "web")]
     kind: String,
-    /// Where it began.
+    /// Where it began. Lists and events show at most the first 100 seeds, fewer where these have more
+    /// than 16 KiB; `GET /crawls/{id}` shows all.
     #[schema(example = json!(["https://example.org/"]))]
     seeds: Vec<String>,
+    /// How many seeds it has.
+    #[schema(example = 1)]
+    seed_count: i32,
     /// Whose it is.
     #[schema(example = "default")]
     collection: String,
@@ -87,14 +91,42 @@ pub(super) struct CrawlView {
     /// Why it failed.
     #[schema(example = json!(null))]
     error: Option<String>,
-    pub(super) counts: Counts,
+    counts: Counts,
     /// Pages and images that were not processed, by reason code.
     #[schema(example = json!({"robots_disallowed": 1, "not_an_image": 1}))]
     reasons: BTreeMap<String, i64>,
 }
 
+/// A crawl and its counts as they are stored: no answer shows one before [`CrawlView::new`] has
+/// removed what the caller may not see.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub(super) crawl: Crawl,
+    pub(super) progress: CrawlProgress,
+}
+
+impl Snapshot {
+    /// Loads a crawl by id with its first seeds, whoever may see it.
+    pub(super) async fn in_brief(store: &Store, id: Uuid) -> Result<Self, ApiError> {
+        let crawl = store.crawl_in_brief(id).await?;
+        let progress = store.crawl_progress(id).await?;
+        Ok(Self { crawl, progress })
+    }
+
+    /// Returns whether nothing more will happen.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.crawl.state.as_str(), "completed" | "cancelled" | "failed")
+    }
+}
+
 impl CrawlView {
-    fn new(crawl: Crawl, progress: CrawlProgress) -> Self {
+    /// Shows a crawl to a caller. Only a caller who may write sees the whole address of the
+    /// webhook: such an address can contain a token.
+    pub(super) fn new(caller: &Caller, snapshot: Snapshot) -> Self {
+        let Snapshot { mut crawl, progress } = snapshot;
+        if caller.key().is_some_and(|key| !key.allows(Scope::Write)) {
+            mask_webhook(&mut crawl.options);
+        }
         let page = |state: &str| progress.pages.get(state).copied().unwrap_or_default();
         let image = |state: &str| progress.images.get(state).copied().unwrap_or_default();
         Self {
@@ -102,6 +134,7 @@ impl CrawlView {
             state: crawl.state,
             kind: crawl.kind,
             seeds: crawl.seeds,
+            seed_count: crawl.seed_count,
             collection: crawl.collection,
             options: crawl.options,
             created_at: crawl.created_at,
@@ -130,31 +163,16 @@ impl CrawlView {
         }
     }
 
-    /// With its counts. Where messages go is shown in full to whoever may write: such a URL can open doors.
-    pub(super) async fn of(caller: &Caller, mut crawl: Crawl) -> Result<Self, ApiError> {
-        if caller.key().is_some_and(|key| !key.allows(Scope::Write)) {
-            mask_webhook(&mut crawl.options);
-        }
+    /// Shows a crawl with its counts.
+    pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
         let progress = caller.store().crawl_progress(crawl.id).await?;
-        Ok(Self::new(crawl, progress))
+        Ok(Self::new(caller, Snapshot { crawl, progress }))
     }
 
-    /// By id, for callers of whom it is known that they may see it.
-    pub(super) async fn of_store(store: &Store, id: Uuid) -> Result<Self, ApiError> {
-        let crawl = store.crawl(id).await?;
-        let progress = store.crawl_progress(id).await?;
-        Ok(Self::new(crawl, progress))
-    }
-
-    /// By id, with its counts.
+    /// Shows a crawl by id, with its counts.
     pub(super) async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
         let crawl = caller.store().crawl(id).await?;
         Self::of(caller, crawl).await
-    }
-
-    /// Whether nothing more will happen.
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self.state.as_str(), "completed" | "cancelled" | "failed")
     }
 }
 

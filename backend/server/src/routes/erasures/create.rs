@@ -15,12 +15,16 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
+use store::Tx;
 use store::audit::Action;
 use store::erasures::{CarriedOut, ErasureRecord, Plan, Target};
 use store::suppressions::Suppression;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
 use uuid::Uuid;
+
+/// Embeddings that are in memory at a time.
+const SKETCHED: usize = 1_000;
 
 /// Where and how. With a JSON body the same names may stand in the body, where they win.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -63,7 +67,8 @@ pub(super) struct ErasureParams {
 ///
 /// A picture (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every stored face that is at least as alike as
 /// `threshold` goes. Faces take their crops, chips and embeddings along, and the thumbnail of their picture, which shows them; other faces in it
-/// stay. A picture whose every face goes is erased whole, with its record of where it was found.
+/// stay. A picture whose every face goes is erased whole, with its record of where it was found. An enrolled person or a cluster whose every
+/// face goes is erased with name, external id and metadata.
 /// What is suppressed is not stored when it is found again; `suppress_person` holds for pictures that were never seen, too.
 #[utoipa::path(
     post, path = "/erasures", operation_id = "create_erasure", tag = "erasures",
@@ -74,7 +79,8 @@ pub(super) struct ErasureParams {
     responses(
         (status = 201, description = "It is gone", body = ErasureAnswer),
         (status = 200, description = "What would go (`dry_run`)", body = ErasureAnswer, example = json!({
-            "dry_run": true, "erasure": null, "confirm": "1769861700.1.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk", "faces": 1, "images": 1, "not_compared": 0,
+            "dry_run": true, "erasure": null, "confirm": "1769861700.1.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk", "faces": 1, "images": 1, "subjects": 1,
+            "not_compared": 0, "affected_subjects": ["0198f1c2-7d10-7000-8000-4a6f1f6e2b04"],
             "affected": [{"face_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b03", "image_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b02", "similarity": 0.71}]
         })),
         (status = 404, description = "No such collection, face, image or person", body = Problem, content_type = "application/problem+json"),
@@ -106,16 +112,18 @@ pub(super) async fn create_erasure(
     let mut tx = store.begin().await?;
     let plan = store.plan_erasure(tx.conn(), collection.id, &target).await?;
     let suppress_person = params.suppress_person.unwrap_or(false);
-    let people = if suppress_person { sketches(&state, &target, &plan)? } else { Vec::new() };
-    let (faces, images) = (plan.faces.len(), plan.images.len());
+    let people = if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
+    let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
     let target_text = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
-    let deletion = Deletion { target: target_text, count: (faces + images) as u64 };
+    let deletion = Deletion { target: target_text, count: (faces + images + subjects) as u64 };
     if params.dry_run.unwrap_or(false) {
-        let detail = json!({"kind": target.kind(), "threshold": threshold, "faces": faces, "images": images});
+        let detail = json!({
+            "kind": target.kind(), "threshold": threshold, "faces": faces, "images": images, "subjects": subjects,
+        });
         caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
         tx.commit().await?;
         let confirm = confirmations.token(&deletion);
-        let answer = ErasureAnswer::dry_run(plan.faces, images, plan.not_compared, confirm);
+        let answer = ErasureAnswer::dry_run(plan, confirm);
         return Ok((StatusCode::OK, Json(answer)));
     }
     confirmations.check(&deletion, params.confirm.as_deref())?;
@@ -149,19 +157,25 @@ pub(super) async fn create_erasure(
     store.record_erasure(tx.conn(), &record).await?;
     let detail = json!({
         "erasure_id": record.id, "kind": record.kind, "threshold": threshold, "suppress": suppress,
-        "suppress_person": suppress_person, "faces": faces, "images": images, "suppressions": record.suppressions,
+        "suppress_person": suppress_person, "faces": faces, "images": images, "subjects": subjects,
+        "suppressions": record.suppressions,
     });
     caller.audit(&mut tx, Action::Erase, collection.id, detail).await?;
     tx.commit().await?;
     drop_blobs(&state, blobs).await;
     let view = ErasureView::new(record, &collection.name);
-    let answer = ErasureAnswer::done(view, faces, images, plan.not_compared);
+    let answer = ErasureAnswer::done(&plan, view);
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
 /// The sketches that keep a person out. Of a likeness it is the likeness alone: a face that was erased by mistake must not keep its own person
 /// out, too.
-fn sketches(state: &AppState, target: &Target, plan: &Plan) -> Result<Vec<Suppression>, ApiError> {
+async fn sketches(
+    state: &AppState,
+    tx: &mut Tx,
+    target: &Target,
+    plan: &Plan,
+) -> Result<Vec<Suppression>, ApiError> {
     let sketch = |model: i32, embedding: &[f32]| {
         let sketch = state.services.ingest.sketch(model, embedding).map(Suppression::Person);
         sketch.ok_or_else(|| {
@@ -193,7 +207,14 @@ fn sketches(state: &AppState, target: &Target, plan: &Plan) -> Result<Vec<Suppre
                 Target::Face(id) => face.id == *id,
                 _ => face.named,
             });
-            named.map(|face| sketch(face.model_id, &face.embedding)).collect()
+            let named: Vec<Uuid> = named.map(|face| face.id).collect();
+            let mut people = Vec::with_capacity(named.len());
+            for faces in named.chunks(SKETCHED) {
+                for (model, embedding) in state.services.store.planned_embeddings(tx.conn(), faces).await? {
+                    people.push(sketch(model, &embedding)?);
+                }
+            }
+            Ok(people)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An erasure as the API shows it.
 use serde::Serialize;
-use store::erasures::{DoomedFace, ErasureRecord};
+use store::erasures::{ErasureRecord, Plan};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -86,6 +86,10 @@ pub(super) struct ErasureAnswer {
     /// Images that go whole: those that were named, and those whose every face goes.
     #[schema(example = 2)]
     images: usize,
+    /// Enrolled people and clusters that go, with name, external id and metadata: the one that was named, and those
+    /// whose every face goes.
+    #[schema(example = 1)]
+    subjects: usize,
     /// Faces of other embedding models than the one in use, which cannot be compared with a likeness and stay.
     #[schema(example = 0)]
     not_compared: i64,
@@ -96,27 +100,36 @@ pub(super) struct ErasureAnswer {
     /// The faces, the most alike first, at most 1000; only after a dry run.
     #[schema(example = json!(null))]
     affected: Option<Vec<AffectedFace>>,
+    /// The people and clusters that would go, at most 1000; only after a dry run.
+    #[schema(example = json!(null))]
+    affected_subjects: Option<Vec<Uuid>>,
 }
 
-/// Most faces that a dry run lists.
+/// Most faces, and most people, that a dry run lists.
 const MOST_AFFECTED: usize = 1000;
 
 impl ErasureAnswer {
-    pub(super) fn done(erasure: ErasureView, faces: usize, images: usize, not_compared: i64) -> Self {
-        let (confirm, affected) = (None, None);
-        Self { dry_run: false, erasure: Some(erasure), faces, images, not_compared, confirm, affected }
+    /// What was done.
+    pub(super) fn done(plan: &Plan, erasure: ErasureView) -> Self {
+        Self {
+            dry_run: false,
+            erasure: Some(erasure),
+            faces: plan.faces.len(),
+            images: plan.images.len(),
+            subjects: plan.subjects.len(),
+            not_compared: plan.not_compared,
+            confirm: None,
+            affected: None,
+            affected_subjects: None,
+        }
     }
 
-    pub(super) fn dry_run(
-        mut faces: Vec<DoomedFace>,
-        images: usize,
-        not_compared: i64,
-        confirm: String,
-    ) -> Self {
-        faces.sort_by(|a, b| {
+    /// What would be done.
+    pub(super) fn dry_run(mut plan: Plan, confirm: String) -> Self {
+        plan.faces.sort_by(|a, b| {
             b.similarity.unwrap_or(-1.0).total_cmp(&a.similarity.unwrap_or(-1.0)).then(a.id.cmp(&b.id))
         });
-        let affected = faces.iter().take(MOST_AFFECTED).map(|face| AffectedFace {
+        let affected = plan.faces.iter().take(MOST_AFFECTED).map(|face| AffectedFace {
             face_id: face.id,
             image_id: face.image_id,
             similarity: face.similarity,
@@ -124,11 +137,13 @@ impl ErasureAnswer {
         Self {
             dry_run: true,
             erasure: None,
-            faces: faces.len(),
-            images,
-            not_compared,
+            faces: plan.faces.len(),
+            images: plan.images.len(),
+            subjects: plan.subjects.len(),
+            not_compared: plan.not_compared,
             confirm: Some(confirm),
             affected: Some(affected.collect()),
+            affected_subjects: Some(plan.subjects.into_iter().take(MOST_AFFECTED).collect()),
         }
     }
 }

@@ -5,6 +5,10 @@ use crate::extract::{Id, Json as JsonBody};
 use crate::{ApiError, Code, Problem};
 use axum::Json;
 use serde::Deserialize;
+use serde_json::json;
+use store::StoreError;
+use store::audit::Action;
+use store::subjects::LONGEST_METADATA;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -23,7 +27,7 @@ pub(crate) struct MergeSubjects {
 /// Make one subject of several.
 ///
 /// The others' faces become this one's, and the others are gone. A name, an external id and entries of the metadata are taken over where this one has none
-/// of its own. Clustering never takes it apart again.
+/// of its own. The metadata of all of them together may have at most 16 KiB. Clustering never takes it apart again.
 #[utoipa::path(
     post, path = "/subjects/{id}/merge", operation_id = "merge_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject that stays")),
@@ -56,7 +60,14 @@ pub(super) async fn merge_subject(
     all.push(id);
     let mut tx = store.begin().await?;
     store.hold_subjects(tx.conn(), subject.collection_id, &all).await?;
-    store.merge_subjects(tx.conn(), id, &others).await?;
+    store.merge_subjects(tx.conn(), id, &others).await.map_err(|error| match error {
+        StoreError::Invalid(sentence) => ApiError::new(Code::InvalidField, format!("subjects: {sentence}"))
+            .field("subjects")
+            .allowed([format!("subjects whose metadata has at most {LONGEST_METADATA} bytes together")]),
+        error => error.into(),
+    })?;
+    let detail = json!({"subject_id": id, "merged": others});
+    caller.audit(&mut tx, Action::MergeSubjects, subject.collection_id, detail).await?;
     tx.commit().await?;
     Ok(Json(store.subject(id).await?.into()))
 }

@@ -2,15 +2,13 @@
 use crate::{ApiError, Code};
 use serde::Serialize;
 use serde_json::Value;
-use store::subjects::Subject;
+use store::subjects::{LONGEST_METADATA, Subject};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// Longest name and external id, in characters.
 const LONGEST_TEXT: usize = 200;
-/// Longest metadata, in bytes of its JSON.
-const LONGEST_METADATA: usize = 16 << 10;
 
 /// A person.
 #[derive(Clone, Debug, Serialize, ToSchema)]

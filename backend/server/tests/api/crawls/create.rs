@@ -86,3 +86,50 @@ async fn wrong_crawls_are_refused_with_the_field() {
     problem(app.post_raw("/crawls", "text/plain", b"{}".to_vec()).await, 415, "unsupported_media_type").await;
     assert_eq!(app.get_ok("/crawls").await["crawls"], json!([]), "nothing was begun");
 }
+
+/// A seed of so many bytes in its normal form; about a third as many are sent.
+fn seed(number: usize, bytes: usize) -> String {
+    let start = format!("http://127.0.0.1:9/{number}/");
+    let (escaped, plain) = ((bytes - start.len()) / 9, (bytes - start.len()) % 9);
+    format!("{start}{}{}", "\u{5b57}".repeat(escaped), "x".repeat(plain))
+}
+
+#[tokio::test]
+async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
+    const SEEDS: usize = 1 << 10;
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let mut seeds: Vec<String> = (0..SEEDS).map(|number| seed(number, 1 << 10)).collect();
+    assert!(seeds.iter().map(String::len).sum::<usize>() < 400 << 10, "a third of it is sent");
+    let whole = json!({"seeds": seeds, "max_pages": SEEDS});
+    json_of(app.post_json("/crawls", &whole).await, StatusCode::CREATED).await;
+    seeds[0].push('x');
+    let refused = app.post_json("/crawls", &json!({"seeds": seeds, "max_pages": SEEDS})).await;
+    let refused = problem(refused, 422, "invalid_field").await;
+    assert_eq!(field(&refused), "seeds", "{refused}");
+    // What is given twice is stored once, and counted once.
+    seeds[0] = seeds[1].clone();
+    let body = json!({"seeds": seeds, "max_pages": SEEDS});
+    json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+}
+
+#[tokio::test]
+async fn lists_and_events_show_the_first_seeds_and_how_many_there_are() {
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    // Short ones, and long ones of which 16 have 16 KiB.
+    for (bytes, shown) in [(30, 100), (1 << 10, 16), (8_000, 2)] {
+        let seeds: Vec<String> = (0..120).map(|number| seed(number, bytes)).collect();
+        let created = json_of(app.post_json("/crawls", &json!({"seeds": seeds})).await, StatusCode::CREATED);
+        let id = created.await["id"].as_str().unwrap().to_owned();
+        let whole = app.get_ok(&format!("/crawls/{id}")).await;
+        let all = whole["seeds"].as_array().unwrap();
+        assert_eq!((all.len(), &whole["seed_count"]), (120, &json!(120)));
+        let list = app.get_ok("/crawls?limit=1").await;
+        app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await;
+        let events = app.get(&format!("/crawls/{id}/events")).await.text().await.unwrap();
+        let event = events.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+        for brief in [&list["crawls"][0], &serde_json::from_str(event).unwrap()] {
+            assert_eq!((brief["id"].as_str(), &brief["seed_count"]), (Some(id.as_str()), &json!(120)));
+            assert_eq!(brief["seeds"].as_array().unwrap(), &all[..shown]);
+        }
+    }
+}

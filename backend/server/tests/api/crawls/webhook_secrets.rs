@@ -2,7 +2,7 @@
 use super::webhook::{Receiver, SECRET};
 use crate::support::keys::guarded;
 use crate::support::site::Site;
-use crate::support::{App, Options, field, json_of, ok, problem};
+use crate::support::{App, Models, Options, field, json_of, ok, problem};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
@@ -108,4 +108,35 @@ async fn who_may_not_write_sees_the_host_of_a_webhook_and_no_more() {
     assert_eq!(shown["options"]["webhook"], json!(receiver.url));
     let shown = ok(app.ask(&ours, Method::GET, &format!("/crawls/{id}"), None).await).await;
     assert_eq!(shown["options"]["webhook"], json!(webhook));
+}
+
+#[tokio::test]
+async fn events_of_a_crawl_that_goes_on_show_the_token_to_those_who_may_write_alone() {
+    let options = Options { worker: false, models: Models::Fixture, ..guarded() };
+    let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..options }).await;
+    let (_, crawler) = app.key(Some("ours"), &[Scope::Crawl]).await;
+    let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
+    let (_, writer) = app.key(Some("ours"), &[Scope::Read, Scope::Write]).await;
+    let webhook = "http://127.0.0.1:9/hooks/T0KEN?key=s3cret";
+    let body = json!({"seeds": ["http://127.0.0.1:9/"], "webhook": webhook});
+    let created = app.ask(&crawler, Method::POST, "/crawls", Some(&body)).await;
+    let created = json_of(created, StatusCode::CREATED).await;
+    let path = format!("/crawls/{}", created["id"].as_str().unwrap());
+    let follow = async |key: &str| app.ask(key, Method::GET, &format!("{path}/events"), None).await;
+    let (read, write) = (follow(&reader).await, follow(&writer).await);
+    // The first event was loaded before the answers began; the next one comes from the task that follows.
+    ok(app.ask(&crawler, Method::POST, &format!("{path}/cancel"), None).await).await;
+    for (stream, shown) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
+        let text = stream.text().await.unwrap();
+        let events: Vec<Value> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .map(|data| serde_json::from_str(data).unwrap())
+            .collect();
+        let states: Vec<&str> = events.iter().map(|event| event["state"].as_str().unwrap()).collect();
+        assert_eq!((states.first(), states.last()), (Some(&"running"), Some(&"cancelled")), "{text}");
+        for event in &events {
+            assert_eq!(event["options"]["webhook"], shown, "{text}");
+        }
+    }
 }

@@ -51,6 +51,21 @@ async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
 }
 
 #[tokio::test]
+async fn a_person_who_goes_along_counts() {
+    for (most, status) in [(3, 201), (2, 428)] {
+        let (app, _) = crawled(most, &["ada.jpg", "cora.jpg"]).await;
+        let face = app.get_ok("/faces").await["faces"][0].clone();
+        let made = app.post_json("/subjects", &json!({"name": "Somebody"})).await;
+        let subject = json_of(made, StatusCode::CREATED).await["id"].as_str().unwrap().to_owned();
+        let enrol = json!({"face_ids": [face["id"]], "force": true});
+        ok(app.post_json(&format!("/subjects/{subject}/faces"), &enrol).await).await;
+        // An image, its face and the person.
+        let target = json!({"image_id": face["image_id"]});
+        assert_eq!(app.post_json("/erasures", &target).await.status().as_u16(), status);
+    }
+}
+
+#[tokio::test]
 async fn a_token_is_good_for_what_was_looked_at_alone() {
     let (app, _) = crawled(0, &["ada.jpg", "cora.jpg", "ben.jpg"]).await;
     let images = app.get_ok("/images").await;

@@ -3,6 +3,7 @@ mod addresses;
 mod copies;
 mod leftovers;
 mod neighbours;
+mod people;
 
 use crate::support::{App, json_of};
 use reqwest::StatusCode;

@@ -1,7 +1,9 @@
 //! Subjects without pictures: what may be said of them, and what is refused.
+use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, field, json_of, ok, problem};
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use store::keys::Scope;
 
 async fn app() -> App {
     App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await
@@ -103,4 +105,63 @@ async fn wrong_fields_are_named() {
     problem(app.get("/collections/default/cluster").await, 404, "not_found").await;
     let answer = app.post_json("/collections/default/cluster", &json!({"threshold": 2})).await;
     assert_eq!(field(&problem(answer, 422, "invalid_field").await), "threshold");
+}
+
+#[tokio::test]
+async fn a_merge_takes_as_much_metadata_as_one_subject_may_have_and_not_a_byte_more() {
+    const LONGEST: usize = 16 << 10;
+    let app = app().await;
+    // `{"a":"…","b":"…"}` has 15 bytes besides the two texts.
+    for (bytes, fits) in [(LONGEST, true), (LONGEST + 1, false)] {
+        let text = |length: usize| "x".repeat(length);
+        let one = create(&app, &json!({"name": "Ada", "metadata": {"a": text(9_000)}})).await;
+        let other = create(&app, &json!({"metadata": {"a": 1, "b": text(bytes - 15 - 9_000)}})).await;
+        let path = format!("/subjects/{}", one["id"].as_str().unwrap());
+        let merge = json!({"subjects": [other["id"]]});
+        let answer = app.post_json(&format!("{path}/merge"), &merge).await;
+        if fits {
+            assert_eq!(ok(answer).await["metadata"].to_string().len(), LONGEST);
+            continue;
+        }
+        let refused = problem(answer, 422, "invalid_field").await;
+        assert_eq!(field(&refused), "subjects", "{refused}");
+        assert!(refused["detail"].as_str().unwrap().contains(&LONGEST.to_string()), "{refused}");
+        // Nothing was merged.
+        for subject in [one, other] {
+            assert_eq!(app.get_ok(&format!("/subjects/{}", subject["id"].as_str().unwrap())).await, subject);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_erase_takes_a_face_away_and_keeps_its_image() {
+    let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..guarded() }).await;
+    let (_, writer) = app.key(Some("ours"), &[Scope::Write, Scope::Read]).await;
+    let (_, eraser) = app.key(Some("ours"), &[Scope::Write, Scope::Erase]).await;
+    let made = app.ask(&writer, Method::POST, "/subjects", Some(&json!({"name": "Ada"}))).await;
+    let ada = json_of(made, StatusCode::CREATED).await;
+    let none = "00000000-0000-7000-8000-000000000000";
+    let path = format!("/subjects/{}/faces/{none}", ada["id"].as_str().unwrap());
+    let ask =
+        async |key: &str, query: &str| app.ask(key, Method::DELETE, &format!("{path}{query}"), None).await;
+    for query in ["", "?enrolled_images=delete"] {
+        let refused = problem(ask(&writer, query).await, 403, "scope_missing").await;
+        assert!(refused["detail"].as_str().unwrap().contains("enrolled_images=keep"), "{refused}");
+        // With the scope, it is only the face that is missing.
+        problem(ask(&eraser, query).await, 404, "not_found").await;
+    }
+    problem(ask(&writer, "?enrolled_images=keep").await, 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn a_merge_is_recorded_with_the_subjects_that_are_gone() {
+    let app = app().await;
+    let ada = create(&app, &json!({"name": "Ada"})).await;
+    let bob = create(&app, &json!({"name": "Bob"})).await;
+    let path = format!("/subjects/{}/merge", ada["id"].as_str().unwrap());
+    ok(app.post_json(&path, &json!({"subjects": [bob["id"]]})).await).await;
+    let log = app.get_ok("/audit?action=subject.merge").await;
+    let detail = json!({"subject_id": ada["id"], "merged": [bob["id"]]});
+    assert_eq!(log["records"].as_array().unwrap().len(), 1);
+    assert_eq!(log["records"][0]["detail"], detail);
 }

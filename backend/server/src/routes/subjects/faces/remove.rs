@@ -1,6 +1,6 @@
 //! `DELETE /subjects/{id}/faces/{face_id}`
 use super::{Enrolled, WhatGoes};
-use crate::auth::Caller;
+use crate::auth::{Caller, insufficient};
 use crate::extract::{Query, SubjectFace};
 use crate::routes::images::drop_blobs;
 use crate::{ApiError, AppState, Problem};
@@ -8,10 +8,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
+use store::keys::Scope;
 
 /// Say that a face does not show this subject.
 ///
 /// Clustering will not say so again. The face stays, unless its image was only ever sent in for enrolment: see `enrolled_images`.
+/// `enrolled_images=delete`, the default, needs the scope `erase` besides `write`.
 #[utoipa::path(
     delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), ("face_id" = Uuid, Path, description = "The face"), WhatGoes),
@@ -26,9 +28,14 @@ pub(in super::super) async fn remove_subject_face(
     SubjectFace { id, face_id }: SubjectFace,
     Query(params): Query<WhatGoes>,
 ) -> Result<StatusCode, ApiError> {
+    let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
+    if drop && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
+        let detail = "this deletes images that were sent in for enrolment, which needs the scope erase; \
+                      send enrolled_images=keep to take the face away and keep the image";
+        return Err(insufficient(Scope::Erase, detail));
+    }
     let store = caller.store();
     let subject = store.subject(id).await?;
-    let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
     let mut tx = store.begin().await?;
     store.hold_subjects(tx.conn(), subject.collection_id, &[id]).await?;
     let blobs = store.unlink_face(tx.conn(), id, face_id, drop).await?;

@@ -1,0 +1,142 @@
+//! Writing down what an erasure keeps out.
+use super::{Sketch, Suppression};
+use crate::text::{url_hash, without_nul};
+use crate::{Store, StoreError};
+use sqlx::PgConnection;
+use std::collections::HashSet;
+use uuid::Uuid;
+
+/// Rows that one statement inserts.
+const BATCH: usize = 1_000;
+
+impl Store {
+    /// Writes down what an erasure keeps out and returns how much that is. What is given twice is
+    /// written once; other calls, and other erasures, are not looked at: one can be lifted without
+    /// the others.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn suppress(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        erasure: Uuid,
+        suppressions: &[Suppression],
+    ) -> Result<u64, StoreError> {
+        let mut seen = HashSet::new();
+        let distinct: Vec<&Suppression> =
+            suppressions.iter().filter(|suppression| seen.insert(Identity::of(suppression))).collect();
+        drop(seen);
+        for batch in distinct.chunks(BATCH) {
+            Columns::of(batch).insert(conn, collection, erasure).await?;
+        }
+        Ok(distinct.len() as u64)
+    }
+}
+
+/// What tells a suppression from others.
+#[derive(PartialEq, Eq, Hash)]
+enum Identity<'a> {
+    Picture(&'a [u8], Option<[u32; 4]>),
+    Url(Uuid),
+    Person(&'a str, &'a str, i32),
+}
+
+impl<'a> Identity<'a> {
+    fn of(suppression: &'a Suppression) -> Self {
+        match suppression {
+            Suppression::Picture { sha256, region, .. } => {
+                Self::Picture(sha256, region.map(|region| region.map(f32::to_bits)))
+            }
+            Suppression::Url(url) => Self::Url(hash_of(url)),
+            Suppression::Person(Sketch { bits, key, model_id }) => Self::Person(bits, key, *model_id),
+        }
+    }
+}
+
+fn hash_of(url: &str) -> Uuid {
+    url_hash(Some(&without_nul(url)))
+}
+
+/// Rows as columns, for one statement.
+#[derive(Default)]
+struct Columns<'a> {
+    id: Vec<Uuid>,
+    sha256: Vec<Option<&'a [u8]>>,
+    phash: Vec<Option<i64>>,
+    dhash: Vec<Option<i64>>,
+    ahash: Vec<Option<i64>>,
+    /// x, y, width and height of the region: `unnest` would flatten an array of arrays.
+    region: [Vec<Option<f32>>; 4],
+    url_hash: Vec<Option<Uuid>>,
+    sketch: Vec<Option<&'a str>>,
+    sketch_key: Vec<Option<&'a str>>,
+    model_id: Vec<Option<i32>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(suppressions: &[&'a Suppression]) -> Self {
+        let mut columns = Self::default();
+        for suppression in suppressions {
+            let (mut picture, mut address, mut person) = (None, None, None);
+            match suppression {
+                Suppression::Picture { sha256, phash, dhash, ahash, region } => {
+                    picture = Some((sha256.as_slice(), [*phash, *dhash, *ahash], *region));
+                }
+                Suppression::Url(url) => address = Some(hash_of(url)),
+                Suppression::Person(sketch) => person = Some(sketch),
+            }
+            columns.id.push(Uuid::now_v7());
+            columns.sha256.push(picture.map(|(sha256, ..)| sha256));
+            let hash = |at: usize| picture.map(|(_, hashes, _)| hashes[at]);
+            columns.phash.push(hash(0));
+            columns.dhash.push(hash(1));
+            columns.ahash.push(hash(2));
+            let region = picture.and_then(|(.., region)| region);
+            for (at, column) in columns.region.iter_mut().enumerate() {
+                column.push(region.map(|region| region[at]));
+            }
+            columns.url_hash.push(address);
+            columns.sketch.push(person.map(|sketch| sketch.bits.as_str()));
+            columns.sketch_key.push(person.map(|sketch| sketch.key.as_str()));
+            columns.model_id.push(person.map(|sketch| sketch.model_id));
+        }
+        columns
+    }
+
+    async fn insert(
+        self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        erasure: Uuid,
+    ) -> Result<(), StoreError> {
+        let [x, y, width, height] = self.region;
+        sqlx::query(
+            "insert into suppressions (collection_id, erasure_id, id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key,
+                                       model_id)
+             select $1, $2, id, sha256, phash, dhash, ahash, case when x is not null then array[x, y, width, height] end, url_hash,
+                    sketch::bit(256), sketch_key, model_id
+             from unnest($3::uuid[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::real[], $9::real[], $10::real[],
+                         $11::real[], $12::uuid[], $13::text[], $14::text[], $15::integer[])
+                 as rows (id, sha256, phash, dhash, ahash, x, y, width, height, url_hash, sketch, sketch_key, model_id)",
+        )
+        .bind(collection)
+        .bind(erasure)
+        .bind(self.id)
+        .bind(self.sha256)
+        .bind(self.phash)
+        .bind(self.dhash)
+        .bind(self.ahash)
+        .bind(x)
+        .bind(y)
+        .bind(width)
+        .bind(height)
+        .bind(self.url_hash)
+        .bind(self.sketch)
+        .bind(self.sketch_key)
+        .bind(self.model_id)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+}
