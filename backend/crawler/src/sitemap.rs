@@ -13,6 +13,9 @@ use url::Url;
 
 /// Pages, images and sitemaps that are read of one file, each (the protocol's limit for pages).
 pub const MAX_URLS: usize = 50_000;
+/// Bytes of the absolute URLs that one file names; later ones are ignored. An image counts with its page's URL, because
+/// both are stored with it. The protocol's limit of 50,000 pages fits with 300 bytes each.
+pub const MAX_URL_BYTES: usize = 16 << 20;
 /// Bytes that are read of one file after unpacking (the protocol's limit); the rest is ignored.
 pub const MAX_BYTES: usize = 50 << 20;
 /// Bytes that are searched for the first element.

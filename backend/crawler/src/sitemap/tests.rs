@@ -63,6 +63,29 @@ fn gzip_and_torn_files() {
 }
 
 #[test]
+fn a_long_address_does_not_multiply_a_file() {
+    let bytes = |map: &Sitemap| -> usize {
+        let pages = map.pages.iter().map(|page| page.url.as_str().len());
+        let images = map.images.iter().map(|image| {
+            image.url.as_str().len() + image.page.as_ref().map_or(0, |page| page.as_str().len())
+        });
+        pages.chain(images).sum()
+    };
+    let base = Url::parse(&format!("http://site.example/{}/map.xml", "b".repeat(2_000))).unwrap();
+    let entries: String = (0..MAX_URLS).map(|i| format!("<url><loc>p{i}</loc></url>")).collect();
+    let of_many = bytes(&parse(format!("<urlset>{entries}</urlset>").as_bytes(), &base));
+    // One page with many images.
+    let images: String = (0..MAX_URLS).map(|i| format!("<image><loc>/{i}.jpg</loc></image>")).collect();
+    let page = format!("<urlset><url><loc>/{}</loc>{images}</url></urlset>", "p".repeat(8_000));
+    for found in [of_many, bytes(&read(&page))] {
+        assert!(found <= MAX_URL_BYTES && found > MAX_URL_BYTES - 10_000, "{found}");
+    }
+    // As many as the protocol allows, with addresses of 300 bytes.
+    let entries: String = (0..MAX_URLS).map(|i| format!("<url><loc>/{i:0>280}</loc></url>")).collect();
+    assert_eq!(read(&format!("<urlset>{entries}</urlset>")).pages.len(), MAX_URLS);
+}
+
+#[test]
 fn an_index() {
     let map = read(
         "<sitemapindex><sitemap><loc>http://site.example/1.xml.gz</loc><lastmod>x</lastmod></sitemap>\

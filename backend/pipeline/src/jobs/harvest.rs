@@ -159,8 +159,8 @@ pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> Harvest {
 }
 
 /// The address of the job, if another one answered.
-fn asked(job: &PageJob, fetched: &Fetched) -> Option<String> {
-    (job.url != fetched.url).then(|| job.url.to_string())
+fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
+    (job.url != fetched.url).then(|| job.url.as_str().into())
 }
 
 /// The sitemaps to read with a seed: those that robots.txt names, or else the usual place where the crawl asks for it.
