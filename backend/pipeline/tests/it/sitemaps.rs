@@ -3,6 +3,7 @@
 use crate::support::{Answer, Site, World, counts, fast};
 use pipeline::{CrawlOptions, Sitemaps};
 use std::collections::BTreeSet;
+use testing::picture;
 
 fn urlset(entries: &str) -> Answer {
     let space = "xmlns='http://www.sitemaps.org/schemas/sitemap/0.9' xmlns:image='http://www.google.com/schemas/sitemap-image/1.1'";
@@ -105,4 +106,28 @@ async fn nested_indexes_end() {
     let (crawl, _) = world.crawl(&[site.url("/0.xml")], fast()).await;
     assert_eq!(crawl.state, "completed");
     assert_eq!(asked(&site), set(["/robots.txt", "/0.xml", "/1.xml", "/2.xml", "/3.xml"]));
+}
+
+#[tokio::test]
+async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let entry = |page: &str, image: &str| {
+        let image = site.url(image);
+        format!("<url><loc>{page}</loc><image:image><image:loc>{image}</image:loc></image:image></url>")
+    };
+    let own = site.url("/own.html");
+    let foreign = "http://elsewhere.invalid/victim.html";
+    site.set("/map.xml", urlset(&(entry(&own, "/cora.jpg") + &entry(foreign, "/ben.jpg"))));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/ben.jpg", Answer::jpeg(picture("ben.jpg")));
+    let (_, progress) = world.crawl(&[site.url("/map.xml")], fast()).await;
+    assert_eq!(counts(&progress.images), [("processed", 2)].into());
+    let mut found = BTreeSet::new();
+    for image in world.images().await {
+        for (_, source) in world.store.sources_of(image.id, None, 10).await.unwrap() {
+            found.insert((source.image_url.replace(&site.url(""), ""), source.page_url.unwrap()));
+        }
+    }
+    assert_eq!(found, [("/ben.jpg".into(), site.url("/map.xml")), ("/cora.jpg".into(), own)].into());
 }
