@@ -8,6 +8,7 @@ mod harvest;
 mod hops;
 mod image;
 pub(crate) mod ledger;
+mod maps;
 mod next_run;
 mod page;
 pub(crate) mod payload;

@@ -1,6 +1,7 @@
 //! What all job bodies share, and how each of them ends.
 
 use super::ledger::Row;
+use super::maps::Maps;
 use super::robots::RobotsCache;
 use super::setback::Setback;
 use super::turns::Turns;
@@ -17,7 +18,6 @@ use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -35,8 +35,7 @@ pub(super) struct Context {
     pub(super) config: crawl::Config,
     pub(super) turns: Arc<Turns>,
     pub(super) robots: RobotsCache,
-    /// Held while a sitemap is in memory.
-    pub(super) maps: Semaphore,
+    pub(super) maps: Maps,
     crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
 }
 
@@ -62,7 +61,7 @@ impl Context {
             config,
             turns,
             robots,
-            maps: Semaphore::new(1),
+            maps: Maps::default(),
             crawls: Mutex::default(),
         }
     }
