@@ -151,13 +151,16 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
         (_, Some(root)) if sitemap::is_root(&root) => Content::Map,
         ("text/html" | "application/xhtml+xml", _) => Content::Html,
         ("" | "application/xml" | "text/xml", Some(root)) if root == "html" => Content::Html,
-        ("", _) if fetched.body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<') => {
-            Content::Html
-        }
+        ("", _) if begins_like_markup(&fetched.body) => Content::Html,
         // A list of URLs.
         ("text/plain", _) if job.sitemap.is_some() => Content::Map,
         _ => Content::Other,
     }
+}
+
+/// Whether the first byte after white space is `<`. Looks at the first 4 KiB, as [`sitemap::root`] does.
+fn begins_like_markup(body: &[u8]) -> bool {
+    body.iter().take(4 << 10).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
 }
 
 async fn read_page(
