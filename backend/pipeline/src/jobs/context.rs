@@ -4,7 +4,7 @@ use super::ledger::Row;
 use super::maps::Maps;
 use super::robots::RobotsCache;
 use super::setback::Setback;
-use super::turns::Turns;
+use super::turns::{Own, Turns};
 use crate::crawl::completion::Watch;
 use crate::crawl::news::NewsError;
 use crate::ingest::suppress;
@@ -46,6 +46,14 @@ pub(super) struct CrawlView {
     pub(super) seeds: Vec<Url>,
     /// The collection's own profile.
     pub(super) quality_profile: Option<Profile>,
+}
+
+impl CrawlView {
+    /// Returns the delay that the crawl names for itself.
+    pub(super) fn own_delay(&self) -> Option<Own> {
+        let delay = self.options.delay_ms.map(Duration::from_millis)?;
+        Some(Own { collection: self.crawl.collection_id, delay })
+    }
 }
 
 impl Context {

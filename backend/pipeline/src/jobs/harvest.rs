@@ -176,9 +176,13 @@ pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     }
     let mut named = Vec::new();
     if options.respect_robots {
-        let own_delay = options.delay_ms.map(std::time::Duration::from_millis);
         // It was read a moment ago; should it be gone since, the crawl goes on without.
-        named = context.robots.rules(url, own_delay).await.map(|rules| rules.sitemaps()).unwrap_or_default();
+        named = context
+            .robots
+            .rules(url, view.own_delay())
+            .await
+            .map(|rules| rules.sitemaps())
+            .unwrap_or_default();
     }
     if named.is_empty() && options.sitemaps == Sitemaps::Always {
         named.extend(url.join("/sitemap.xml"));
