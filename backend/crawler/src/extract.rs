@@ -2,6 +2,7 @@
 //!
 //! The page is decoded to UTF-8 (`charset`), read once by a streaming parser that never builds a tree (`reader`), and what it finds is
 //! resolved at the end, when `<base href>` is known for certain (`resolve`).
+pub(crate) mod budget;
 pub(crate) mod charset;
 mod css;
 mod gate;
@@ -26,6 +27,9 @@ pub use resolve::{has_image_extension, is_page_path};
 pub const MAX_LINKS: usize = 10_000;
 /// Images that are kept of one page; later ones are dropped.
 pub const MAX_IMAGES: usize = 5_000;
+/// Bytes of the absolute URLs of a page's links, and again of its images; later ones are dropped. An image counts with
+/// the page's own URL, because both are stored with it.
+pub const MAX_URL_BYTES: usize = 2 << 20;
 /// Characters kept of a title and of an alternative text.
 pub const MAX_TEXT: usize = 500;
 

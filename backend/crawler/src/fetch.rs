@@ -21,7 +21,9 @@ pub enum Kind {
     Image,
     /// robots.txt.
     Robots,
-    /// A sitemap or feed.
+    /// A sitemap or feed, as large as a page at most.
+    SmallSitemap,
+    /// A sitemap or feed of any allowed size.
     Sitemap,
 }
 

@@ -4,6 +4,7 @@ mod gather;
 mod tests;
 
 use crate::extract::charset;
+use flate2::bufread::GzDecoder;
 use gather::Gather;
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -13,10 +14,18 @@ use url::Url;
 
 /// Pages, images and sitemaps that are read of one file, each (the protocol's limit for pages).
 pub const MAX_URLS: usize = 50_000;
+/// Bytes of the absolute URLs that one file names; later ones are ignored. An image counts with its page's URL, because
+/// both are stored with it. The protocol's limit of 50,000 pages fits with 300 bytes each.
+pub const MAX_URL_BYTES: usize = 16 << 20;
 /// Bytes that are read of one file after unpacking (the protocol's limit); the rest is ignored.
 pub const MAX_BYTES: usize = 50 << 20;
 /// Bytes that are searched for the first element.
-const HEAD: u64 = 4096;
+const HEAD: usize = 4096;
+/// Packed bytes that are unpacked for that.
+const PACKED_HEAD: usize = 64 << 10;
+/// Members of a gzip file that are read. Writers of blocks (bgzip) make one for 64 KiB. An empty member yields nothing
+/// and costs as much as a full one to begin.
+const MAX_MEMBERS: usize = 1_000;
 
 /// What a sitemap or a feed names. Everything is absolute, normalised, in document order and unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,12 +76,10 @@ pub fn parse(body: &[u8], url: &Url) -> Sitemap {
 
 /// Local name of the first element of an XML file, gzip or not, in lower case; `None` when it does not begin like XML.
 pub fn root(body: &[u8]) -> Option<String> {
-    let mut head = Vec::new();
-    if body.starts_with(&[0x1f, 0x8b]) {
-        let _ = flate2::read::MultiGzDecoder::new(body).take(HEAD).read_to_end(&mut head);
-    } else {
-        head.extend_from_slice(&body[..body.len().min(HEAD as usize)]);
-    }
+    let head = match is_gzip(body) {
+        true => Cow::Owned(gunzip(&body[..body.len().min(PACKED_HEAD)], HEAD)),
+        false => Cow::Borrowed(&body[..body.len().min(HEAD)]),
+    };
     let (text, _) = charset::decode(&head, None);
     let text = text.trim_start();
     if !text.starts_with('<') {
@@ -100,13 +107,31 @@ fn is_url(text: &str) -> bool {
 }
 
 fn unpack(body: &[u8]) -> Cow<'_, [u8]> {
-    if !body.starts_with(&[0x1f, 0x8b]) {
-        return Cow::Borrowed(&body[..body.len().min(MAX_BYTES)]);
+    match is_gzip(body) {
+        true => Cow::Owned(gunzip(body, MAX_BYTES)),
+        false => Cow::Borrowed(&body[..body.len().min(MAX_BYTES)]),
     }
+}
+
+fn is_gzip(body: &[u8]) -> bool {
+    body.starts_with(&[0x1f, 0x8b])
+}
+
+/// Unpacks up to `limit` bytes of the first [`MAX_MEMBERS`] members. A torn file keeps what stands before the tear.
+fn gunzip(mut packed: &[u8], limit: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    // A torn file keeps what was unpacked before the tear.
-    let _ = flate2::read::MultiGzDecoder::new(body).take(MAX_BYTES as u64).read_to_end(&mut out);
-    Cow::Owned(out)
+    for _ in 0..MAX_MEMBERS {
+        let room = (limit - out.len()) as u64;
+        if room == 0 || !is_gzip(packed) {
+            break;
+        }
+        let mut member = GzDecoder::new(packed).take(room);
+        if member.read_to_end(&mut out).is_err() {
+            break;
+        }
+        packed = member.into_inner().into_inner();
+    }
+    out
 }
 
 fn read_xml(text: &str, gather: &mut Gather) {

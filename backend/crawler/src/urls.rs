@@ -146,55 +146,70 @@ pub fn normalise(mut url: Url) -> Url {
     if let Some(path) = normal_path(url.path()) {
         url.set_path(&path);
     }
+    retain_parameters(&mut url, |p| !is_tracking(p));
     if url.query() == Some("") {
         url.set_query(None);
     }
-    retain_parameters(&mut url, |p| !is_tracking(p));
     url
 }
 
-/// Upper-case percent escapes, unreserved characters unescaped (RFC 3986 6.2.2), no `;jsessionid=`;
-/// `None` when nothing changes.
+/// Upper-case percent escapes, unreserved characters unescaped (RFC 3986 6.2.2), no `;jsessionid=`; `None` when nothing
+/// changes. The result is its own normal form.
 fn normal_path(path: &str) -> Option<String> {
-    if !path.contains('%') && find_session(path).is_none() {
-        return None;
+    let mut out = unescaped(path);
+    let mut at = 0;
+    // A session ends before `/` or `;`, so what stands before it and behind it joins to no further one, nor to an escape.
+    while let Some((from, to)) = find_session(&out, at) {
+        out.replace_range(from..to, "");
+        at = from;
     }
-    let mut bytes = Vec::with_capacity(path.len());
-    for byte in path.bytes() {
-        bytes.push(byte);
-        // A character that was unescaped can complete another escape: `%%341` is `%41`, which is `A`.
-        while let [.., b'%', high, low] = bytes[..]
-            && high.is_ascii_hexdigit()
-            && low.is_ascii_hexdigit()
-        {
-            let value = (hex_value(high) << 4) | hex_value(low);
-            let escape = bytes.len() - 3;
-            // A decoded dot could turn a segment into a dot segment; the parser has already treated
-            // those that were.
-            if !(value.is_ascii_alphanumeric() || matches!(value, b'-' | b'_' | b'~')) {
-                bytes[escape..].make_ascii_uppercase();
-                break;
-            }
-            bytes.truncate(escape);
-            bytes.push(value);
-        }
-    }
-    // Paths of parsed URLs are ASCII.
-    let spelled = String::from_utf8(bytes).ok()?;
-    let mut out = String::with_capacity(spelled.len());
-    let mut rest = spelled.as_str();
-    while let Some((from, to)) = find_session(rest) {
-        out.push_str(&rest[..from]);
-        rest = &rest[to..];
-    }
-    out.push_str(rest);
     (out != path).then_some(out)
 }
 
-/// Where a `;jsessionid=…` parameter lies in the path.
-fn find_session(path: &str) -> Option<(usize, usize)> {
+/// The path with upper-case escapes and without those of unreserved characters.
+fn unescaped(path: &str) -> String {
+    let bytes = path.as_bytes();
+    let mut out = String::with_capacity(path.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at..] {
+            [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                let value = (hex_value(high) << 4) | hex_value(low);
+                // A decoded dot could turn a segment into a dot segment; the parser has already treated those that were.
+                let unreserved = value.is_ascii_alphanumeric() || matches!(value, b'-' | b'_' | b'~');
+                if unreserved && !ends_in_escape(&out) {
+                    out.push(char::from(value));
+                } else {
+                    out.push('%');
+                    out.push(char::from(high.to_ascii_uppercase()));
+                    out.push(char::from(low.to_ascii_uppercase()));
+                }
+                at += 3;
+            }
+            // Paths of parsed URLs are ASCII.
+            [byte, ..] => {
+                out.push(char::from(byte));
+                at += 1;
+            }
+            [] => break,
+        }
+    }
+    out
+}
+
+/// Whether the text ends in the beginning of an escape, which one more character could complete: `%%36A` must not become `%6A`.
+fn ends_in_escape(text: &str) -> bool {
+    match text.as_bytes() {
+        [.., b'%'] => true,
+        [.., b'%', digit] => digit.is_ascii_hexdigit(),
+        _ => false,
+    }
+}
+
+/// Where the first `;jsessionid=…` parameter from `at` on lies in the path.
+fn find_session(path: &str, at: usize) -> Option<(usize, usize)> {
     const NAME: &[u8] = b";jsessionid=";
-    let from = path.as_bytes().windows(NAME.len()).position(|w| w.eq_ignore_ascii_case(NAME))?;
+    let from = at + path.as_bytes()[at..].windows(NAME.len()).position(|w| w.eq_ignore_ascii_case(NAME))?;
     let to = path[from + 1..].find(['/', ';']).map_or(path.len(), |i| from + 1 + i);
     Some((from, to))
 }

@@ -3,11 +3,13 @@
 mod clustering;
 mod context;
 mod crowd;
+mod deliveries;
 mod erase_collection;
 mod harvest;
 mod hops;
 mod image;
 pub(crate) mod ledger;
+mod maps;
 mod next_run;
 mod page;
 pub(crate) mod payload;
@@ -40,6 +42,7 @@ pub const ERASE_COLLECTION: &str = "erase_collection";
 /// Kind of the job that finds out which of a collection's faces are one person.
 pub const CLUSTER_COLLECTION: &str = "cluster_collection";
 
+pub use deliveries::DELIVERY_PLACES;
 pub use erase_collection::erase_collection;
 
 /// The handlers of a worker, by kind.

@@ -117,11 +117,12 @@ impl Upkeep {
         Ok(expiry)
     }
 
-    /// Forgets hosts that no crawl has asked for a week; their number.
+    /// Forgets hosts that no crawl has asked for a week, and delays of collections that are over; the number of hosts.
     ///
     /// # Errors
     /// Those of the store; what was forgotten until then stays so.
     pub async fn forget_hosts(&self) -> Result<u64, StoreError> {
+        self.store.prune_host_delays().await?;
         let (mut after, mut forgotten) = (None, 0);
         loop {
             let (last, pruned) = self.store.prune_hosts(after.as_deref(), HOSTS_KEPT).await?;

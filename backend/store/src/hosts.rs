@@ -48,9 +48,9 @@ pub struct RobotsRecord {
 }
 
 /// Seconds after which a grant that was not finished counts as lost.
-const GRANT_EXPIRES_S: f64 = 60.0;
+pub(crate) const GRANT_EXPIRES_S: f64 = 60.0;
 /// Seconds over which waiting callers are spread.
-const HORIZON_S: f64 = 60.0;
+pub(crate) const HORIZON_S: f64 = 60.0;
 /// The token of grants that exclude nobody (no delay): there is nothing to give back.
 const FREE_TOKEN: i64 = 0;
 
@@ -263,6 +263,6 @@ const PRUNE: &str = "
 /// Longest delay that is obeyed: an hour.
 const LONGEST_DELAY_MS: i64 = 3_600_000;
 
-fn seconds(delay_ms: i64) -> f64 {
+pub(crate) fn seconds(delay_ms: i64) -> f64 {
     delay_ms.clamp(0, LONGEST_DELAY_MS) as f64 / 1000.0
 }

@@ -21,6 +21,7 @@ pub mod error;
 pub mod export;
 pub mod extent;
 pub mod faces;
+pub mod host_delays;
 pub mod hosts;
 pub mod images;
 pub mod journal;

@@ -6,7 +6,8 @@ use crate::crawls::{IMAGE_STATES, PAGE_STATES, one_of};
 use crate::text::{clipped, url_hash, without_nul};
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// A page URL to remember.
@@ -26,7 +27,7 @@ pub struct NewImageUrl {
     /// The page that shows it: the address that answered.
     pub page_url: Option<String>,
     /// The address that was asked for in its place, if that was another one.
-    pub asked_url: Option<String>,
+    pub asked_url: Option<Arc<str>>,
     /// Its alternative text.
     pub alt: Option<String>,
 }
@@ -326,10 +327,11 @@ async fn record_sightings(
     let pages: Vec<Option<String>> =
         images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
     let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
-    let asked: Vec<Option<Uuid>> = images
-        .iter()
-        .map(|image| image.asked_url.as_deref().map(|url| url_hash(Some(&without_nul(url)))))
-        .collect();
+    // All images of a page have the same one, and it can be long.
+    let mut known: HashMap<&str, Uuid> = HashMap::new();
+    let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(Some(&without_nul(url))));
+    let asked: Vec<Option<Uuid>> =
+        images.iter().map(|image| image.asked_url.as_deref().map(&mut hash)).collect();
     let alts: Vec<Option<String>> = images.iter().map(|image| clipped(image.alt.as_deref())).collect();
     sqlx::query(
         "with ledger as materialized (

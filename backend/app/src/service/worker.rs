@@ -2,7 +2,7 @@
 use super::Foundation;
 use super::memory::{self, ImageSlots};
 use crate::config::Settings;
-use pipeline::jobs::{DELIVER_WEBHOOK, SCAN_IMAGE, SCAN_PAGE, handlers};
+use pipeline::jobs::{DELIVER_WEBHOOK, DELIVERY_PLACES, SCAN_IMAGE, SCAN_PAGE, handlers};
 use pipeline::{Crawls, Upkeep};
 use queue::{Runner, RunnerConfig};
 use std::collections::HashMap;
@@ -14,9 +14,6 @@ const RECONCILE: Duration = Duration::from_secs(30);
 
 /// Time between two questions whether what is stored is to be looked after.
 const LOOK_AFTER: Duration = Duration::from_secs(300);
-
-/// Messages to webhooks under way at once: a slow receiver does not hold up the others.
-const DELIVERIES: usize = 4;
 
 /// Starts claiming jobs; stops when `shutdown` fires.
 pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
@@ -32,7 +29,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         concurrency: HashMap::from([
             (SCAN_PAGE.into(), pages),
             (SCAN_IMAGE.into(), images),
-            (DELIVER_WEBHOOK.into(), DELIVERIES),
+            (DELIVER_WEBHOOK.into(), DELIVERY_PLACES),
         ]),
         poll: Duration::from_secs(1),
         drain: settings.drain(),

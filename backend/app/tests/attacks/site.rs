@@ -71,6 +71,13 @@ fn copies() -> Html<String> {
     Html(format!("{images}<img src=http://{host}.example/a.jpg>"))
 }
 
+/// Fifteen thousand short links and images on a page that makes each of them two kilobytes long.
+fn long_base() -> Html<String> {
+    let links = (0..10_000).map(|n| format!("<a href=a{n}>x</a>"));
+    let images: String = links.chain((0..5_000).map(|n| format!("<img src=b{n}>"))).collect();
+    Html(format!("<base href='/{}/'>{images}", "l".repeat(2_000)))
+}
+
 fn long_redirect() -> impl IntoResponse {
     (StatusCode::FOUND, [(LOCATION, format!("/{}", "a".repeat(60 << 10)))])
 }
@@ -84,7 +91,7 @@ fn long_headers() -> impl IntoResponse {
 }
 
 const INDEX: &str = "<a href=/long>1</a><a href=/loop/0>2</a><a href=/drip>3</a><a href=/bomb>4</a><a href=/huge>5</a>
-    <a href=/farm/1>6</a><a href=/copies>7</a><a href=/headers>8</a><a href=http://169.254.169.254/latest>9</a>
+    <a href=/farm/1>6</a><a href=/copies>7</a><a href=/headers>8</a><a href=/base>10</a><a href=http://169.254.169.254/latest>9</a>
     <img src=/vast.png><img src=/drip.jpg><img src=/huge.jpg><img src=/grey.jpg><img src=/cut.jpg>";
 
 /// Slow and endless bodies, redirects, bombs, a link farm, copies, long headers and a trap in robots.txt.
@@ -108,6 +115,7 @@ pub(crate) async fn hostile() -> String {
         .route("/farm/{page}", get(|Path(page): Path<u64>| async move { farm(page) }))
         .route("/copies", get(|| async { copies() }))
         .route("/copy/{name}", get(|| async move { picture }))
+        .route("/base", get(|| async { long_base() }))
         .route("/headers", get(|| async { long_headers() }))
         .route("/vast.png", get(|| async { crate::bodies::vast() }))
         .route("/grey.jpg", get(|| async { crate::bodies::grey() }))

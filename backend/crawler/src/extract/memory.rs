@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use url::Url;
 
 /// Raised when pages come to be read in another way, so that nothing read in the old way is taken over.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Compressed bytes kept of one page. A page with more is fetched anew every time.
 pub const LONGEST_MEMORY: usize = 256 << 10;
 /// What is unpacked of them.

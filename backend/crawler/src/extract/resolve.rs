@@ -1,6 +1,7 @@
 //! From what is written to absolute URLs, each once.
+use super::budget::ByteBudget;
 use super::reader::Found;
-use super::{ImageCandidate, Link, Page};
+use super::{ImageCandidate, Link, MAX_URL_BYTES, Page};
 use crate::urls;
 use encoding_rs::{Encoding, UTF_8};
 use std::borrow::Cow;
@@ -131,6 +132,7 @@ pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding)
     let page_url = urls::normalise(page_url.clone());
     let base = Base::new(found.base.as_deref(), &page_url, encoding);
 
+    let mut budget = ByteBudget::new(MAX_URL_BYTES);
     let mut links: Vec<Link> = Vec::new();
     let mut index: HashMap<Url, usize> = HashMap::new();
     for (href, nofollow) in found.links {
@@ -140,12 +142,13 @@ pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding)
         }
         if let Some(at) = index.get(&url) {
             links[*at].nofollow &= nofollow;
-        } else {
+        } else if budget.take(url.as_str().len()) {
             index.insert(url.clone(), links.len());
             links.push(Link { url, nofollow });
         }
     }
 
+    let mut budget = ByteBudget::new(MAX_URL_BYTES);
     let mut images: Vec<ImageCandidate> = Vec::new();
     let mut index: HashMap<String, usize> = HashMap::new();
     for image in found.images {
@@ -155,7 +158,7 @@ pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding)
         if let Some(at) = index.get(&key) {
             let known = &mut images[*at];
             known.alt = known.alt.take().or(image.alt);
-        } else {
+        } else if budget.take(url.as_str().len() + page_url.as_str().len()) {
             index.insert(key, images.len());
             images.push(ImageCandidate { url, found_in: image.found_in, alt: image.alt });
         }
@@ -204,9 +207,10 @@ impl Base {
     }
 }
 
-/// The URL of `<base href>`, unless it is longer than any URL: each link is joined to it.
+/// Returns the URL of `<base href>`, unless it is longer than a page's may be: each link is joined to it.
 fn base_of(page: &Url, href: &str) -> Option<Url> {
     let href = href.trim();
-    let url = page.join(href).ok().filter(|_| href.len() <= urls::MAX_PARSED_LENGTH)?;
-    (matches!(url.scheme(), "http" | "https") && url.as_str().len() <= urls::MAX_PARSED_LENGTH).then_some(url)
+    let url =
+        Some(href).filter(|href| href.len() <= urls::MAX_LENGTH).and_then(|href| page.join(href).ok())?;
+    (matches!(url.scheme(), "http" | "https") && url.as_str().len() <= urls::MAX_LENGTH).then_some(url)
 }

@@ -184,14 +184,17 @@ fn base_applies_to_the_whole_page() {
 }
 
 #[test]
-fn a_base_that_is_longer_than_any_url_is_no_base() {
-    let base = |bytes: usize| format!("<base href=/{}/><img src=a.jpg>", "b".repeat(bytes));
+fn a_base_that_is_longer_than_a_pages_url_is_no_base() {
+    let base = |bytes: usize| format!("<base href=/{}/>", "b".repeat(bytes));
     let address = |html: &str| page(html).images.first().map(|image| image.url.path().len());
-    assert_eq!(address(&base(8_000)), Some(8_000 + "//a.jpg".len()));
+    let short = "<img src=a.jpg>";
+    assert_eq!(address(&(base(2_000) + short)), Some(2_000 + "//a.jpg".len()));
     // Without the base, the image lies beside the page.
-    assert!(address(&base(1_000_000)).is_some_and(|length| length < 100));
+    for bytes in [2_100, 1_000_000] {
+        assert!(address(&(base(bytes) + short)).is_some_and(|length| length < 100));
+    }
     // What a base makes too long is left out.
-    assert_eq!(address(&base(8_168)), None);
+    assert_eq!(address(&(base(2_000) + &format!("<img src={}.jpg>", "a".repeat(6_200)))), None);
 }
 
 #[test]
@@ -255,6 +258,46 @@ fn a_huge_page_is_bounded() {
     check_images(&format!("<img src='{}'><img src=a.jpg>", "x".repeat(3 << 20)), &[("/dir/a.jpg", "src")]);
     check_images(&format!("{}<img src=a.jpg>", "<div>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
     check_images(&format!("{}<img src=a.jpg>", "<picture>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
+}
+
+/// Returns the bytes of all links' URLs and those of all images, each with the page's.
+fn url_bytes(found: &Page) -> (usize, usize) {
+    let links = found.links.iter().map(|link| link.url.as_str().len()).sum();
+    let images = found.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();
+    (links, images)
+}
+
+#[test]
+fn a_long_base_does_not_multiply_a_page() {
+    let many: String = (0..MAX_LINKS)
+        .map(|i| {
+            format!(
+                "<a href=l{i}>x</a>{}",
+                if i % 2 == 0 { format!("<img src=i{i}.jpg>") } else { String::new() }
+            )
+        })
+        .collect();
+    let origin = "http://x.example/";
+    // The longest base that counts, and one that is a byte longer.
+    let base = |bytes: usize| format!("<base href='{origin}{}/'>", "b".repeat(bytes - origin.len() - 1));
+    let found = page(&(base(crate::urls::MAX_LENGTH) + &many));
+    let (links, images) = url_bytes(&found);
+    assert_eq!(found.links[0].url.host_str(), Some("x.example"));
+    assert!(links <= MAX_URL_BYTES && images <= MAX_URL_BYTES, "{links} {images}");
+    assert!(links > MAX_URL_BYTES - 3_000 && images > MAX_URL_BYTES - 3_000, "{links} {images}");
+    // A longer base counts for nothing.
+    let found = page(&(base(crate::urls::MAX_LENGTH + 1) + &many));
+    assert_eq!(found.links[0].url.host_str(), Some("site.example"));
+    assert_eq!((found.links.len(), found.images.len()), (MAX_LINKS, MAX_IMAGES));
+}
+
+#[test]
+fn an_image_counts_with_the_page_that_shows_it() {
+    let url = Url::parse(&format!("http://site.example/{}", "p".repeat(2_000))).unwrap();
+    let many: String = (0..MAX_IMAGES).map(|i| format!("<img src=/{i}.jpg>")).collect();
+    let found = extract_page(many.as_bytes(), &url, None, "facecrawl", None);
+    let bytes: usize = found.images.iter().map(|i| i.url.as_str().len() + url.as_str().len()).sum();
+    assert!(bytes <= MAX_URL_BYTES && bytes > MAX_URL_BYTES - 3_000, "{bytes}");
 }
 
 proptest::proptest! {

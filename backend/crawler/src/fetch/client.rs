@@ -144,6 +144,7 @@ impl Fetcher {
                 Kind::Page => config.page_limit,
                 Kind::Image => config.image_limit,
                 Kind::Robots => config.robots_limit,
+                Kind::SmallSitemap => config.page_limit.min(config.sitemap_limit),
                 Kind::Sitemap => config.sitemap_limit,
             },
             cut: kind == Kind::Robots,
@@ -226,7 +227,9 @@ fn headers(request: &Request, url: &Url) -> HeaderMap {
                 "image/jpeg,image/png,image/webp,image/gif,image/bmp;q=0.8,image/*;q=0.3,*/*;q=0.1"
             }
             Kind::Robots => "text/plain,*/*;q=0.5",
-            Kind::Sitemap => "application/xml,text/xml,application/rss+xml,application/atom+xml,*/*;q=0.5",
+            Kind::SmallSitemap | Kind::Sitemap => {
+                "application/xml,text/xml,application/rss+xml,application/atom+xml,*/*;q=0.5"
+            }
         }),
     );
     if request.kind == Kind::Image {

@@ -1,5 +1,6 @@
 //! Puts the elements of sitemaps and feeds together.
-use super::{ImageEntry, MAX_URLS, PageEntry, Sitemap};
+use super::{ImageEntry, MAX_URL_BYTES, MAX_URLS, PageEntry, Sitemap};
+use crate::extract::budget::ByteBudget;
 use crate::extract::{extract_page, has_image_extension};
 use crate::urls;
 use quick_xml::XmlVersion;
@@ -15,6 +16,7 @@ const MAX_TEXT: usize = 1 << 20;
 pub(super) struct Gather {
     base: Url,
     result: Sitemap,
+    budget: ByteBudget,
     seen_pages: HashSet<Url>,
     seen_images: HashSet<Url>,
     seen_sitemaps: HashSet<Url>,
@@ -40,6 +42,7 @@ impl Gather {
         Self {
             base: base.clone(),
             result: Sitemap::default(),
+            budget: ByteBudget::new(MAX_URL_BYTES),
             seen_pages: HashSet::new(),
             seen_images: HashSet::new(),
             seen_sitemaps: HashSet::new(),
@@ -166,14 +169,23 @@ impl Gather {
     /// Adds a page; its URL, new or not.
     pub(super) fn page(&mut self, text: &str, last_modified: Option<String>) -> Option<Url> {
         let url = self.join(text)?;
-        if self.result.pages.len() < MAX_URLS && self.seen_pages.insert(url.clone()) {
+        if self.result.pages.len() < MAX_URLS
+            && !self.seen_pages.contains(&url)
+            && self.budget.take(url.as_str().len())
+        {
+            self.seen_pages.insert(url.clone());
             self.result.pages.push(PageEntry { url: url.clone(), last_modified });
         }
         Some(url)
     }
 
     fn image(&mut self, url: Url, page: Option<Url>, found_in: &'static str) {
-        if self.result.images.len() < MAX_URLS && self.seen_images.insert(url.clone()) {
+        let shown_by = page.as_ref().unwrap_or(&self.base).as_str().len();
+        if self.result.images.len() < MAX_URLS
+            && !self.seen_images.contains(&url)
+            && self.budget.take(url.as_str().len() + shown_by)
+        {
+            self.seen_images.insert(url.clone());
             self.result.images.push(ImageEntry { url, page, found_in });
         }
     }
@@ -181,8 +193,10 @@ impl Gather {
     fn sitemap(&mut self, text: &str) {
         if let Some(url) = self.join(text)
             && self.result.sitemaps.len() < MAX_URLS
-            && self.seen_sitemaps.insert(url.clone())
+            && !self.seen_sitemaps.contains(&url)
+            && self.budget.take(url.as_str().len())
         {
+            self.seen_sitemaps.insert(url.clone());
             self.result.sitemaps.push(url);
         }
     }

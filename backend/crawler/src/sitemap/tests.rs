@@ -62,6 +62,62 @@ fn gzip_and_torn_files() {
     assert_eq!(parse(&[0x1f, 0x8b, 0, 0], &url), Sitemap::default());
 }
 
+fn gzip(text: &str) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packed.write_all(text.as_bytes()).unwrap();
+    packed.finish().unwrap()
+}
+
+#[test]
+fn members_of_a_gzip_file_are_counted() {
+    let url = Url::parse("http://site.example/sitemap.xml.gz").unwrap();
+    let after = |members: usize| [gzip("").repeat(members), gzip(URLSET)].concat();
+    assert_eq!(parse(&after(MAX_MEMBERS - 1), &url).pages.len(), 2);
+    assert_eq!(parse(&after(MAX_MEMBERS), &url), Sitemap::default());
+    // One file in two members, and something that is no member behind them.
+    let (begin, end) = URLSET.split_at(300);
+    assert_eq!(parse(&[gzip(begin), gzip(end), b"rest".to_vec()].concat(), &url).pages.len(), 2);
+}
+
+#[test]
+fn a_root_is_looked_for_in_the_first_bytes_alone() {
+    let empty = gzip("");
+    assert_eq!(root(&gzip(URLSET)).as_deref(), Some("urlset"));
+    let long = |bytes: usize| {
+        // A name of the packed file in the member's head (RFC 1952, FNAME).
+        let mut named = empty.clone();
+        named[3] = 8;
+        named.splice(10..10, std::iter::repeat_n(b'n', bytes - empty.len() - 1).chain([0]));
+        named
+    };
+    let after = |bytes: usize| [long(bytes), gzip(URLSET)].concat();
+    assert_eq!(root(&after(PACKED_HEAD - gzip(URLSET).len())).as_deref(), Some("urlset"));
+    assert_eq!(root(&after(PACKED_HEAD)), None);
+}
+
+#[test]
+fn a_long_address_does_not_multiply_a_file() {
+    let bytes = |map: &Sitemap| -> usize {
+        let pages = map.pages.iter().map(|page| page.url.as_str().len());
+        let images = map.images.iter().map(|image| {
+            image.url.as_str().len() + image.page.as_ref().map_or(0, |page| page.as_str().len())
+        });
+        pages.chain(images).sum()
+    };
+    let base = Url::parse(&format!("http://site.example/{}/map.xml", "b".repeat(2_000))).unwrap();
+    let entries: String = (0..MAX_URLS).map(|i| format!("<url><loc>p{i}</loc></url>")).collect();
+    let of_many = bytes(&parse(format!("<urlset>{entries}</urlset>").as_bytes(), &base));
+    // One page with many images.
+    let images: String = (0..MAX_URLS).map(|i| format!("<image><loc>/{i}.jpg</loc></image>")).collect();
+    let page = format!("<urlset><url><loc>/{}</loc>{images}</url></urlset>", "p".repeat(8_000));
+    for found in [of_many, bytes(&read(&page))] {
+        assert!(found <= MAX_URL_BYTES && found > MAX_URL_BYTES - 10_000, "{found}");
+    }
+    // As many as the protocol allows, with addresses of 300 bytes.
+    let entries: String = (0..MAX_URLS).map(|i| format!("<url><loc>/{i:0>280}</loc></url>")).collect();
+    assert_eq!(read(&format!("<urlset>{entries}</urlset>")).pages.len(), MAX_URLS);
+}
+
 #[test]
 fn an_index() {
     let map = read(

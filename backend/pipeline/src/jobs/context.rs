@@ -1,9 +1,10 @@
 //! What all job bodies share, and how each of them ends.
 
 use super::ledger::Row;
+use super::maps::Maps;
 use super::robots::RobotsCache;
 use super::setback::Setback;
-use super::turns::Turns;
+use super::turns::{Own, Turns};
 use crate::crawl::completion::Watch;
 use crate::crawl::news::NewsError;
 use crate::ingest::suppress;
@@ -17,7 +18,6 @@ use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -35,8 +35,7 @@ pub(super) struct Context {
     pub(super) config: crawl::Config,
     pub(super) turns: Arc<Turns>,
     pub(super) robots: RobotsCache,
-    /// Held while a sitemap is in memory.
-    pub(super) maps: Semaphore,
+    pub(super) maps: Maps,
     crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
 }
 
@@ -47,6 +46,14 @@ pub(super) struct CrawlView {
     pub(super) seeds: Vec<Url>,
     /// The collection's own profile.
     pub(super) quality_profile: Option<Profile>,
+}
+
+impl CrawlView {
+    /// Returns the delay that the crawl names for itself.
+    pub(super) fn own_delay(&self) -> Option<Own> {
+        let delay = self.options.delay_ms.map(Duration::from_millis)?;
+        Some(Own { collection: self.crawl.collection_id, delay })
+    }
 }
 
 impl Context {
@@ -62,7 +69,7 @@ impl Context {
             config,
             turns,
             robots,
-            maps: Semaphore::new(1),
+            maps: Maps::default(),
             crawls: Mutex::default(),
         }
     }

@@ -85,7 +85,8 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
         page.feeds.iter().for_each(|feed| border.page(feed));
     }
     let (pages, left_out) = border.close();
-    let page_url = fetched.url.to_string();
+    let home_page = fetched.url.clone();
+    let page_url = home_page.to_string();
     let asked = asked(job, &fetched);
     let denied = directives.images_denied();
     let images = match denied {
@@ -100,7 +101,7 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
             .collect(),
     };
     let result = result(fetched, denied, left_out, page.title);
-    let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &page_url)));
+    let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &home_page)));
     Harvest { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
 }
 
@@ -125,17 +126,21 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
             border.page(&entry.url);
         }
     }
-    images.extend(map.images.into_iter().map(|image| NewImageUrl {
-        url: image.url.into(),
-        page_url: Some(image.page.map_or_else(|| own_url.clone(), String::from)),
-        asked_url: None,
-        alt: None,
+    images.extend(map.images.into_iter().map(|image| {
+        // What a sitemap says of another site's pages is not recorded: an erasure of such a page would erase the image.
+        let page = image.page.filter(|page| may_list(page, &fetched.url));
+        NewImageUrl {
+            url: image.url.into(),
+            page_url: Some(page.map_or_else(|| own_url.clone(), String::from)),
+            asked_url: None,
+            alt: None,
+        }
     }));
     if denied.is_some() {
         images.clear();
     }
     let nested = job.sitemap.unwrap_or(0) + 1;
-    let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &own_url));
+    let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &fetched.url));
     let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
     let (pages, left_out) = border.close();
     let result = result(fetched, denied, left_out, None);
@@ -159,8 +164,8 @@ pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> Harvest {
 }
 
 /// The address of the job, if another one answered.
-fn asked(job: &PageJob, fetched: &Fetched) -> Option<String> {
-    (job.url != fetched.url).then(|| job.url.to_string())
+fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
+    (job.url != fetched.url).then(|| job.url.as_str().into())
 }
 
 /// The sitemaps to read with a seed: those that robots.txt names, or else the usual place where the crawl asks for it.
@@ -171,9 +176,13 @@ pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     }
     let mut named = Vec::new();
     if options.respect_robots {
-        let own_delay = options.delay_ms.map(std::time::Duration::from_millis);
         // It was read a moment ago; should it be gone since, the crawl goes on without.
-        named = context.robots.rules(url, own_delay).await.map(|rules| rules.sitemaps()).unwrap_or_default();
+        named = context
+            .robots
+            .rules(url, view.own_delay())
+            .await
+            .map(|rules| rules.sitemaps())
+            .unwrap_or_default();
     }
     if named.is_empty() && options.sitemaps == Sitemaps::Always {
         named.extend(url.join("/sitemap.xml"));
@@ -182,8 +191,8 @@ pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
 }
 
 /// A sitemap speaks for its own site (sitemaps.org), and is read when it lies there.
-fn may_list(url: &Url, from: &str) -> bool {
-    Url::parse(from).is_ok_and(|from| Scope::Domain.contains(&[from], &[], url)) && urls::trap(url).is_none()
+fn may_list(url: &Url, from: &Url) -> bool {
+    Scope::Domain.contains(std::slice::from_ref(from), &[], url) && urls::trap(url).is_none()
 }
 
 fn seeds(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {

@@ -35,10 +35,6 @@ impl<'a> Hops<'a> {
         self.context.fetcher.fetch(request, self).await
     }
 
-    fn own_delay(&self) -> Option<Duration> {
-        self.view.options.delay_ms.map(Duration::from_millis)
-    }
-
     fn in_area(&self, url: &Url) -> bool {
         match &self.area {
             Area::Anywhere => true,
@@ -114,13 +110,13 @@ impl HopPolicy for Hops<'_> {
         }
         let mut robots_delay = None;
         if self.view.options.respect_robots {
-            let robots = self.context.robots.rules(url, self.own_delay()).await?;
+            let robots = self.context.robots.rules(url, self.view.own_delay()).await?;
             if !robots.allows(url) {
                 return Err(FetchError::Refused("robots_disallowed".into()));
             }
             robots_delay = robots.crawl_delay();
         }
-        let delay = self.context.turns.delay(self.own_delay(), robots_delay);
+        let delay = self.context.turns.delay(self.view.own_delay(), robots_delay);
         self.held.take(url, delay).await
     }
 

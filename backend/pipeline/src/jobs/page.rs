@@ -13,18 +13,13 @@ use crawler::fetch::Kind;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap, urls};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
-use std::time::Duration;
 use store::ledger::Ledger;
 use store::pages::PageResult;
 use store::retried;
 use store::visits::PageVisit;
-use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
-
-/// A sitemap can be fifty times as large as a page: the process holds one at a time, and jobs that have to wait for it come back.
-const MAP_PAUSE: Duration = Duration::from_millis(500);
 
 /// Reason code of a page that was taken over from the last visit.
 const UNCHANGED: &str = "not_modified";
@@ -49,19 +44,23 @@ impl Handler for ScanPage {
 
 async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), Setback> {
     let view = context.running(job.crawl_id).await?;
-    let kind = if looks_like_map(job) { Kind::Sitemap } else { Kind::Page };
-    let _one_at_a_time = match kind {
-        Kind::Sitemap => Some(
-            context.maps.try_acquire().map_err(|_| Setback::Later(OffsetDateTime::now_utc() + MAP_PAUSE))?,
-        ),
-        _ => None,
-    };
+    let is_map = looks_like_map(job);
     let reader = reader_of(context, &job.url);
-    let mut known = match view.options.revalidate && kind == Kind::Page {
+    let mut known = match view.options.revalidate && !is_map {
         true => context.store.page_visit(view.crawl.collection_id, job.url.as_str(), &reader).await?,
         false => None,
     };
-    let harvest = loop {
+    let mut place = None;
+    // The place for reading is held until what was read is stored.
+    let (harvest, _reading) = loop {
+        if is_map && place.is_none() {
+            place = context.maps.fetch_large(job.page_id)?;
+        }
+        let kind = match (is_map, &place) {
+            (false, _) => Kind::Page,
+            (true, None) => Kind::SmallSitemap,
+            (true, Some(_)) => Kind::Sitemap,
+        };
         let hops = Hops::new(context, &view, Area::Page(job));
         let validators = known.as_ref().and_then(|known| visits::validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
@@ -70,18 +69,27 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), Setb
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
                 return Err(Setback::skipped("no_sitemap", "the site has no sitemap there"));
             }
+            Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
+                context.maps.remember_large(job.page_id);
+                continue;
+            }
             fetched => fetched.map_err(|error| Setback::of_fetch(error, context.config.robots_retry))?,
         };
         if fetched.status == visits::NOT_MODIFIED
             && let Some(known) = known.take()
         {
             match take_over(context, &view, job, fetched, known).await? {
-                Some(harvest) => break harvest,
+                Some(harvest) => break (harvest, None),
                 // What is remembered cannot be read: fetch the page in full.
                 None => continue,
             }
         }
-        break read(context, &view, job, fetched).await?;
+        let content = content(job, &fetched);
+        let reading = match content {
+            Content::Map => Some(context.maps.read().await?),
+            _ => None,
+        };
+        break (read(context, &view, job, fetched, content).await?, reading);
     };
     store(context, &view, job, harvest, claim, &reader).await
 }
@@ -96,8 +104,9 @@ async fn read(
     view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
+    content: Content,
 ) -> Result<Harvest, Setback> {
-    match content(job, &fetched) {
+    match content {
         Content::Html if job.sitemap.is_some() => {
             Err(Setback::skipped("no_sitemap", "a page was sent in the place of a sitemap"))
         }
@@ -142,13 +151,16 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
         (_, Some(root)) if sitemap::is_root(&root) => Content::Map,
         ("text/html" | "application/xhtml+xml", _) => Content::Html,
         ("" | "application/xml" | "text/xml", Some(root)) if root == "html" => Content::Html,
-        ("", _) if fetched.body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<') => {
-            Content::Html
-        }
+        ("", _) if begins_like_markup(&fetched.body) => Content::Html,
         // A list of URLs.
         ("text/plain", _) if job.sitemap.is_some() => Content::Map,
         _ => Content::Other,
     }
+}
+
+/// Whether the first byte after white space is `<`. Looks at the first 4 KiB, as [`sitemap::root`] does.
+fn begins_like_markup(body: &[u8]) -> bool {
+    body.iter().take(4 << 10).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
 }
 
 async fn read_page(

@@ -1,7 +1,7 @@
 //! robots.txt: from memory, from the database, or from the host.
 
 use super::hops::Held;
-use super::turns::Turns;
+use super::turns::{Own, Turns};
 use crate::crawl::Config;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
@@ -87,11 +87,7 @@ impl RobotsCache {
     ///
     /// # Errors
     /// `Refused("robots_unavailable")`, `Later`, or the network's own error.
-    pub(super) async fn rules(
-        &self,
-        url: &Url,
-        own_delay: Option<Duration>,
-    ) -> Result<Arc<Robots>, FetchError> {
+    pub(super) async fn rules(&self, url: &Url, own_delay: Option<Own>) -> Result<Arc<Robots>, FetchError> {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
         let patience = self.config.patience;
@@ -132,7 +128,7 @@ impl RobotsCache {
         &self,
         host: &str,
         url: &Url,
-        own_delay: Option<Duration>,
+        own_delay: Option<Own>,
     ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
         let alone = self.store.claim_robots(host, CLAIM).await;
         if !alone.map_err(|error| (database_failed(error), None))? {
@@ -161,7 +157,7 @@ impl RobotsCache {
     async fn fetch(
         &self,
         url: &Url,
-        own_delay: Option<Duration>,
+        own_delay: Option<Own>,
     ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
         let mut robots_url = url.clone();
         robots_url.set_path("/robots.txt");
@@ -261,7 +257,7 @@ impl Answer {
 /// robots.txt itself needs nobody's permission, only a turn.
 struct TurnsOnly<'a> {
     turns: &'a Turns,
-    own_delay: Option<Duration>,
+    own_delay: Option<Own>,
     held: Held,
 }
 

@@ -10,9 +10,11 @@ use crawler::pace::{Bounds, Outcome, Pace};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use store::host_delays::OwnDelay;
 use store::hosts::{HostPace, Turn};
 use store::{Store, retried};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 /// The most that a slow host's own answering time adds to the delay.
 const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
@@ -32,10 +34,21 @@ pub(super) struct Turns {
     crowds: Arc<Crowds>,
 }
 
+/// The delay that a crawl names for itself, and whose requests it spaces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    pub(super) collection: Uuid,
+    pub(super) delay: Duration,
+}
+
 /// Least times between two requests to a host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delay {
     least: Duration,
+    /// What of it binds every collection's requests.
+    shared: Duration,
+    /// The crawl's own delay, if it is longer than that.
+    own: Option<OwnDelay>,
     /// Whether the host's answering time counts too: only where the crawl named no delay.
     adaptive: bool,
 }
@@ -55,9 +68,16 @@ impl Turns {
     }
 
     /// The longer of the crawl's own (or the service's) delay and the one in robots.txt.
-    pub(super) fn delay(&self, own: Option<Duration>, robots: Option<Duration>) -> Delay {
-        let least = own.unwrap_or(self.config.default_delay).max(robots.unwrap_or_default());
-        Delay { least: least.min(self.config.longest_delay), adaptive: own.is_none() }
+    ///
+    /// A crawl's own delay binds its own collection: one tenant must not slow the crawls of the others.
+    pub(super) fn delay(&self, own: Option<Own>, robots: Option<Duration>) -> Delay {
+        let robots = robots.unwrap_or_default();
+        let default = self.config.default_delay;
+        let least = own.map_or(default, |own| own.delay).max(robots).min(self.config.longest_delay);
+        let shared = least.min(default.max(robots));
+        let longer = own.filter(|_| least > shared);
+        let own_delay = |own: Own| OwnDelay { collection: own.collection, delay_ms: millis(least) };
+        Delay { least, shared, own: longer.map(own_delay), adaptive: own.is_none() }
     }
 
     /// Waits for the host's turn when that is near.
@@ -76,7 +96,11 @@ impl Turns {
     async fn take_turn(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
         let deadline = OffsetDateTime::now_utc() + self.config.patience;
         loop {
-            let turn = self.store.take_turn(host, millis(delay.least)).await;
+            let shared = millis(delay.shared);
+            let turn = match delay.own {
+                Some(own) => self.store.take_own_turn(host, own, shared).await,
+                None => self.store.take_turn(host, shared).await,
+            };
             let until = match turn.map_err(|error| self.database_failed(&error))? {
                 Turn::Granted { token } => return Ok(token),
                 Turn::Wait { until } if until > deadline => return Err(FetchError::Later(until)),
@@ -105,8 +129,8 @@ impl Turns {
             self.crowds.answered(&grant.host, took);
             drop(inside);
         }
-        let Delay { least, adaptive } = grant.delay;
-        let mut delay = least;
+        let Delay { least, shared, own, adaptive } = grant.delay;
+        let mut delay = shared;
         let (mut pause, mut pace) = (None, None);
         if let Some(outcome) = outcome
             && (!least.is_zero() || adaptive || self.refuses(&grant.host, outcome))
@@ -122,7 +146,8 @@ impl Turns {
             pause = asked;
             // A crawl that names its delay learns nothing about how fast the host would like it.
             let learnt = if adaptive { after.delay } else { before.delay };
-            delay = if adaptive { after.delay } else { least };
+            // Others wait for what the host's answers led to, not for this crawl's own delay.
+            delay = if adaptive { after.delay } else { before.delay.max(shared).min(least) };
             pace = Some(HostPace {
                 pace_ms: i32::try_from(learnt.as_millis()).unwrap_or(i32::MAX),
                 refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
@@ -137,6 +162,11 @@ impl Turns {
         if let Err(error) = ended {
             // The grant expires by itself; until then the host is left alone, which harms nobody.
             tracing::warn!(host = grant.host, %error, "the end of a request could not be recorded");
+        }
+        let Some(own) = own else { return };
+        let ended = retried("finish_own_request", || self.store.finish_own_request(&grant.host, own)).await;
+        if let Err(error) = ended {
+            tracing::warn!(host = grant.host, %error, "failed to record the end of a collection's request");
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Neither the URL nor the secret is ever written to a log or into a job's record: both can open doors.
 
+use super::deliveries::Deliveries;
 use super::payload::{self, Notice};
 use crate::crawl::webhook_secrets::secrets;
 use crate::crawl::{Config, CrawlOptions, Secret, news};
@@ -9,6 +10,7 @@ use crawler::Fetcher;
 use hmac::{Hmac, KeyInit, Mac};
 use queue::{ClaimedJob, Handler, Outcome};
 use sha2::Sha256;
+use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreError};
 use time::OffsetDateTime;
@@ -25,11 +27,13 @@ pub(super) struct DeliverWebhook {
     fetcher: Fetcher,
     secret: Option<Secret>,
     retry: Duration,
+    deliveries: Arc<Deliveries>,
 }
 
 impl DeliverWebhook {
     pub(super) fn new(store: Store, config: &Config, fetcher: Fetcher) -> Self {
-        Self { store, fetcher, secret: config.webhook_secret.clone(), retry: config.webhook_retry }
+        let (secret, retry) = (config.webhook_secret.clone(), config.webhook_retry);
+        Self { store, fetcher, secret, retry, deliveries: Arc::default() }
     }
 
     async fn deliver(&self, job: &ClaimedJob, notice: &Notice) -> Outcome {
@@ -40,6 +44,11 @@ impl DeliverWebhook {
         };
         let options: Result<CrawlOptions, _> = serde_json::from_value(crawl.options.clone());
         let Some(url) = options.ok().and_then(|options| options.webhook) else { return Outcome::Done };
+        let host = crawler::urls::host_key(&url);
+        let _place = match self.deliveries.enter(&host, crawl.collection_id, job.attempt <= 1) {
+            Ok(place) => place,
+            Err(wait) => return Outcome::Snooze(OffsetDateTime::now_utc() + wait),
+        };
         let Some(secret) = &self.secret else {
             return self.again(job, "this worker has no WEBHOOK_SECRET to sign with".into());
         };
@@ -89,7 +98,12 @@ impl Handler for DeliverWebhook {
         };
         tokio::select! {
             outcome = self.deliver(&job, &notice) => {
-                let told = if matches!(outcome, Outcome::Done) { "delivered" } else { "failed" };
+                let told = match outcome {
+                    // It was not sent.
+                    Outcome::Snooze(_) => return outcome,
+                    Outcome::Done => "delivered",
+                    _ => "failed",
+                };
                 metrics::counter!("facecrawl_webhook_deliveries_total", "outcome" => told).increment(1);
                 outcome
             }

@@ -1,6 +1,7 @@
 //! A crawl with more than enough to do leaves room for the others.
 
-use crate::support::{Answer, Site, World, counts, fast, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
+use pipeline::crawl::{Config, Secret};
 use pipeline::{CrawlOptions, jobs};
 use queue::NewJob;
 use serde_json::json;
@@ -79,4 +80,31 @@ async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
 async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
     let options = CrawlOptions { delay_ms: Some(1_000), max_depth: 1, ..CrawlOptions::default() };
     the_small_one_ends(2_000, options).await;
+}
+
+/// A receiver that never answers has one place. With four for all, five of its messages held them all.
+#[tokio::test]
+async fn a_webhook_that_never_answers_holds_up_no_other() {
+    let manners = Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..impatient() };
+    let world = World::with(queue::Config::default(), manners).await;
+    let (slow, quick) = (Site::start().await, Site::start().await);
+    slow.set("/slow", Answer::status(200).gated(&Arc::new(Semaphore::new(0))));
+    quick.set("/", Answer::html("nothing")).set("/quick", Answer::status(204));
+    let told = |site: &Site, path: &str| CrawlOptions {
+        webhook: site.url(path).parse().ok(),
+        max_depth: 0,
+        ..fast()
+    };
+    let worker = world.worker("one");
+    for _ in 0..5 {
+        let crawl = world.create(&[quick.url("/")], told(&slow, "/slow")).await;
+        world.ended(crawl.id).await;
+    }
+    let asked = async || (slow.asked("/slow") > 0).then_some(());
+    wait_for(asked).await.expect("the slow one is asked");
+    world.create(&[quick.url("/")], told(&quick, "/quick")).await;
+    let asked = async || (quick.asked("/quick") > 0).then_some(slow.asked("/slow"));
+    let of_slow = wait_for(asked).await.expect("the quick one is told");
+    assert!(of_slow < 4, "{of_slow} messages were sent to the one that never answers");
+    worker.stop().await;
 }

@@ -140,6 +140,31 @@ async fn delays_are_kept_and_everything_is_fetched() {
     assert_eq!(site.requests().len(), 8, "{:?}", site.requests());
 }
 
+/// A crawl that names minutes for its delay makes no other collection wait for them.
+#[tokio::test]
+async fn a_crawls_own_delay_binds_its_own_collection() {
+    let manners = pipeline::crawl::Config { default_delay: Duration::from_millis(20), ..impatient() };
+    let world = World::with(quick_retries(), manners).await;
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.create_collection(tx.conn(), "theirs", &Default::default()).await.unwrap();
+    tx.commit().await.unwrap();
+    let site = Site::start().await;
+    site.set("/slow", Answer::html("nothing")).set("/", Answer::html("<img src=cora.jpg>"));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let slow = CrawlOptions { delay_ms: Some(300_000), max_depth: 0, ..CrawlOptions::default() };
+    let ours = world.create(&[site.url("/slow")], slow).await;
+    let worker = world.worker("one");
+    let asked = async || (site.asked("/robots.txt") > 0).then_some(());
+    wait_for(asked).await.expect("the slow crawl has sent its first request");
+    let theirs = [site.url("/")];
+    let theirs = world.crawls.create("theirs", &theirs, CrawlOptions::default()).await.unwrap();
+    assert_eq!(world.ended(theirs.id).await.state, "completed");
+    assert_eq!(counts(&world.progress(theirs.id).await.images), [("processed", 1)].into());
+    assert_eq!(site.asked("/slow"), 0, "its own crawl waits");
+    world.crawls.cancel(ours.id).await.unwrap();
+    worker.stop().await;
+}
+
 /// A turn that nobody ends is out for a minute.
 #[tokio::test]
 async fn a_fetch_that_is_cancelled_gives_its_turn_back() {

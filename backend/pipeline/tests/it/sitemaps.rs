@@ -1,8 +1,11 @@
 //! Sitemaps and feeds as parts of a crawl.
 
-use crate::support::{Answer, Site, World, counts, fast};
+use crate::support::{Answer, Site, World, counts, fast, wait_for};
 use pipeline::{CrawlOptions, Sitemaps};
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use testing::picture;
+use tokio::sync::Semaphore;
 
 fn urlset(entries: &str) -> Answer {
     let space = "xmlns='http://www.sitemaps.org/schemas/sitemap/0.9' xmlns:image='http://www.google.com/schemas/sitemap-image/1.1'";
@@ -105,4 +108,66 @@ async fn nested_indexes_end() {
     let (crawl, _) = world.crawl(&[site.url("/0.xml")], fast()).await;
     assert_eq!(crawl.state, "completed");
     assert_eq!(asked(&site), set(["/robots.txt", "/0.xml", "/1.xml", "/2.xml", "/3.xml"]));
+}
+
+#[tokio::test]
+async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let entry = |page: &str, image: &str| {
+        let image = site.url(image);
+        format!("<url><loc>{page}</loc><image:image><image:loc>{image}</image:loc></image:image></url>")
+    };
+    let own = site.url("/own.html");
+    let foreign = "http://elsewhere.invalid/victim.html";
+    site.set("/map.xml", urlset(&(entry(&own, "/cora.jpg") + &entry(foreign, "/ben.jpg"))));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/ben.jpg", Answer::jpeg(picture("ben.jpg")));
+    let (_, progress) = world.crawl(&[site.url("/map.xml")], fast()).await;
+    assert_eq!(counts(&progress.images), [("processed", 2)].into());
+    let mut found = BTreeSet::new();
+    for image in world.images().await {
+        for (_, source) in world.store.sources_of(image.id, None, 10).await.unwrap() {
+            found.insert((source.image_url.replace(&site.url(""), ""), source.page_url.unwrap()));
+        }
+    }
+    assert_eq!(found, [("/ben.jpg".into(), site.url("/map.xml")), ("/cora.jpg".into(), own)].into());
+}
+
+/// The place for reading sitemaps is free while a host keeps one waiting.
+#[tokio::test]
+async fn a_sitemap_that_comes_late_holds_up_no_other() {
+    let world = World::new().await;
+    let (slow, quick) = (Site::start().await, Site::start().await);
+    let gate = Arc::new(Semaphore::new(0));
+    slow.set("/late.xml", urlset("").gated(&gate));
+    quick.set("/map.xml", urlset(&format!("<url><loc>{}</loc></url>", quick.url("/page"))));
+    quick.set("/page", Answer::html("nothing"));
+    let stuck = world.create(&[slow.url("/late.xml")], fast()).await;
+    let worker = world.worker("one");
+    let asked = async || (slow.asked("/late.xml") > 0).then_some(());
+    wait_for(asked).await.expect("the slow one is asked for");
+    let crawl = world.create(&[quick.url("/map.xml")], fast()).await;
+    assert_eq!(world.ended(crawl.id).await.state, "completed");
+    assert_eq!(counts(&world.progress(crawl.id).await.pages), [("fetched", 2)].into());
+    // The first request was still open, and is answered now.
+    gate.add_permits(1);
+    assert_eq!(world.ended(stuck.id).await.state, "completed");
+    assert_eq!(slow.asked("/late.xml"), 1);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_sitemap_that_is_larger_than_a_page_is_fetched_again_in_its_place() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let entry = format!("<url><loc>{}</loc></url>", site.url("/page"));
+    let with = |bytes: usize| urlset(&format!("<!--{}-->{entry}", "x".repeat(bytes)));
+    site.set("/small.xml", with(4 << 20));
+    site.set("/large.xml", with(6 << 20));
+    site.set("/page", Answer::html("nothing"));
+    let (crawl, progress) = world.crawl(&[site.url("/small.xml"), site.url("/large.xml")], fast()).await;
+    assert_eq!(crawl.state, "completed");
+    assert_eq!(counts(&progress.pages), [("fetched", 3)].into());
+    assert_eq!((site.asked("/small.xml"), site.asked("/large.xml")), (1, 2));
 }

@@ -9,6 +9,7 @@ mod database;
 mod erasure;
 mod faces;
 mod fixture;
+mod host_delays;
 mod hosts;
 mod images;
 mod keys;

@@ -100,7 +100,13 @@ impl World {
     pub(crate) fn worker(&self, name: &str) -> Worker {
         let stop = CancellationToken::new();
         let config = RunnerConfig {
-            concurrency: [(jobs::SCAN_PAGE.to_owned(), 4), (jobs::SCAN_IMAGE.to_owned(), 4)].into(),
+            concurrency: [
+                (jobs::SCAN_PAGE, 4),
+                (jobs::SCAN_IMAGE, 4),
+                (jobs::DELIVER_WEBHOOK, jobs::DELIVERY_PLACES),
+            ]
+            .map(|(kind, places)| (kind.to_owned(), places))
+            .into(),
             poll: Duration::from_millis(50),
             drain: Duration::from_secs(20),
             worker: name.into(),

@@ -148,9 +148,11 @@ pub(super) async fn create_erasure(
     if suppress {
         kept_out.extend(plan.pictures.iter().cloned());
         if let Target::Url(spellings) = &target {
-            let normal =
-                |url: &&String| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == **url);
-            kept_out.extend(spellings.iter().filter(normal).cloned().map(Suppression::Url));
+            let is_normal =
+                |url: &str| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == url);
+            // The first is the address itself; the others are what earlier versions stored of it.
+            let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));
+            kept_out.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
         }
     }
     record.suppressions = store.suppress(tx.conn(), collection.id, record.id, &kept_out).await? as i64;

@@ -182,6 +182,10 @@ async fn spellings(
     if matches!(address.scheme(), "http" | "https") {
         let followed = state.services.crawls.config().spelling.apply(address.clone());
         spellings.push(followed.into());
+        if address.query().is_none() {
+            // As earlier versions stored the address that ends in `?utm_source=a&`.
+            spellings.push(format!("{address}?"));
+        }
         let enrolled = caller.store().enrolled_addresses(collection).await?;
         let same = |other: &String| crawler::urls::address(other).is_ok_and(|other| other == address);
         spellings.extend(enrolled.into_iter().filter(same));

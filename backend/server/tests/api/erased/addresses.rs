@@ -74,3 +74,24 @@ async fn what_a_page_shows_is_erased_by_the_address_that_led_to_the_page() {
         assert_eq!(again["counts"]["images"]["suppressed"], 1, "{erased}: {again}");
     }
 }
+
+#[tokio::test]
+async fn an_address_with_nothing_but_tracking_in_its_query_is_kept_out() {
+    for erased in ["/new.jpg?utm_source=mail&", "/new.jpg;jsessionid=1;jsessionid=2"] {
+        let (app, site) = (App::spawn().await, site().await);
+        let done = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!(done["erasure"]["suppressions"], 1, "{erased}: {done}");
+        let crawl = app.crawl(&[site.url("/new.jpg")]).await;
+        assert_eq!(crawl["reasons"]["suppressed_url"], 1, "{erased}: {crawl}");
+    }
+}
+
+#[tokio::test]
+async fn what_earlier_versions_stored_with_an_empty_query_is_erased_too() {
+    let (app, site) = (App::spawn().await, site().await);
+    app.crawl(&[site.url("/new.jpg")]).await;
+    app.database.execute("update image_sources set image_url = image_url || '?'").await;
+    app.database.execute("update image_urls set url = url || '?', url_hash = gen_random_uuid()").await;
+    let done = erase(&app, &json!({"url": site.url("/new.jpg?utm_source=mail&")})).await;
+    assert_eq!(done["images"], 1, "{done}");
+}

@@ -1,0 +1,24 @@
+//! A limit on the bytes of absolute URLs that one document yields.
+
+/// Counts bytes up to a limit.
+///
+/// A short relative link becomes as long as its base. Limits on the number of links and on the bytes of the document do
+/// not bound the bytes after resolving.
+#[derive(Debug)]
+pub(crate) struct ByteBudget {
+    left: usize,
+}
+
+impl ByteBudget {
+    /// Returns a budget of `bytes`.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { left: bytes }
+    }
+
+    /// Takes `bytes` and returns `true`, or returns `false` and takes nothing if fewer are left.
+    pub(crate) fn take(&mut self, bytes: usize) -> bool {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+}

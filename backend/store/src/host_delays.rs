@@ -1,0 +1,110 @@
+//! Delays between requests of one collection to a host, which crawls name for themselves. Those that bind every
+//! collection are in [`hosts`](crate::hosts).
+use crate::hosts::{GRANT_EXPIRES_S, HORIZON_S, Turn, seconds};
+use crate::{Store, StoreError};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// The delay of a collection's crawl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnDelay {
+    /// Whose requests it spaces.
+    pub collection: Uuid,
+    /// From the end of one request to the start of the next.
+    pub delay_ms: i64,
+}
+
+/// $1 collection, $2 host, $3 delay in seconds, $4 expiry, $5 horizon. `told_until` null in the answer means free. Waiting
+/// callers are spread as those of `hosts` are.
+const TAKE: &str = "
+    insert into host_delays as d (collection_id, host_key, next_at, busy_until)
+    values ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))
+    on conflict (collection_id, host_key) do update set (busy_until, told_until) = (
+        select case when earliest <= now then now + make_interval(secs => $4) else d.busy_until end,
+               case when earliest > now then
+                   case when d.told_until > now
+                         and d.told_until + make_interval(secs => $3) <= earliest + make_interval(secs => $5)
+                        then greatest(earliest, d.told_until + make_interval(secs => $3))
+                        else earliest end
+               end
+        from (select clock_timestamp() as now) clock
+        cross join lateral (
+            -- While a request is out, its end is unknown: assume now.
+            select case when d.busy_until > now then greatest(d.next_at, now + make_interval(secs => $3))
+                        else d.next_at end as earliest) state)
+    returning told_until";
+
+/// $1 collection, $2 host, $3 the next turn, or null for $4 seconds from now.
+const END: &str = "
+    update host_delays
+    set busy_until = null, next_at = greatest(next_at, coalesce($3, clock_timestamp() + make_interval(secs => $4)))
+    where collection_id = $1 and host_key = $2";
+
+impl Store {
+    /// Asks for the host's next turn like [`Store::take_turn`], where the collection waits for its own longer delay, too.
+    /// `delay_ms` is what binds every collection. Call [`Store::finish_own_request`] after `finish_request`.
+    ///
+    /// # Errors
+    /// Those of the database. The collection's turn is then free again after a minute.
+    pub async fn take_own_turn(
+        &self,
+        host_key: &str,
+        own: OwnDelay,
+        delay_ms: i64,
+    ) -> Result<Turn, StoreError> {
+        let wait: Option<OffsetDateTime> = sqlx::query_scalar(TAKE)
+            .bind(own.collection)
+            .bind(host_key)
+            .bind(seconds(own.delay_ms))
+            .bind(GRANT_EXPIRES_S)
+            .bind(HORIZON_S)
+            .fetch_one(&self.pool)
+            .await?;
+        if let Some(until) = wait {
+            return Ok(Turn::Wait { until });
+        }
+        let turn = self.take_turn(host_key, delay_ms).await?;
+        if let Turn::Wait { until } = turn {
+            self.end_own_turn(host_key, own, Some(until)).await?;
+        }
+        Ok(turn)
+    }
+
+    /// Ends a collection's turn: its next one is its delay from now.
+    ///
+    /// # Errors
+    /// Those of the database. The turn then ends a minute after it was taken.
+    pub async fn finish_own_request(&self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
+        self.end_own_turn(host_key, own, None).await
+    }
+
+    async fn end_own_turn(
+        &self,
+        host_key: &str,
+        own: OwnDelay,
+        next: Option<OffsetDateTime>,
+    ) -> Result<(), StoreError> {
+        sqlx::query(END)
+            .bind(own.collection)
+            .bind(host_key)
+            .bind(next)
+            .bind(seconds(own.delay_ms))
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Forgets delays that ended more than an hour ago. Returns how many.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn prune_host_delays(&self) -> Result<u64, StoreError> {
+        let pruned = sqlx::query(
+            "delete from host_delays
+             where greatest(next_at, busy_until) < clock_timestamp() - interval '1 hour'",
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(pruned.rows_affected())
+    }
+}

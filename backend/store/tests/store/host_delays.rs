@@ -1,0 +1,108 @@
+//! Delays that bind one collection.
+use std::time::Duration;
+use store::Store;
+use store::collections::CollectionSettings;
+use store::host_delays::OwnDelay;
+use store::hosts::Turn;
+use testing::TestDatabase;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+const HOST: &str = "a.test";
+const SHARED_MS: i64 = 1;
+const OWN_MS: i64 = 60_000;
+
+async fn collections(store: &Store) -> [OwnDelay; 2] {
+    let mut tx = store.begin().await.unwrap();
+    let settings = CollectionSettings::default();
+    let ours = store.create_collection(tx.conn(), "ours", &settings).await.unwrap().id;
+    tx.commit().await.unwrap();
+    let default: Uuid = sqlx::query_scalar("select id from collections where name = 'default'")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    [ours, default].map(|collection| OwnDelay { collection, delay_ms: OWN_MS })
+}
+
+async fn clock(store: &Store) -> OffsetDateTime {
+    sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
+}
+
+/// Asks until the delay that binds everybody is over.
+async fn granted(store: &Store, own: OwnDelay) -> i64 {
+    loop {
+        match store.take_own_turn(HOST, own, SHARED_MS).await.unwrap() {
+            Turn::Granted { token } => return token,
+            Turn::Wait { until } => {
+                let wait = until - clock(store).await;
+                assert!(wait < time::Duration::seconds(30), "not of another collection: {wait}");
+                tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
+            }
+        }
+    }
+}
+
+async fn waits(store: &Store, own: OwnDelay) -> OffsetDateTime {
+    match store.take_own_turn(HOST, own, SHARED_MS).await.unwrap() {
+        Turn::Wait { until } => until,
+        granted => panic!("{granted:?}"),
+    }
+}
+
+async fn finish(store: &Store, own: OwnDelay, token: i64) {
+    store.finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
+    store.finish_own_request(HOST, own).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no_other() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let [ours, theirs] = collections(&store).await;
+    let delay = time::Duration::milliseconds(OWN_MS);
+    let token = granted(&store, ours).await;
+    // While the request is out, its end is assumed to be now.
+    let before = clock(&store).await;
+    assert!(waits(&store, ours).await >= before + delay);
+    let before = clock(&store).await;
+    finish(&store, ours, token).await;
+    let after = clock(&store).await;
+    let next = waits(&store, ours).await;
+    assert!(next >= before + delay && next <= after + delay * 2, "{next}");
+    // Others wait for what binds everybody.
+    let token = granted(&store, theirs).await;
+    finish(&store, theirs, token).await;
+    let turn = async || matches!(store.take_turn(HOST, SHARED_MS).await.unwrap(), Turn::Granted { .. });
+    while !turn().await {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_the_host_does_not_give_is_given_back() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let [ours, _] = collections(&store).await;
+    let Turn::Granted { token } = store.take_turn(HOST, SHARED_MS).await.unwrap() else { panic!() };
+    let told = waits(&store, ours).await;
+    assert!(told < clock(&store).await + time::Duration::seconds(30), "not the collection's own delay");
+    store.finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
+    granted(&store, ours).await;
+}
+
+#[tokio::test]
+async fn a_turn_whose_holder_died_comes_back_and_delays_that_are_over_are_forgotten() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let [ours, theirs] = collections(&store).await;
+    for own in [ours, theirs] {
+        let token = granted(&store, own).await;
+        store.finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
+    }
+    assert_eq!(store.prune_host_delays().await.unwrap(), 0);
+    db.execute("update host_delays set busy_until = now() - interval '1 minute'").await;
+    granted(&store, ours).await;
+    db.execute("update host_delays set busy_until = now() - interval '2 hours', next_at = now() - interval '2 hours'")
+        .await;
+    assert_eq!(store.prune_host_delays().await.unwrap(), 2);
+}
