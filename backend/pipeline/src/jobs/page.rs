@@ -9,6 +9,7 @@ use super::setback::Setback;
 use super::{visits, yields};
 use crate::crawl::completion::Watch;
 use crate::crawl::news::NewsError;
+use crate::traces::forget_jobs;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap, urls};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
@@ -305,6 +306,8 @@ async fn store_once(
         }
     }
     store.forget_page_of_suppressed(tx.conn(), job.page_id, mentions).await?;
+    let suppressed = store.forget_page_that_was_suppressed(tx.conn(), job.page_id).await?;
+    forget_jobs(queue, &mut tx, &suppressed).await?;
     queue.enqueue(tx.conn(), &jobs).await?;
     watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;

@@ -1,5 +1,5 @@
 //! Pictures that are kept out, and what must not be written down of them when they are found again.
-use super::statements::{forget_memories, forget_titles, pages_that_were};
+use super::statements::{Found, forget_memories, forget_titles, pages_that_were};
 use super::{LedgerJobs, Traces};
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -44,6 +44,41 @@ impl Store {
         Ok(traces.jobs)
     }
 
+    /// Forgets a page that was just stored and turned out to be an image if the image is kept out and its row was settled first: the page's
+    /// address, and the memory and titles of pages that link to it. Returns the jobs whose records name the address.
+    ///
+    /// Call it after the image was entered into the ledger: there the transaction that settles the image is waited for.
+    pub async fn forget_page_that_was_suppressed(
+        &self,
+        conn: &mut PgConnection,
+        page: Uuid,
+    ) -> Result<LedgerJobs, StoreError> {
+        let moved: Option<(String,)> = sqlx::query_as(
+            "select final_url from pages where id = $1 and state = 'skipped' and reason = 'is_an_image' and final_url is not null",
+        )
+        .bind(page)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let Some((image,)) = moved else { return Ok(LedgerJobs::default()) };
+        let known: Option<(Uuid, String, Uuid, Uuid)> = sqlx::query_as(
+            "select p.crawl_id, p.url, p.url_hash, c.collection_id
+             from pages p join crawls c on c.id = p.crawl_id
+             join image_urls u on u.crawl_id = c.id and u.url_hash = $2
+             where p.id = $1 and (u.state = 'suppressed' or u.url = 'erased:' || u.id)",
+        )
+        .bind(page)
+        .bind(url_hash(Some(&image)))
+        .fetch_optional(&mut *conn)
+        .await?;
+        let Some((crawl, url, hash, collection)) = known else { return Ok(LedgerJobs::default()) };
+        let mut traces = Traces::new(collection);
+        let found = Found { id: page, crawl_id: crawl, url, url_hash: hash };
+        traces.forget_page_rows(conn, vec![found]).await?;
+        forget_memories(conn, collection, &[hash], &mut traces.pages).await?;
+        forget_titles(conn, collection, Some(crawl), &traces.pages).await?;
+        Ok(traces.jobs)
+    }
+
     /// Forgets a page that was just stored if it mentions something that is kept out, which would otherwise be written down anew: its memory goes, and
     /// its title where it shows a picture that is. To be asked after the page's pictures were entered into the ledger: whoever settles one of them is waited for there.
     pub async fn forget_page_of_suppressed(
@@ -58,6 +93,7 @@ impl Store {
                  exists (select 1 from image_urls u where u.crawl_id = c.id and u.url_hash = any($2)
                          and (u.state = 'suppressed' or u.url = 'erased:' || u.id)),
                  exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = any($2))
+                 or exists (select 1 from pages q where q.crawl_id = c.id and q.url_hash = any($2) and q.url = 'erased:' || q.id)
              from pages p join crawls c on c.id = p.crawl_id where p.id = $1",
         )
         .bind(page)
