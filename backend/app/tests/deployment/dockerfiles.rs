@@ -1,5 +1,5 @@
 //! The Dockerfiles: what they name exists, what they run is unprivileged and checked, what they fetch is pinned.
-use crate::{accepts, read, root};
+use crate::{ALLOCATOR, accepts, read, root};
 use app::config::variables;
 
 /// An instruction with its continued lines in one.
@@ -182,7 +182,11 @@ fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
         assert!(environment.contains("HOST=0.0.0.0") || inherits.is_some(), "{environment}");
         for assignment in environment.split(' ') {
             let (name, _) = assignment.split_once('=').unwrap();
-            assert!(names.contains(&name) || loader.contains(&name), "{name} is no variable of this program");
+            let known = names.contains(&name) || loader.contains(&name) || ALLOCATOR.contains(&name);
+            assert!(known, "{name} is no variable of this program");
+        }
+        for name in ALLOCATOR {
+            assert!(environment.contains(name) || inherits.is_some(), "{name} is not set");
         }
         for folder in words(last("VOLUME")) {
             assert!(

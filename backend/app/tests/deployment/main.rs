@@ -8,6 +8,9 @@ use app::cli::Cli;
 use clap::Parser;
 use std::path::PathBuf;
 
+/// Variables of glibc's allocator, which the images and the units set.
+const ALLOCATOR: [&str; 2] = ["MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_"];
+
 /// The checkout.
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
