@@ -38,7 +38,7 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
             return Err(CrawlError::invalid(
                 "seeds",
                 format!(
-                    "they have more than {MOST_BYTES} bytes in their normal form, which is the most that is allowed; start several crawls"
+                    "their normal forms have too many bytes; at most {MOST_BYTES} are allowed; start several crawls"
                 ),
             ));
         }
