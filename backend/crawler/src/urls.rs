@@ -96,7 +96,7 @@ pub fn resolve(base: &Url, text: &str) -> Option<Url> {
 
 /// The last step of [`resolve`], for callers that parse by themselves.
 pub(crate) fn resolved(url: Url) -> Option<Url> {
-    // Before the copies that normalising makes, and after, when a query was given its escapes.
+    // Checked twice: a URL that is too long is not copied, and escaping its query can lengthen it.
     let fits =
         |url: &Url| matches!(url.scheme(), "http" | "https") && url.as_str().len() <= MAX_PARSED_LENGTH;
     Some(url).filter(fits).map(normalise).filter(fits)
@@ -116,8 +116,11 @@ pub fn bad_host(url: &Url) -> Option<&'static str> {
     None
 }
 
-/// Parses and normalises an address under which something is stored, looked up, erased or kept out: http and https URLs as [`parse`] does,
-/// and file URLs as a scan of that file writes them. `Err` is a sentence for the caller of the API.
+/// Parses and normalises the address of something that is stored, looked up, erased or suppressed. HTTP
+/// and HTTPS URLs are parsed by [`parse`]. A file URL gets the spelling that a scan of the file gives it.
+///
+/// # Errors
+/// A sentence that tells a caller of the API what is wrong.
 pub fn address(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if !text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {

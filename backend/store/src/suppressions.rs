@@ -86,7 +86,8 @@ impl Store {
             .await?)
     }
 
-    /// Whether the address of a ledger row, or of a page on which it was seen, is suppressed, and where redirects led (`answered`).
+    /// Returns whether one of these is suppressed: the address of a ledger row, the address of a page that
+    /// shows the image, or `answered`, the address at the end of the redirects.
     pub async fn suppresses_url(
         &self,
         conn: &mut PgConnection,

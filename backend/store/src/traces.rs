@@ -19,7 +19,7 @@ pub struct LedgerJobs {
     pub rows: BTreeSet<Uuid>,
 }
 
-/// What leads to pictures that are about to be erased.
+/// The records that name pictures which are about to be erased.
 #[derive(Default)]
 pub(crate) struct Traces {
     collection: Uuid,

@@ -59,7 +59,7 @@ impl Verdict {
 }
 
 impl Ingest {
-    /// Whether the address of a ledger row is suppressed: then it need not be fetched.
+    /// Returns whether the address of a ledger row is suppressed. Such an address is not fetched.
     ///
     /// # Errors
     /// Those of the store.
