@@ -86,8 +86,8 @@ impl Store {
             .await?)
     }
 
-    /// Returns whether one of these is suppressed: the address of a ledger row, the address of a page that
-    /// shows the image, or `answered`, the address at the end of the redirects.
+    /// Returns whether one of these addresses is suppressed: that of a ledger row, that of a page
+    /// which shows the image, or `answered`, the address at the end of the redirects.
     pub async fn suppresses_url(
         &self,
         conn: &mut PgConnection,

@@ -59,7 +59,8 @@ impl Verdict {
 }
 
 impl Ingest {
-    /// Returns whether the address of a ledger row is suppressed. Such an address is not fetched.
+    /// Returns whether the address of a ledger row is suppressed. The crawl does not fetch such an
+    /// address.
     ///
     /// # Errors
     /// Those of the store.
