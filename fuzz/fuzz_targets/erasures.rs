@@ -1,5 +1,5 @@
-//! Any request that erases: one target, an address in its normal form, and no threshold at which
-//! strangers match unless that is forced.
+//! Reads arbitrary requests that erase. An accepted request has one target. An address is in its
+//! normal form. A threshold at which strangers match needs `force`.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -7,7 +7,8 @@ use server::fuzzing::{ErasureTarget, Levels, erasure};
 
 const TARGETS: [&str; 5] = ["image_base64", "face_id", "image_id", "subject_id", "url"];
 const PICTURE_BYTES: usize = 256;
-/// The embedding model's own threshold, and below and above it those of services and collections.
+/// The embedding model's own threshold. `LEVELS` has thresholds of services and collections below
+/// and above it.
 const MODEL: f32 = 0.363;
 const LEVELS: [f32; 4] = [-1.0, 0.2, MODEL, 0.9];
 
@@ -27,7 +28,7 @@ fuzz_target!(|input: &[u8]| {
     let said: Value = serde_json::from_slice(body).expect("a body that was read is JSON");
     let given: Vec<&str> = TARGETS.into_iter().filter(|name| !said[*name].is_null()).collect();
     assert_eq!(given.len(), 1, "{given:?}");
-    // The body wins over the query.
+    // The body takes precedence over the query.
     for (name, value) in [("force", read.force), ("dry_run", read.dry_run)] {
         assert!(said[name].as_bool().is_none_or(|wanted| wanted == value), "{name}");
     }
@@ -46,7 +47,7 @@ fuzz_target!(|input: &[u8]| {
         ErasureTarget::Subject(id) => same_id(&said["subject_id"], id),
         ErasureTarget::Url(address) => {
             assert_eq!(given, ["url"]);
-            // What is stored, looked up and kept out is one spelling.
+            // The service stores, looks up and suppresses an address in one spelling.
             let body = serde_json::json!({"url": address}).to_string();
             let again = erasure("", body.as_bytes(), levels, PICTURE_BYTES).expect("a normal form is read");
             assert!(matches!(again.target, ErasureTarget::Url(again) if again == address), "{address}");
@@ -54,7 +55,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// An id is the same 128 bits, whatever its spelling.
+/// Asserts that both ids are the same 128 bits, in whatever spelling.
 fn same_id(said: &Value, id: impl std::fmt::Display) {
     let digits = |text: &str| -> String {
         let text = text.trim_start_matches("urn:uuid:").to_ascii_lowercase();

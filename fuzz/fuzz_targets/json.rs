@@ -1,15 +1,16 @@
-//! Any JSON body: what the structure check lets pass is small, and what it refuses no type reads.
+//! Reads arbitrary JSON bodies. A body that the structure check accepts is within the limits. No
+//! type reads a body that the check refuses.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use server::Code;
 use server::fuzzing::{BODIES, MAX_DEPTH, MAX_VALUES, check_structure};
 
-/// Bytes of an answer, whatever names and texts the body has.
+/// Maximum bytes of an answer, whatever names and texts the body has.
 const MAX_ANSWER: usize = 8 << 10;
 
-// An input is a text. After `*`, it is an array that repeats one item more often than allowed,
-// which would be too long to find.
+// The input is a text. An input that begins with `*` stands for an array that repeats the rest more
+// often than allowed, because the fuzzer would not find so long a text.
 fuzz_target!(|input: &[u8]| {
     match input.split_first() {
         Some((b'*', item)) if (1..=64).contains(&item.len()) => {
@@ -32,7 +33,7 @@ fn check(text: &[u8]) {
         }
         Err(error) => {
             assert_eq!(error.code(), Code::InvalidField);
-            // A repeated name is seen in the text alone.
+            // Only the text shows a repeated name, not the parsed value.
             if error.clone().into_problem().reason.as_deref() != Some("twice")
                 && let Some(size) = value.as_ref().map(Size::of)
             {

@@ -1,4 +1,5 @@
-//! Any multipart body in chunks of any size: the same parts as in one chunk, within the limits.
+//! Reads arbitrary multipart bodies in chunks of any size. The parts are the same as from one
+//! chunk, and within the limits.
 #![no_main]
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
@@ -7,9 +8,9 @@ use server::fuzzing::{PART_NAMES, Part, PartLimits, multipart};
 use std::sync::LazyLock;
 use tokio::runtime::{Builder, Runtime};
 
-/// Small, so that short inputs cross them.
+/// Small limits, so that short inputs exceed them.
 const LIMITS: PartLimits = PartLimits { count: 2, part_bytes: 64, body_bytes: 1024 };
-/// Bytes of an answer, whatever names the parts have.
+/// Maximum bytes of an answer, whatever names the parts have.
 const MAX_ANSWER: usize = 8 << 10;
 
 static RUNTIME: LazyLock<Runtime> =
@@ -51,7 +52,8 @@ fn hostile(content_type: &str, body: &[u8], size: usize) {
         }
         Err(error) => small(error),
     }
-    // Where a body ends early, what was read of it depends on its chunks.
+    // When a body exceeds its limit, the parts that were read before depend on the chunks, so only
+    // smaller bodies are compared.
     if body.len() <= LIMITS.body_bytes {
         assert_eq!(outline(&chunked), outline(&read(content_type, body, body.len().max(1))));
     }
@@ -62,7 +64,7 @@ fn small(error: &ApiError) {
     assert!(length <= MAX_ANSWER, "an answer of {length} bytes");
 }
 
-/// What can be compared of an answer.
+/// Returns the part of an answer that can be compared.
 fn outline(answer: &Result<Vec<Part>, ApiError>) -> String {
     let bytes = |part: &Part| (part.name.clone(), part.bytes.as_ref().map_err(ApiError::code).cloned());
     match answer {
@@ -71,7 +73,7 @@ fn outline(answer: &Result<Vec<Part>, ApiError>) -> String {
     }
 }
 
-/// A picture in a form that a browser would send comes out as it went in.
+/// Asserts that a picture in a form as a browser sends it is read unchanged.
 fn well_formed(picture: &[u8], size: usize) {
     const BOUNDARY: &str = "fuzz-boundary-1f0c";
     let ends = format!("\r\n--{BOUNDARY}");

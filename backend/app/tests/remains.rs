@@ -173,7 +173,8 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let subject = subject["id"].as_str().unwrap();
     let enrol = json!({"face_ids": faces, "force": true});
     caller.ask(200, Method::POST, &format!("/subjects/{subject}/faces"), Some(&enrol)).await;
-    // Somebody else, who is known by the face of one image and goes with it.
+    // Another person, whose only face is in one image, so that the erasure of the image deletes the
+    // person.
     let probe = json!({"image_base64": BASE64_STANDARD.encode(testing::picture("ben.jpg"))});
     let other = caller.ask(200, Method::POST, "/faces/search", Some(&probe)).await["matches"][0].clone();
     let person = json!({"name": "Ottokar Vexborough", "external_id": "vexborough-4", "metadata": {"born": "vexville"}});

@@ -27,8 +27,8 @@ pub use resolve::{has_image_extension, is_page_path};
 pub const MAX_LINKS: usize = 10_000;
 /// Images that are kept of one page; later ones are dropped.
 pub const MAX_IMAGES: usize = 5_000;
-/// Bytes of the absolute URLs of a page's links, and again of its images; later ones are dropped. An image counts with
-/// the page's own URL, because both are stored with it.
+/// Maximum bytes of the absolute URLs of a page's links, and separately of its images; later ones
+/// are dropped. An image also counts the page's own URL, because the service stores both.
 pub const MAX_URL_BYTES: usize = 2 << 20;
 /// Characters kept of a title and of an alternative text.
 pub const MAX_TEXT: usize = 500;

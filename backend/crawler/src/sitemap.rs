@@ -14,17 +14,19 @@ use url::Url;
 
 /// Pages, images and sitemaps that are read of one file, each (the protocol's limit for pages).
 pub const MAX_URLS: usize = 50_000;
-/// Bytes of the absolute URLs that one file names; later ones are ignored. An image counts with its page's URL, because
-/// both are stored with it. The protocol's limit of 50,000 pages fits with 300 bytes each.
+/// Maximum bytes of the absolute URLs that one file names; later ones are ignored. An image also
+/// counts its page's URL, because the service stores both. 50,000 pages (the protocol's limit) of
+/// 300 bytes each fit.
 pub const MAX_URL_BYTES: usize = 16 << 20;
 /// Bytes that are read of one file after unpacking (the protocol's limit); the rest is ignored.
 pub const MAX_BYTES: usize = 50 << 20;
 /// Bytes that are searched for the first element.
 const HEAD: usize = 4096;
-/// Packed bytes that are unpacked for that.
+/// Compressed bytes that are decompressed for that search.
 const PACKED_HEAD: usize = 64 << 10;
-/// Members of a gzip file that are read. Writers of blocks (bgzip) make one for 64 KiB. An empty member yields nothing
-/// and costs as much as a full one to begin.
+/// Maximum number of members of a gzip file that are read. Block compressors (bgzip) write one
+/// member for every 64 KiB. An empty member yields no bytes but costs as much as a full one to
+/// start.
 const MAX_MEMBERS: usize = 1_000;
 
 /// What a sitemap or a feed names. Everything is absolute, normalised, in document order and unique.
@@ -117,7 +119,8 @@ fn is_gzip(body: &[u8]) -> bool {
     body.starts_with(&[0x1f, 0x8b])
 }
 
-/// Unpacks up to `limit` bytes of the first [`MAX_MEMBERS`] members. A torn file keeps what stands before the tear.
+/// Decompresses up to `limit` bytes of the first [`MAX_MEMBERS`] members. Of a damaged file,
+/// returns the bytes before the damage.
 fn gunzip(mut packed: &[u8], limit: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for _ in 0..MAX_MEMBERS {

@@ -96,7 +96,8 @@ pub fn resolve(base: &Url, text: &str) -> Option<Url> {
 
 /// The last step of [`resolve`], for callers that parse by themselves.
 pub(crate) fn resolved(url: Url) -> Option<Url> {
-    // Before the copies that normalising makes, and after, when a query was given its escapes.
+    // Checked twice: the first check avoids the copy of a long URL, and normalising can lengthen
+    // it.
     let fits =
         |url: &Url| matches!(url.scheme(), "http" | "https") && url.as_str().len() <= MAX_PARSED_LENGTH;
     Some(url).filter(fits).map(normalise).filter(fits)
@@ -116,16 +117,20 @@ pub fn bad_host(url: &Url) -> Option<&'static str> {
     None
 }
 
-/// Parses and normalises an address under which something is stored, looked up, erased or kept out: http and https URLs as [`parse`] does,
-/// and file URLs as a scan of that file writes them. `Err` is a sentence for the caller of the API.
+/// Parses and normalises an address that is to be stored, looked up, erased or suppressed. HTTP and
+/// HTTPS URLs are parsed by [`parse`]. A file URL gets the spelling that a scan of the file gives
+/// it.
+///
+/// # Errors
+/// Returns a sentence that tells a caller of the API what is wrong.
 pub fn address(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if !text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
         return parse(text);
     }
     let url = Url::parse(text).map_err(|error| format!("the URL {text:?} is not valid: {error}"))?;
-    // One spelling of percent escapes: that of the path itself. Escaped slashes can make dot
-    // segments, which parsing takes out.
+    // The path gives its percent escapes one spelling. Escaped slashes can create dot segments,
+    // which the second parse removes.
     let spelled = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
     let spelled = spelled.and_then(|url| Url::parse(url.as_str()).ok());
     spelled.ok_or_else(|| format!("the URL {text:?} does not name a file of this machine"))
@@ -153,12 +158,14 @@ pub fn normalise(mut url: Url) -> Url {
     url
 }
 
-/// Upper-case percent escapes, unreserved characters unescaped (RFC 3986 6.2.2), no `;jsessionid=`; `None` when nothing
-/// changes. The result is its own normal form.
+/// Returns the path with upper-case percent escapes, with unreserved characters unescaped (RFC 3986
+/// 6.2.2) and without `;jsessionid=`. Returns `None` if nothing changes. Normalising the result
+/// again changes nothing.
 fn normal_path(path: &str) -> Option<String> {
     let mut out = unescaped(path);
     let mut at = 0;
-    // A session ends before `/` or `;`, so what stands before it and behind it joins to no further one, nor to an escape.
+    // A session parameter ends before `/` or `;`. The text on both sides of it therefore cannot
+    // join into another session parameter or a percent escape.
     while let Some((from, to)) = find_session(&out, at) {
         out.replace_range(from..to, "");
         at = from;
@@ -166,7 +173,7 @@ fn normal_path(path: &str) -> Option<String> {
     (out != path).then_some(out)
 }
 
-/// The path with upper-case escapes and without those of unreserved characters.
+/// Returns the path with upper-case escapes and with unreserved characters unescaped.
 fn unescaped(path: &str) -> String {
     let bytes = path.as_bytes();
     let mut out = String::with_capacity(path.len());
@@ -197,7 +204,8 @@ fn unescaped(path: &str) -> String {
     out
 }
 
-/// Whether the text ends in the beginning of an escape, which one more character could complete: `%%36A` must not become `%6A`.
+/// Returns whether the text ends in an incomplete percent escape that one more character could
+/// complete: `%%36A` must not become `%6A`.
 fn ends_in_escape(text: &str) -> bool {
     match text.as_bytes() {
         [.., b'%'] => true,
@@ -206,7 +214,7 @@ fn ends_in_escape(text: &str) -> bool {
     }
 }
 
-/// Where the first `;jsessionid=…` parameter from `at` on lies in the path.
+/// Returns start and end of the first `;jsessionid=…` parameter at or after `at` in the path.
 fn find_session(path: &str, at: usize) -> Option<(usize, usize)> {
     const NAME: &[u8] = b";jsessionid=";
     let from = at + path.as_bytes()[at..].windows(NAME.len()).position(|w| w.eq_ignore_ascii_case(NAME))?;
@@ -278,7 +286,7 @@ fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
         return;
     }
     let kept: Vec<&str> = query.split('&').filter(|p| keep(p)).collect();
-    // `?a&` without `a` has one empty parameter, which is no query.
+    // `?a&` without `a` leaves one empty parameter, which counts as no query.
     let kept = Some(kept.join("&")).filter(|kept| !kept.is_empty());
     url.set_query(kept.as_deref());
 }

@@ -1,15 +1,15 @@
-//! A queue whose requesters take turns: one item each, round after round (round-robin fair queueing, RFC 970).
+//! A queue that serves one item of each requester in turn (round-robin fair queueing, RFC 970).
 
 use std::collections::VecDeque;
 
-/// On whose behalf work is done. The work of one requester waits behind its own work first; the
-/// default is nobody in particular.
+/// Identifies on whose behalf work is done. Work waits mainly behind other work of its own
+/// requester. The default value stands for all work without a caller, such as that of crawls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requester(pub u128);
 
-/// Items by requester, in the order of turns. Of one requester the oldest item comes first.
+/// Holds items by requester, in the order of turns. The oldest item of a requester comes first.
 ///
-/// An operation takes time in proportion to the number of items.
+/// Each operation takes time linear in the number of items.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     /// Items that come before all others.
@@ -25,7 +25,7 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Adds an item. A requester without items has its turn after all others.
+    /// Adds an item. A requester that had no items gets its turn after all others.
     pub fn push(&mut self, requester: Requester, item: T) {
         match self.turns.iter_mut().find(|(other, _)| *other == requester) {
             Some((_, items)) => items.push_back(item),
@@ -33,17 +33,17 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Puts an item back that was taken; it comes first.
+    /// Puts back an item that was taken. It is the next item.
     pub fn put_back(&mut self, item: T) {
         self.returned.push_front(item);
     }
 
-    /// Takes the next item; its requester has its next turn after all others.
+    /// Takes the next item. Its requester gets its next turn after all others.
     pub fn pop(&mut self) -> Option<T> {
         self.pop_if(|_| true)
     }
 
-    /// Takes the next item that is `wanted`.
+    /// Takes the next item for which `wanted` returns `true`.
     pub fn pop_if(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         if let Some(at) = self.returned.iter().position(&wanted) {
             return self.returned.remove(at);
@@ -58,7 +58,7 @@ impl<T> FairQueue<T> {
         item
     }
 
-    /// Drops the items that are not to be kept.
+    /// Drops the items for which `keep` returns `false`.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.returned.retain(&keep);
         self.turns.retain_mut(|(_, items)| {
@@ -72,7 +72,7 @@ impl<T> FairQueue<T> {
         self.returned.len() + self.turns.iter().map(|(_, items)| items.len()).sum::<usize>()
     }
 
-    /// Returns whether there is no item.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.returned.is_empty() && self.turns.is_empty()
     }
@@ -96,7 +96,7 @@ mod tests {
         queue.push(Requester(3), 30);
         assert_eq!(queue.len(), 5);
         assert_eq!(queue.pop(), Some(10));
-        // Who comes late waits for one item of each, however many they have.
+        // A late requester waits for one item of each other requester, however many they have.
         queue.push(Requester(4), 40);
         assert_eq!(drain(&mut queue), [20, 30, 11, 40, 12]);
         assert!(queue.is_empty());

@@ -63,7 +63,7 @@ impl Analyzer {
         Self { engine: self.engine.before(deadline), inner: self.inner.clone() }
     }
 
-    /// The same path for work on behalf of `requester`; see [`Engine::on_behalf_of`].
+    /// Returns the same path for work on behalf of `requester`; see [`Engine::on_behalf_of`].
     pub fn on_behalf_of(&self, requester: Requester) -> Self {
         Self { engine: self.engine.on_behalf_of(requester), inner: self.inner.clone() }
     }
@@ -96,7 +96,8 @@ impl Analyzer {
         &self.inner.config
     }
 
-    /// Threads for work on pixels, with the requester of [`Self::on_behalf_of`] and the deadline of [`Self::before`].
+    /// Returns the threads for work on pixels, with the requester of [`Self::on_behalf_of`] and the
+    /// deadline of [`Self::before`].
     pub(crate) fn cpu(&self) -> CpuFor<'_> {
         CpuFor { cpu: &self.inner.cpu, requester: self.engine.requester(), deadline: self.engine.deadline() }
     }

@@ -117,7 +117,8 @@ impl Upkeep {
         Ok(expiry)
     }
 
-    /// Forgets hosts that no crawl has asked for a week, and delays of collections that are over; the number of hosts.
+    /// Deletes hosts that no crawl has requested for a week, and delays of collections that have
+    /// ended. Returns the number of hosts.
     ///
     /// # Errors
     /// Those of the store; what was forgotten until then stays so.

@@ -1,6 +1,6 @@
-//! What the fuzz targets in `fuzz/` call: bodies and parameters, read as handlers read them.
+//! Functions for the fuzz targets in `fuzz/`. They read bodies and parameters as the handlers do.
 //!
-//! The state of a service does not live here, so nothing needs a database or a model.
+//! They have no state of a service, so they need neither a database nor a model.
 use crate::ApiError;
 use crate::extract::fuzzing::body;
 use crate::extract::image::{BatchBody, ImageSource};

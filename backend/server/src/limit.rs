@@ -1,27 +1,27 @@
-//! Counts what each holder (an address, a key) has at a time, and refuses one more than allowed.
+//! Counts how many permits each holder (an address, a key) has, and refuses more than allowed.
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How much each holder has. Only holders that have something take memory.
+/// Limits the permits of each holder. Only holders that have a permit take memory.
 pub(crate) struct KeyedLimit<K> {
     most: usize,
     held: Arc<Mutex<HashMap<K, usize>>>,
 }
 
-/// One unit of a holder, returned when it is dropped.
+/// Represents one permit of a holder. Dropping it returns it.
 pub(crate) struct KeyedPermit<K: Eq + Hash> {
     holder: K,
     held: Arc<Mutex<HashMap<K, usize>>>,
 }
 
 impl<K: Copy + Eq + Hash> KeyedLimit<K> {
-    /// Each holder may have `most` at a time.
+    /// Returns a limit of `most` permits for each holder.
     pub(crate) fn new(most: usize) -> Self {
         Self { most, held: Arc::default() }
     }
 
-    /// Returns a permit, or `None` where the holder has as many as it may.
+    /// Returns a permit, or `None` if the holder has `most` already.
     pub(crate) fn try_acquire(&self, holder: K) -> Option<KeyedPermit<K>> {
         let mut held = locked(&self.held);
         let count = held.get(&holder).copied().unwrap_or_default();

@@ -41,9 +41,9 @@ const OUT_OF_FILES: Duration = Duration::from_secs(1);
 /// that event streams end too.
 ///
 /// At most `config.max_connections` are open at a time; others wait to be accepted. One address has
-/// at most three quarters of them; a further one is closed at once. A connection that has not sent
-/// the head of a request, the first or the next, within `config.connection_idle` is closed, and so
-/// is one whose caller does not read his answer for `config.write_stall`.
+/// at most three quarters of them, and a further connection from it is closed at once. A connection
+/// that sends no head of a request for `config.connection_idle` is closed. So is a connection whose
+/// caller does not read an answer for `config.write_stall`.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -128,7 +128,8 @@ impl Connections {
     }
 
     fn open(&self, stream: TcpStream, peer: Peer, permit: OwnedSemaphorePermit) {
-        // To wait here would take a place of those that are left for the others.
+        // The connection holds one of all permits, so waiting here would take one from other
+        // addresses.
         let Some(of_address) = self.of_address.try_acquire(peer) else {
             metrics::counter!("facecrawl_http_connections_refused_total").increment(1);
             return;
@@ -183,8 +184,7 @@ fn is_of_the_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Counts a connection while it is open, and holds its place among `max_connections` and among those
-/// of its address.
+/// Counts an open connection. Holds its permit of `max_connections` and its permit of its address.
 struct Open {
     _permit: OwnedSemaphorePermit,
     _of_address: KeyedPermit<Peer>,

@@ -1,13 +1,14 @@
-//! What one caller holds of something that is for all: memory, work under way, places at the database.
+//! Limits how much of a common resource one caller holds: memory, running analyses, connections to
+//! the database.
 use crate::auth::CallerId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The unit that budgets of memory count in, in bytes.
+/// Unit of memory budgets, in bytes.
 pub(crate) const KIB: u64 = 1 << 10;
 
-/// The shares of all callers who hold anything.
+/// Holds the shares of all callers that use the resource.
 pub(crate) struct Shares {
     unit: u64,
     units: u32,
@@ -19,7 +20,7 @@ struct Entry {
     holders: usize,
 }
 
-/// The share of one caller, as one of the holders sees it.
+/// Represents what one holder (such as a request) has of its caller's share.
 pub(crate) struct Mine {
     unit: u64,
     units: u32,
@@ -30,13 +31,14 @@ pub(crate) struct Mine {
 }
 
 impl Shares {
-    /// Three quarters of `limit` for one caller, counted in units of `unit`: the rest is for the others.
+    /// Returns shares of three quarters of `limit` for each caller, counted in units of `unit`. The
+    /// rest stays free for other callers.
     pub(crate) fn of(limit: u64, unit: u64) -> Self {
         let units = u32::try_from(limit / unit).unwrap_or(u32::MAX);
         Self { unit, units: (units - units / 4).max(1), open: Arc::default() }
     }
 
-    /// The share of the caller of the current request, for a holder that has nothing yet.
+    /// Opens the share of the current request's caller, for a holder that has nothing yet.
     pub(crate) fn open(&self) -> Mine {
         let caller = CallerId::current();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,14 +59,17 @@ impl Mine {
         self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    /// Waits until the caller's other holders leave room. Only for a holder that has nothing yet.
+    /// Waits until the caller's other holders leave room for `amount`. Call it only on a holder
+    /// that has nothing yet.
     pub(crate) async fn begin(&mut self, amount: u64) {
         let units = self.units_of(amount);
         // The semaphore is never closed.
         self.held = self.room.clone().acquire_many_owned(units).await.ok();
     }
 
-    /// Returns whether the caller may hold `amount` here. A caller's only holder may use all there is.
+    /// Raises what this holder has to `amount` and returns `true`, or returns `false` if the
+    /// caller's share has no room. The amount counts as the whole share at most, so a caller's only
+    /// holder always succeeds.
     pub(crate) fn grow(&mut self, amount: u64) -> bool {
         let held = u32::try_from(self.held_units()).unwrap_or(u32::MAX);
         let more = self.units_of(amount).saturating_sub(held);
@@ -76,7 +81,7 @@ impl Mine {
         true
     }
 
-    /// Gives back what is more than `amount`.
+    /// Releases what exceeds `amount`.
     pub(crate) fn shrink(&mut self, amount: u64) {
         let surplus = self.held_units().saturating_sub(self.units_of(amount) as usize);
         drop(self.held.as_mut().and_then(|held| held.split(surplus)));

@@ -51,9 +51,9 @@ pub struct Shared {
     /// Fires when the process is asked to stop: not ready any more, event streams end.
     pub shutdown: CancellationToken,
     analyses: Arc<Semaphore>,
-    /// What each caller has of them.
+    /// Each caller's share of the analyses.
     analysis_shares: Shares,
-    /// What each caller has of the connections to the database.
+    /// Each caller's share of the connections to the database.
     pub(crate) places: Shares,
     /// Memory for the bodies of requests.
     pub(crate) bodies: Budget,
@@ -63,7 +63,7 @@ pub struct Shared {
     pub(crate) shares: Shares,
     /// Memory for images that are fetched for callers. Apart from that for bodies: a body is still held while its images are fetched.
     pub(crate) fetched: Budget,
-    /// What the fetches of each caller hold of it.
+    /// Each caller's share of that memory.
     pub(crate) fetched_shares: Shares,
     /// Memory for enhanced pictures that have not been read yet.
     pub(crate) answers: Budget,
@@ -111,8 +111,8 @@ impl AppState {
         }))
     }
 
-    /// The analyzer for the request that this task answers: its work takes turns with that of other callers, and it starts nothing once the
-    /// request's time is over.
+    /// Returns the analyzer for the request that this task answers. Its work takes turns with that
+    /// of other callers, and it starts no work after the request's deadline.
     pub(crate) fn analyzer(&self) -> Analyzer {
         let analyzer = self.services.analyzer.on_behalf_of(CallerId::current().into());
         match crate::middleware::timeout::deadline() {
@@ -121,12 +121,13 @@ impl AppState {
         }
     }
 
-    /// Admits `images` analyses of the current caller, who has at most three quarters of all that may wait. Hold the admission until they are done.
+    /// Admits `images` analyses of the current caller. One caller has at most three quarters of all
+    /// analyses that may wait. Hold the admission until they are done.
     ///
     /// A batch larger than the limit itself is admitted when nothing else runs.
     ///
     /// # Errors
-    /// 429 where there is no room, for all or for the caller.
+    /// Fails with 429 if there is no room for any caller, or none for this caller.
     pub(crate) fn admit(&self, images: usize) -> Result<Admission, ApiError> {
         let refused = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
         let wanted = images.clamp(1, self.config.max_analyses.max(1));
@@ -153,7 +154,7 @@ impl AppState {
     }
 }
 
-/// Analyses that may wait, until this is dropped.
+/// Permits analyses to wait and run. Dropping it releases them.
 pub(crate) struct Admission {
     _all: OwnedSemaphorePermit,
     _share: Mine,

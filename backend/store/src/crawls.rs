@@ -19,7 +19,8 @@ pub struct Crawl {
     pub kind: String,
     /// `running`, `paused`, `completed`, `cancelled`, `failed`.
     pub state: String,
-    /// Seed URLs or paths; only the first ones from [`Store::crawls`] and [`Store::crawl_in_brief`].
+    /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first
+    /// ones.
     pub seeds: Vec<String>,
     /// How many seeds there are.
     pub seed_count: i32,
@@ -74,7 +75,7 @@ macro_rules! select_crawls {
     ($tail:literal) => {
         select_crawls!("r.seeds", $tail)
     };
-    // The first 100 seeds that have at most 16 KiB together; the first one in any case.
+    // Selects the first 100 seeds, or fewer if these exceed 16 KiB together; always at least one.
     (brief $tail:literal) => {
         select_crawls!(
             "(select coalesce(array_agg(seed order by at), '{}') from (
@@ -145,7 +146,7 @@ impl Store {
     /// Returns a crawl by id with its first seeds, as [`Self::crawls`] does.
     ///
     /// # Errors
-    /// `NotFound` for a crawl that does not exist or is out of reach.
+    /// Fails with `NotFound` for a crawl that does not exist or that the store's scope excludes.
     pub async fn crawl_in_brief(&self, id: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query_as(select_crawls!(brief "where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
             .bind(id)
@@ -155,8 +156,8 @@ impl Store {
             .ok_or_else(|| StoreError::not_found("crawl", id))
     }
 
-    /// Returns crawls, newest first, each with its first 100 seeds or fewer: those that have at most
-    /// 16 KiB together.
+    /// Returns crawls, newest first. Each has its first 100 seeds, or fewer if these exceed 16 KiB
+    /// together.
     pub async fn crawls(
         &self,
         filter: &CrawlFilter<'_>,

@@ -2,8 +2,9 @@
 //!
 //! An erasure is planned and carried out in one transaction, under the collection's suppression lock: no picture can slip in between.
 //!
-//! A face takes its crop and its chip along, the thumbnail of its picture, which shows it, and the crops and chips of other faces that show a part
-//! of it. A picture that has no other face goes with it, and so does a person who has no other face.
+//! A face takes its crop and its chip along, the thumbnail of its picture, which shows it, and the
+//! crops and chips of other faces that show a part of it. An erasure deletes a picture whose faces
+//! all go, and a person whose faces all go.
 mod carry_out;
 mod chip;
 mod likeness;
@@ -84,7 +85,7 @@ pub struct ErasureRecord {
 impl Store {
     /// Returns the models and embeddings of faces that a plan names, in the order of their ids.
     ///
-    /// An embedding has about a kilobyte here: ask for a part of a plan at a time.
+    /// An embedding takes about a kilobyte of memory, so pass a part of a plan at a time.
     ///
     /// # Errors
     /// Those of the database.

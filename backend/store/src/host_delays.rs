@@ -1,21 +1,22 @@
-//! Delays between requests of one collection to a host, which crawls name for themselves. Those that bind every
-//! collection are in [`hosts`](crate::hosts).
+//! Delays that crawls set for themselves, between requests of one collection to a host. Delays that
+//! apply to every collection are in [`hosts`](crate::hosts).
 use crate::hosts::{GRANT_EXPIRES_S, HORIZON_S, Turn, seconds};
 use crate::{Store, StoreError};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// The delay of a collection's crawl.
+/// Holds the delay that a crawl sets for its collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnDelay {
-    /// Whose requests it spaces.
+    /// The collection whose requests it applies to.
     pub collection: Uuid,
-    /// From the end of one request to the start of the next.
+    /// Milliseconds from the end of one request to the start of the next.
     pub delay_ms: i64,
 }
 
-/// $1 collection, $2 host, $3 delay in seconds, $4 expiry, $5 horizon. `told_until` null in the answer means free. Waiting
-/// callers are spread as those of `hosts` are.
+/// Takes the collection's turn. $1 collection, $2 host, $3 delay in seconds, $4 expiry, $5 horizon.
+/// Returns `told_until`: null if the turn was taken, or else the time to ask again. Waiting callers
+/// get different times, as in `hosts`.
 const TAKE: &str = "
     insert into host_delays as d (collection_id, host_key, next_at, busy_until)
     values ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))
@@ -29,23 +30,25 @@ const TAKE: &str = "
                end
         from (select clock_timestamp() as now) clock
         cross join lateral (
-            -- While a request is out, its end is unknown: assume now.
+            -- While a request is running, its end is unknown: assume that it ends now.
             select case when d.busy_until > now then greatest(d.next_at, now + make_interval(secs => $3))
                         else d.next_at end as earliest) state)
     returning told_until";
 
-/// $1 collection, $2 host, $3 the next turn, or null for $4 seconds from now.
+/// Ends the collection's turn. $1 collection, $2 host, $3 the time of the next turn, or null for $4
+/// seconds from now.
 const END: &str = "
     update host_delays
     set busy_until = null, next_at = greatest(next_at, coalesce($3, clock_timestamp() + make_interval(secs => $4)))
     where collection_id = $1 and host_key = $2";
 
 impl Store {
-    /// Asks for the host's next turn like [`Store::take_turn`], where the collection waits for its own longer delay, too.
-    /// `delay_ms` is what binds every collection. Call [`Store::finish_own_request`] after `finish_request`.
+    /// Takes the host's next turn like [`Store::take_turn`], after the collection's own longer
+    /// delay. `delay_ms` is the delay that applies to every collection. Call
+    /// [`Store::finish_own_request`] after `finish_request`.
     ///
     /// # Errors
-    /// Those of the database. The collection's turn is then free again after a minute.
+    /// Returns the errors of the database. The collection's turn is then free again after a minute.
     pub async fn take_own_turn(
         &self,
         host_key: &str,
@@ -70,10 +73,10 @@ impl Store {
         Ok(turn)
     }
 
-    /// Ends a collection's turn: its next one is its delay from now.
+    /// Ends a collection's turn. Its next turn is its own delay from now.
     ///
     /// # Errors
-    /// Those of the database. The turn then ends a minute after it was taken.
+    /// Returns the errors of the database. The turn then ends a minute after it was taken.
     pub async fn finish_own_request(&self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
         self.end_own_turn(host_key, own, None).await
     }
@@ -94,7 +97,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets delays that ended more than an hour ago. Returns how many.
+    /// Deletes delays that ended more than an hour ago, and returns their number.
     ///
     /// # Errors
     /// Those of the database.

@@ -40,7 +40,8 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
     }
 
-    /// The same with the number of sources of each image. An image without any has no entry.
+    /// Returns the sources of [`Self::sources`] by image, with the number of sources of each image.
+    /// An image without sources has no entry.
     pub async fn source_lists(&self, images: &[Uuid]) -> Result<HashMap<Uuid, SourceList>, StoreError> {
         Ok(lists(self.sources_where(images, None).await?))
     }

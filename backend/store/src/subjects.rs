@@ -9,7 +9,7 @@ use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Most bytes of a subject's metadata, as JSON.
+/// Maximum bytes of a subject's metadata, as JSON.
 pub const LONGEST_METADATA: usize = 16 << 10;
 
 /// A subject to enrol.
@@ -203,8 +203,8 @@ impl Store {
     /// and entries of the metadata where it has none of its own. The others are gone.
     ///
     /// # Errors
-    /// `Conflict` when two different external ids would have to become one; `Invalid` when their
-    /// metadata together is longer than [`LONGEST_METADATA`].
+    /// Fails with `Conflict` if the subjects have different external ids, and with `Invalid` if the
+    /// merged metadata exceeds [`LONGEST_METADATA`].
     pub async fn merge_subjects(
         &self,
         conn: &mut PgConnection,
@@ -238,7 +238,7 @@ impl Store {
         let bytes = metadata.to_string().len();
         if bytes > LONGEST_METADATA {
             return Err(StoreError::Invalid(format!(
-                "the metadata of these subjects is {bytes} bytes long together; at most {LONGEST_METADATA} are allowed, so shorten it before they are merged"
+                "the merged metadata of these subjects has {bytes} bytes; at most {LONGEST_METADATA} are allowed, so shorten it before the merge"
             )));
         }
         move_faces(conn, into, others).await?;

@@ -86,7 +86,8 @@ impl Store {
             .await?)
     }
 
-    /// Whether the address of a ledger row, or of a page on which it was seen, is suppressed, and where redirects led (`answered`).
+    /// Returns whether one of these addresses is suppressed: that of a ledger row, that of a page
+    /// which shows the image, or `answered`, the address at the end of the redirects.
     pub async fn suppresses_url(
         &self,
         conn: &mut PgConnection,

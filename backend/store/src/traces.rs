@@ -19,7 +19,7 @@ pub struct LedgerJobs {
     pub rows: BTreeSet<Uuid>,
 }
 
-/// What leads to pictures that are about to be erased.
+/// Collects the records that name pictures which an erasure is about to delete.
 #[derive(Default)]
 pub(crate) struct Traces {
     collection: Uuid,

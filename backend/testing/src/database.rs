@@ -62,7 +62,7 @@ impl TestDatabase {
         sqlx::query(statement).execute(&self.pool).await.expect("the statement runs");
     }
 
-    /// Runs one statement in a transaction and keeps that open: what it locks stays locked until the
+    /// Runs one statement in a transaction that stays open. Its locks are held until the
     /// transaction is committed or dropped.
     pub async fn hold(&self, statement: &'static str) -> sqlx::Transaction<'static, sqlx::Postgres> {
         let mut transaction = self.pool.begin().await.expect("a transaction begins");
@@ -75,7 +75,7 @@ impl TestDatabase {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query answers a bigint")
     }
 
-    /// Makes every statement on a table wait until the lock is released or dropped.
+    /// Locks the table `faces`. Every statement on it waits until the lock is released or dropped.
     pub async fn lock_faces(&self) -> TableLock {
         let mut connection = self.connection().await;
         sqlx::raw_sql("begin; lock table faces in access exclusive mode")
@@ -100,19 +100,19 @@ impl TestDatabase {
     }
 }
 
-/// A lock on a table, held by a connection of its own.
+/// Holds a lock on a table, on a connection of its own.
 pub struct TableLock {
     connection: PgConnection,
 }
 
 impl TableLock {
-    /// The number of statements that wait for it.
+    /// Returns the number of statements that wait for the lock.
     pub async fn waiting(&mut self) -> i64 {
         let waiting = "select count(*) from pg_locks where not granted and relation = 'faces'::regclass";
         sqlx::query_scalar(waiting).fetch_one(&mut self.connection).await.expect("the locks can be counted")
     }
 
-    /// Lets the statements go on.
+    /// Releases the lock, so that the waiting statements continue.
     pub async fn release(self) {
         self.connection.close().await.expect("the connection ends");
     }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Between two requests of one attacker, two bytes that it sends, or two sips that it takes.
+/// Pause of an attacker between two requests, two bytes that it sends, or two small reads.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What one attack got: the status, or that the connection ended.
@@ -52,7 +52,7 @@ pub(crate) struct Attacks {
     record: Arc<Record>,
     stop: CancellationToken,
     count: usize,
-    /// Start only the attacks whose name contains this.
+    /// Only attacks whose name contains this text are started.
     only: String,
 }
 
@@ -97,7 +97,8 @@ impl Attacks {
                 let repeated = async {
                     loop {
                         strike(record.clone()).await;
-                        // Callers who are served at once would take the test's own processor time.
+                        // Without a pause, callers who are served at once would use up the test's
+                        // own processor time.
                         tokio::time::sleep(PAUSE).await;
                     }
                 };

@@ -23,7 +23,7 @@ pub(crate) struct Load {
 /// How a run went.
 pub(crate) struct Latencies {
     sorted: Vec<Duration>,
-    /// Of each kind of request, sorted.
+    /// Latencies of each kind of request, sorted.
     kinds: BTreeMap<&'static str, Vec<Duration>>,
     /// What was asked and how it failed.
     pub(crate) failures: Vec<String>,
@@ -87,7 +87,7 @@ impl Load {
     }
 }
 
-/// The value that this share of a sorted list does not exceed.
+/// Returns the value that the fraction `share` of the sorted list does not exceed.
 fn quantile(sorted: &[Duration], share: f64) -> Duration {
     sorted[((sorted.len() - 1) as f64 * share).round() as usize]
 }

@@ -1,10 +1,11 @@
 //! Attacks one service from every side at once, beside callers who only want their answers.
 //!
-//! The normal load runs alone first and then beside the attacks, the same number of requests each time. The test
-//! requires that no normal request fails, that no attacker gets an answer that is not allowed, and that nothing of
-//! the normal tenant changes. It prints the latencies, their ratio and the peak of memory, and does not assert
-//! them. `ATTACK_REQUESTS` sets the number of requests of the normal load (default 150) for a longer measurement, and
-//! `ATTACKS` selects the attacks whose name contains its value.
+//! The normal load runs alone first and then beside the attacks, the same number of requests each
+//! time. The test requires that no normal request fails, that no attacker gets an answer that is
+//! not allowed, and that nothing of the normal tenant changes. It prints the latencies, their ratio
+//! and the peak of memory, and does not assert them. `ATTACK_REQUESTS` sets the number of requests
+//! of the normal load (default 150) for a longer measurement, and `ATTACKS` selects the attacks
+//! whose names contain its value.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod attackers;

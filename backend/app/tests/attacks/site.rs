@@ -71,7 +71,8 @@ fn copies() -> Html<String> {
     Html(format!("{images}<img src=http://{host}.example/a.jpg>"))
 }
 
-/// Fifteen thousand short links and images on a page that makes each of them two kilobytes long.
+/// Returns a page with 15,000 short links and images whose base makes each of them two kilobytes
+/// long.
 fn long_base() -> Html<String> {
     let links = (0..10_000).map(|n| format!("<a href=a{n}>x</a>"));
     let images: String = links.chain((0..5_000).map(|n| format!("<img src=b{n}>"))).collect();

@@ -45,7 +45,7 @@ impl World {
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("DATABASE_URL", database.url()).env("AUTH", "keys").env("LOG_LEVEL", "error");
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
-        // As in the images, the units and scripts/run.
+        // The container images, the systemd units and scripts/run set the same values.
         command.env("MALLOC_ARENA_MAX", "2").env("MALLOC_MMAP_THRESHOLD_", "4194304");
         // What a machine with a gigabyte to spare is given: one picture of the largest size at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");
@@ -60,7 +60,8 @@ impl World {
             operator.ask(201, Method::POST, "/collections", Some(&json!({"name": name}))).await;
         }
         let normal = make(&place, &["--collection", "normal"], "analyze,read,search,crawl,write");
-        // The rate that docs/TENANTS.md shows: a flood of whole requests is a matter of rates.
+        // The rate that docs/TENANTS.md shows, because only a rate limits a flood of complete
+        // requests.
         let limited = ["--collection", "hostile", "--requests-per-minute", "600"];
         let hostile_key = |scope| (scope, make(&place, &limited, scope));
         let hostile = HOSTILE_SCOPES.map(hostile_key).to_vec();

@@ -94,6 +94,12 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
 
     // Erase it, after a question; then the crawl with all images.
     browser.click(".probeface").await;
+    browser.until_text("h1", "Face").await;
+    // The service answers 404 for a picture that is requested after the erasure, and the console
+    // reports that. So wait until the pictures are there.
+    browser
+        .until("document.querySelector('.portrait img[src]') && document.querySelector('.marked img[src]')")
+        .await;
     browser.click_text("Erase").await;
     browser.until("document.activeElement.textContent === 'Cancel'").await;
     stage.judge("erase").await;

@@ -1,9 +1,9 @@
-//! A limit on the bytes of absolute URLs that one document yields.
+//! Limits the bytes of absolute URLs that one document yields.
 
 /// Counts bytes up to a limit.
 ///
-/// A short relative link becomes as long as its base. Limits on the number of links and on the bytes of the document do
-/// not bound the bytes after resolving.
+/// A short relative link becomes at least as long as its base. Limits on the number of links and on
+/// the document's bytes do not limit the bytes of the resolved URLs.
 #[derive(Debug)]
 pub(crate) struct ByteBudget {
     left: usize,

@@ -207,7 +207,8 @@ impl Base {
     }
 }
 
-/// Returns the URL of `<base href>`, unless it is longer than a page's may be: each link is joined to it.
+/// Returns the URL of `<base href>`, unless it is longer than a page's URL may be. Each link is
+/// joined to the base, so a long base multiplies the bytes.
 fn base_of(page: &Url, href: &str) -> Option<Url> {
     let href = href.trim();
     let url =

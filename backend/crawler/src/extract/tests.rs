@@ -260,7 +260,8 @@ fn a_huge_page_is_bounded() {
     check_images(&format!("{}<img src=a.jpg>", "<picture>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
 }
 
-/// Returns the bytes of all links' URLs and those of all images, each with the page's.
+/// Returns the bytes of all links' URLs, and those of all images' URLs with the page's URL for
+/// each.
 fn url_bytes(found: &Page) -> (usize, usize) {
     let links = found.links.iter().map(|link| link.url.as_str().len()).sum();
     let images = found.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();
@@ -278,14 +279,14 @@ fn a_long_base_does_not_multiply_a_page() {
         })
         .collect();
     let origin = "http://x.example/";
-    // The longest base that counts, and one that is a byte longer.
+    // The longest base that is used, and one that is a byte longer.
     let base = |bytes: usize| format!("<base href='{origin}{}/'>", "b".repeat(bytes - origin.len() - 1));
     let found = page(&(base(crate::urls::MAX_LENGTH) + &many));
     let (links, images) = url_bytes(&found);
     assert_eq!(found.links[0].url.host_str(), Some("x.example"));
     assert!(links <= MAX_URL_BYTES && images <= MAX_URL_BYTES, "{links} {images}");
     assert!(links > MAX_URL_BYTES - 3_000 && images > MAX_URL_BYTES - 3_000, "{links} {images}");
-    // A longer base counts for nothing.
+    // A longer base is ignored.
     let found = page(&(base(crate::urls::MAX_LENGTH + 1) + &many));
     assert_eq!(found.links[0].url.host_str(), Some("site.example"));
     assert_eq!((found.links.len(), found.images.len()), (MAX_LINKS, MAX_IMAGES));

@@ -74,7 +74,7 @@ fn members_of_a_gzip_file_are_counted() {
     let after = |members: usize| [gzip("").repeat(members), gzip(URLSET)].concat();
     assert_eq!(parse(&after(MAX_MEMBERS - 1), &url).pages.len(), 2);
     assert_eq!(parse(&after(MAX_MEMBERS), &url), Sitemap::default());
-    // One file in two members, and something that is no member behind them.
+    // One file in two members, followed by bytes that are not a member.
     let (begin, end) = URLSET.split_at(300);
     assert_eq!(parse(&[gzip(begin), gzip(end), b"rest".to_vec()].concat(), &url).pages.len(), 2);
 }
@@ -113,7 +113,7 @@ fn a_long_address_does_not_multiply_a_file() {
     for found in [of_many, bytes(&read(&page))] {
         assert!(found <= MAX_URL_BYTES && found > MAX_URL_BYTES - 10_000, "{found}");
     }
-    // As many as the protocol allows, with addresses of 300 bytes.
+    // As many pages as the protocol allows, with addresses of 300 bytes.
     let entries: String = (0..MAX_URLS).map(|i| format!("<url><loc>/{i:0>280}</loc></url>")).collect();
     assert_eq!(read(&format!("<urlset>{entries}</urlset>")).pages.len(), MAX_URLS);
 }

@@ -89,19 +89,19 @@ struct Shared<M: Model> {
 
 type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
 
-/// How a request waits.
+/// Sets how a request waits in the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// What goes first.
+    /// The priority class.
     pub lane: Lane,
     /// Whose requests take turns with those of others in the same lane.
     pub requester: Requester,
-    /// When nobody wants the answer any more: a request that still waits then is not run.
+    /// Time after which nobody needs the answer. A request that still waits then is not run.
     pub deadline: Option<Instant>,
 }
 
 impl From<Lane> for Terms {
-    /// For nobody in particular, without a deadline.
+    /// Returns terms with the default requester and without a deadline.
     fn from(lane: Lane) -> Self {
         Self { lane, requester: Requester::default(), deadline: None }
     }
@@ -163,7 +163,8 @@ impl<M: Model> Batcher<M> {
     /// Queues `input`, as soon as there is room, and waits for its result. Dropping the future takes it out of the queue.
     ///
     /// # Errors
-    /// [`RunError::DeadlineExceeded`] at the deadline of the terms, or at once when it has passed.
+    /// Fails with [`RunError::DeadlineExceeded`] at the deadline of the terms, or at once if it has
+    /// passed.
     pub async fn run(&self, input: M::Input, terms: impl Into<Terms>) -> Reply<M> {
         let terms = terms.into();
         let late = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });

@@ -1,4 +1,5 @@
-//! The bounded queue in front of a model: two lanes, requesters in turn, batches of one shape, no room for those who left.
+//! The bounded queue in front of a model. It has two lanes (priority classes) and serves requesters
+//! in turn. A batch holds inputs of one shape. Requests whose callers left take no room.
 use crate::engine::Lane;
 use crate::fair_queue::{FairQueue, Requester};
 use parking_lot::{Condvar, Mutex};
@@ -18,7 +19,7 @@ pub(super) trait Waiting {
     fn left(&self) -> bool;
     /// When it was queued.
     fn since(&self) -> Instant;
-    /// On whose behalf it waits.
+    /// Returns on whose behalf it waits.
     fn requester(&self) -> Requester;
 }
 

@@ -140,12 +140,13 @@ impl Engine {
         Self { deadline: Some(deadline), ..self.clone() }
     }
 
-    /// The same engine for work on behalf of `requester`, which takes turns with the work of others.
+    /// Returns the same engine for work on behalf of `requester`, which takes turns with the work
+    /// of others.
     pub fn on_behalf_of(&self, requester: Requester) -> Self {
         Self { requester, ..self.clone() }
     }
 
-    /// The requester of [`Self::on_behalf_of`].
+    /// Returns the requester of [`Self::on_behalf_of`].
     pub fn requester(&self) -> Requester {
         self.requester
     }

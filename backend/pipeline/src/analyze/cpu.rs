@@ -29,8 +29,9 @@ impl Cpu {
         self.run_for(Requester::default(), None, work).await
     }
 
-    /// [`Self::run`] on behalf of `requester`, who takes turns with others and has no use for the result after `deadline`. Work that has not
-    /// begun by then, or whose caller has gone, is not begun.
+    /// Runs `work` like [`Self::run`], on behalf of `requester`, whose work takes turns with that
+    /// of others. Does not start the work after `deadline` or after the caller has dropped the
+    /// future.
     ///
     /// # Errors
     /// `DeadlineExceeded` at that time, or at once when it has passed.
@@ -90,7 +91,7 @@ pub(crate) struct CpuFor<'a> {
 }
 
 impl CpuFor<'_> {
-    /// [`Cpu::run_for`] the caller, with its deadline.
+    /// Runs `work` with [`Cpu::run_for`] on behalf of the caller, with its deadline.
     pub(crate) async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -1,11 +1,11 @@
-//! A semaphore whose waiters are served in turns, one of each requester.
+//! A semaphore that serves one waiter of each requester in turn.
 
 use inference::{FairQueue, Requester};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// A fixed number of permits; cheap to clone.
+/// Holds a fixed number of permits. Cloning it is cheap.
 #[derive(Clone)]
 pub(super) struct FairSemaphore {
     state: Arc<Mutex<State>>,
@@ -16,9 +16,9 @@ struct State {
     waiting: FairQueue<oneshot::Sender<Permit>>,
 }
 
-/// The right to do one thing, given to the next waiter when it is dropped.
+/// Represents one permit. Dropping it passes it to the next waiter.
 pub(super) struct Permit {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     state: Option<Arc<Mutex<State>>>,
 }
 
@@ -28,7 +28,7 @@ impl FairSemaphore {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Waits for a permit. Dropping the future gives the turn to the next waiter.
+    /// Waits for a permit. Dropping the future passes its permit to the next waiter.
     pub(super) async fn acquire(&self, requester: Requester) -> Permit {
         loop {
             let granted = {
@@ -55,7 +55,8 @@ impl Drop for Permit {
         while let Some(grant) = state.waiting.pop() {
             match grant.send(Self { state: Some(shared.clone()) }) {
                 Ok(()) => return,
-                // Its waiter has gone. Without its state the permit does not lock the semaphore again.
+                // The waiter has left. A permit without state does not lock the semaphore again
+                // when it drops.
                 Err(mut refused) => refused.state = None,
             }
         }

@@ -1,24 +1,24 @@
-//! Memory for decoded pictures, and some beside it for small ones.
+//! Memory budgets for decoded pictures: one for all, and an additional one for small pictures.
 
 use crate::budget::{Budget, Exhausted, Share};
 use inference::Lane;
 use std::time::Instant;
 
-/// Small pictures have one part more for each so many parts that there are for all.
+/// The additional budget for small pictures is the common budget divided by this.
 const PARTS: u64 = 8;
-/// At least so many small pictures fit into theirs at once.
+/// Minimum number of small pictures that fit into the additional budget at once.
 const SMALL_AT_ONCE: u64 = 2;
 
-/// What pictures may hold. A small picture of an interactive caller does not wait behind a large one
-/// that has no room yet.
+/// Limits the memory of decoded pictures. A small picture of an interactive caller does not wait
+/// behind a large one that has no room yet.
 pub(super) struct PictureMemory {
     all: Budget,
     small: Budget,
 }
 
 impl PictureMemory {
-    /// `bytes` for all, of which one picture takes at most `largest`, and an eighth of it more for
-    /// small ones.
+    /// Returns budgets of `bytes` for all pictures and an eighth of `bytes` in addition for small
+    /// ones. One picture takes at most `largest` bytes.
     pub(super) fn new(bytes: u64, largest: u64) -> Self {
         Self {
             all: Budget::new("decoded_pictures", bytes).with_background_room(largest),
@@ -29,7 +29,7 @@ impl PictureMemory {
     /// Waits for room for a picture of `bytes`.
     ///
     /// # Errors
-    /// [`Exhausted`] shortly before `deadline`.
+    /// Fails with [`Exhausted`] shortly before `deadline`.
     pub(super) async fn take(
         &self,
         bytes: u64,

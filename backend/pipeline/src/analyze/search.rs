@@ -39,7 +39,8 @@ const SURE: f32 = 0.8;
 /// Most tiles of a level that auto takes without a sign of faces, so that a large picture without any costs a bounded number of looks: 6 and 20 where
 /// it has 24 megapixels.
 const MOST_BLIND_TILES: usize = 32;
-/// The most faces that are taken from one view, the best ones: the views of a picture are hundreds, and what each shows is compared with all others.
+/// Maximum number of faces of one view (the whole picture or a tile); the best ones are kept. A
+/// picture can have hundreds of views, and the search compares all their faces with each other.
 const VIEW_FACES: usize = 1_000;
 /// Faces up to which a comparison of each with each is done at once, on the async thread: it takes less than to hand them to another.
 const FEW_FACES: usize = 256;

@@ -6,8 +6,8 @@ use url::Url;
 
 /// Most seeds of one crawl.
 const MOST: usize = 10_000;
-/// Most bytes of the seeds of one crawl in their normal form, which is stored: percent escapes can
-/// make it three times as long as what was sent.
+/// Maximum bytes of the seeds of one crawl in their normal form, which the service stores. Percent
+/// escapes can make the normal form three times as long as the seed in the request.
 const MOST_BYTES: usize = 1 << 20;
 
 /// Parses, normalises and removes repetitions; the order stays.

@@ -59,7 +59,8 @@ impl Verdict {
 }
 
 impl Ingest {
-    /// Whether the address of a ledger row is suppressed: then it need not be fetched.
+    /// Returns whether the address of a ledger row is suppressed. The crawl does not fetch such an
+    /// address.
     ///
     /// # Errors
     /// Those of the store.

@@ -66,7 +66,7 @@ impl Ingest {
         Ok(versions)
     }
 
-    /// Writes down what became of the smaller versions of `image`.
+    /// Records in the audit log whether `image` replaced its smaller versions.
     pub(super) async fn audit_versions(
         &self,
         tx: &mut Tx,

@@ -49,7 +49,7 @@ pub(super) struct CrawlView {
 }
 
 impl CrawlView {
-    /// Returns the delay that the crawl names for itself.
+    /// Returns the delay that the crawl's own options set.
     pub(super) fn own_delay(&self) -> Option<Own> {
         let delay = self.options.delay_ms.map(Duration::from_millis)?;
         Some(Own { collection: self.crawl.collection_id, delay })

@@ -1,25 +1,29 @@
-//! Places for messages to webhooks, so that slow receivers do not hold up the others. Sending is in `webhook`.
+//! Limits the webhook messages that are sent at once, so that slow receivers do not delay the
+//! others. The module `webhook` sends them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Messages under way at once in a process. A message that waits for its receiver costs a connection and little memory.
+/// Places in a process: the maximum number of messages that it sends at once. A message that waits
+/// for its receiver costs a connection and little memory.
 pub const DELIVERY_PLACES: usize = 32;
-/// Of these, the places of one receiver, of one collection, and of messages that failed before.
+/// Maximum number of these places for one receiver, for one collection, and for messages that
+/// failed before.
 const OF_A_RECEIVER: usize = 1;
 const OF_A_COLLECTION: usize = DELIVERY_PLACES / 4;
 const OF_LATER_ATTEMPTS: usize = DELIVERY_PLACES / 2;
-/// Messages without a place are told times this far apart, at most so far ahead.
+/// Interval between the retry times of messages without a place, and the latest retry time from
+/// now.
 const STEP: Duration = Duration::from_millis(100);
 const HORIZON: Duration = Duration::from_secs(60);
 
-/// The places that are taken.
+/// Counts the places that are taken.
 #[derive(Debug, Default)]
 pub(super) struct Deliveries(Mutex<HashMap<Share, Taken>>);
 
-/// What has a limited number of places.
+/// Names the groups of messages that each have a limited number of places.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Share {
     Receiver(String),
@@ -40,13 +44,13 @@ impl Share {
 #[derive(Debug)]
 struct Taken {
     inside: usize,
-    /// The latest time told to a message that has to come back.
+    /// The latest retry time that a message without a place received.
     told: Instant,
 }
 
 impl Deliveries {
-    /// Takes a place for a message to a host, or returns the time after which to ask again. The place is free again when
-    /// it is dropped.
+    /// Takes a place for a message to a host, or returns how long to wait before the next try.
+    /// Dropping the place frees it.
     pub(super) fn enter(
         self: &Arc<Self>,
         host: &str,

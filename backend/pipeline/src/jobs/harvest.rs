@@ -127,7 +127,8 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
         }
     }
     images.extend(map.images.into_iter().map(|image| {
-        // What a sitemap says of another site's pages is not recorded: an erasure of such a page would erase the image.
+        // A page of another site is not recorded as the image's source. Otherwise an erasure of
+        // that page would erase the image.
         let page = image.page.filter(|page| may_list(page, &fetched.url));
         NewImageUrl {
             url: image.url.into(),

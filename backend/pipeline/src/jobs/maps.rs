@@ -1,4 +1,4 @@
-//! How many sitemaps and feeds this process holds in memory. Reading them is in `page`.
+//! Limits how many sitemaps and feeds this process holds in memory. The module `page` reads them.
 
 use super::setback::Setback;
 use std::collections::HashSet;
@@ -8,20 +8,20 @@ use time::OffsetDateTime;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
-/// Time after which a job comes back if another one fetches a large sitemap.
+/// Time after which a job is retried if another job fetches a large sitemap.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Large sitemaps remembered at once.
+/// Maximum number of large sitemaps that a process remembers.
 const REMEMBERED: usize = 10_000;
 
-/// Places for sitemaps.
+/// Permits for fetching and reading sitemaps.
 ///
-/// A sitemap can be ten times as large as a page, and more when it is unpacked. One is read at a time, and one large
-/// one is fetched at a time. The place for reading is never held during a fetch, so a slow host holds up nobody but
-/// other large sitemaps.
+/// A sitemap can be ten times as large as a page, and larger still after decompression. A process
+/// reads one sitemap at a time and fetches one large sitemap at a time. No job holds the permit for
+/// reading during a fetch. A slow host therefore delays only other large sitemaps.
 pub(super) struct Maps {
     reading: Semaphore,
     fetching: Semaphore,
-    /// Rows of the page ledger whose sitemap is longer than a page may be.
+    /// Ids of rows in the page ledger whose sitemap exceeds the size limit of a page.
     large: Mutex<HashSet<Uuid>>,
 }
 
@@ -32,18 +32,19 @@ impl Default for Maps {
 }
 
 impl Maps {
-    /// Waits for the place for reading a sitemap that has been fetched.
+    /// Waits for the permit to read a sitemap that has been fetched.
     ///
     /// # Errors
-    /// Fails only if the semaphore was closed, which nobody does.
+    /// Fails if the semaphore is closed. No code closes it.
     pub(super) async fn read(&self) -> Result<SemaphorePermit<'_>, Setback> {
         self.reading.acquire().await.map_err(|error| Setback::failed("no_place", error))
     }
 
-    /// Takes the place for fetching a large sitemap; `None` if the page's sitemap is not known to be large.
+    /// Takes the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not known
+    /// to be large.
     ///
     /// # Errors
-    /// Returns [`Setback::Later`] if another job has the place.
+    /// Returns [`Setback::Later`] if another job has the permit.
     pub(super) fn fetch_large(&self, page: Uuid) -> Result<Option<SemaphorePermit<'_>>, Setback> {
         let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
         if !is_large {
@@ -57,7 +58,7 @@ impl Maps {
     pub(super) fn remember_large(&self, page: Uuid) {
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.len() >= REMEMBERED {
-            // Their sitemaps are fetched once more.
+            // Jobs fetch the forgotten sitemaps as small ones first, and learn their size again.
             large.clear();
         }
         large.insert(page);

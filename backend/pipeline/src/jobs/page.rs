@@ -52,7 +52,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), Setb
         false => None,
     };
     let mut place = None;
-    // The place for reading is held until what was read is stored.
+    // This function holds the permit for reading until it has stored the result.
     let (harvest, _reading) = loop {
         if is_map && place.is_none() {
             place = context.maps.fetch_large(job.page_id)?;
@@ -159,7 +159,8 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
     }
 }
 
-/// Whether the first byte after white space is `<`. Looks at the first 4 KiB, as [`sitemap::root`] does.
+/// Returns whether the first byte after white space is `<`. Looks at the first 4 KiB, as
+/// [`sitemap::root`] does.
 fn begins_like_markup(body: &[u8]) -> bool {
     body.iter().take(4 << 10).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
 }

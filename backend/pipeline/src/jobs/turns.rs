@@ -34,7 +34,7 @@ pub(super) struct Turns {
     crowds: Arc<Crowds>,
 }
 
-/// The delay that a crawl names for itself, and whose requests it spaces.
+/// Holds the delay that a crawl sets for itself and the collection whose requests it applies to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
     pub(super) collection: Uuid,
@@ -45,9 +45,9 @@ pub(super) struct Own {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delay {
     least: Duration,
-    /// What of it binds every collection's requests.
+    /// The part of `least` that applies to the requests of every collection.
     shared: Duration,
-    /// The crawl's own delay, if it is longer than that.
+    /// The crawl's own delay, if it is longer than `shared`.
     own: Option<OwnDelay>,
     /// Whether the host's answering time counts too: only where the crawl named no delay.
     adaptive: bool,
@@ -69,7 +69,8 @@ impl Turns {
 
     /// The longer of the crawl's own (or the service's) delay and the one in robots.txt.
     ///
-    /// A crawl's own delay binds its own collection: one tenant must not slow the crawls of the others.
+    /// A crawl's own delay applies to its own collection only, because one tenant must not slow the
+    /// crawls of the others.
     pub(super) fn delay(&self, own: Option<Own>, robots: Option<Duration>) -> Delay {
         let robots = robots.unwrap_or_default();
         let default = self.config.default_delay;
@@ -146,7 +147,8 @@ impl Turns {
             pause = asked;
             // A crawl that names its delay learns nothing about how fast the host would like it.
             let learnt = if adaptive { after.delay } else { before.delay };
-            // Others wait for what the host's answers led to, not for this crawl's own delay.
+            // Other collections wait for the delay that the host's answers caused, not for this
+            // crawl's own.
             delay = if adaptive { after.delay } else { before.delay.max(shared).min(least) };
             pace = Some(HostPace {
                 pace_ms: i32::try_from(learnt.as_millis()).unwrap_or(i32::MAX),

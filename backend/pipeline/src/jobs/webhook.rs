@@ -99,7 +99,7 @@ impl Handler for DeliverWebhook {
         tokio::select! {
             outcome = self.deliver(&job, &notice) => {
                 let told = match outcome {
-                    // It was not sent.
+                    // The message was not sent.
                     Outcome::Snooze(_) => return outcome,
                     Outcome::Done => "delivered",
                     _ => "failed",

@@ -82,7 +82,8 @@ async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
     the_small_one_ends(2_000, options).await;
 }
 
-/// A receiver that never answers has one place. With four for all, five of its messages held them all.
+/// A receiver that never answers takes one place only. Earlier, all receivers shared four places,
+/// and its messages took them all.
 #[tokio::test]
 async fn a_webhook_that_never_answers_holds_up_no_other() {
     let manners = Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..impatient() };

@@ -140,7 +140,7 @@ async fn delays_are_kept_and_everything_is_fetched() {
     assert_eq!(site.requests().len(), 8, "{:?}", site.requests());
 }
 
-/// A crawl that names minutes for its delay makes no other collection wait for them.
+/// A crawl with its own delay of minutes does not delay the crawls of other collections.
 #[tokio::test]
 async fn a_crawls_own_delay_binds_its_own_collection() {
     let manners = pipeline::crawl::Config { default_delay: Duration::from_millis(20), ..impatient() };

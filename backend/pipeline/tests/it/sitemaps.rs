@@ -134,7 +134,7 @@ async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
     assert_eq!(found, [("/ben.jpg".into(), site.url("/map.xml")), ("/cora.jpg".into(), own)].into());
 }
 
-/// The place for reading sitemaps is free while a host keeps one waiting.
+/// The permit for reading sitemaps is free while a job waits for a slow host.
 #[tokio::test]
 async fn a_sitemap_that_comes_late_holds_up_no_other() {
     let world = World::new().await;
@@ -150,7 +150,7 @@ async fn a_sitemap_that_comes_late_holds_up_no_other() {
     let crawl = world.create(&[quick.url("/map.xml")], fast()).await;
     assert_eq!(world.ended(crawl.id).await.state, "completed");
     assert_eq!(counts(&world.progress(crawl.id).await.pages), [("fetched", 2)].into());
-    // The first request was still open, and is answered now.
+    // The first request is still open. Its answer is sent now.
     gate.add_permits(1);
     assert_eq!(world.ended(stuck.id).await.state, "completed");
     assert_eq!(slow.asked("/late.xml"), 1);

@@ -21,20 +21,20 @@ const NOTED: Duration = Duration::from_secs(60);
 pub(crate) struct Keyring {
     keys: Mutex<HashMap<KeyHash, (Instant, Arc<ApiKey>)>>,
     noted: Mutex<HashMap<Uuid, Instant>>,
-    /// Keys that were found at any time, whatever became of them: they are asked about again
-    /// without a wait.
+    /// Hashes of all keys that this process ever found, revoked ones included. Their look-ups do
+    /// not wait.
     known: Mutex<HashSet<KeyHash>>,
-    /// The line for all other keys.
+    /// Limits the look-ups of all other keys.
     lookups: Lookups,
 }
 
 impl Keyring {
-    /// Returns the key with that hash, if it works. `from` is where it came from; without it, the
-    /// key is known to this process and does not wait.
+    /// Returns the valid key with that hash. `from` is the address that sent it. `None` means that
+    /// this process knows the key, so its look-up does not wait.
     ///
     /// # Errors
-    /// 401 for a key that does not work; 429 for one that this process has not seen, while too many
-    /// of those wait to be looked up.
+    /// Fails with 401 for a key that is not valid. Fails with 429 for a key that this process has
+    /// not seen, while too many of those wait for their look-up.
     pub(crate) async fn find(
         &self,
         store: &Store,

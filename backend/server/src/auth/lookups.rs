@@ -1,30 +1,33 @@
-//! Look-ups of keys that this process has not seen: few at a time, whoever sends how many.
+//! Limits the look-ups of keys that this process has not seen. Only a few run at a time, however
+//! many requests arrive. The cache of known keys is in `keyring`.
 //!
-//! Nobody can say before the look-up whether such a key exists, so none is refused for what others
-//! sent. They stand in a line instead, which is short and of which one address has a part.
+//! The service cannot know before the look-up whether such a key exists, so it refuses none because
+//! of other keys. The requests wait in a short queue instead, and one address can fill only a part
+//! of it.
 use super::Peer;
 use crate::limit::{KeyedLimit, KeyedPermit};
 use crate::{ApiError, Code};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Look-ups at a time. Each is one row by a unique index, on one connection of the pool.
+/// Maximum number of look-ups at a time. Each reads one row by a unique index, on one connection of
+/// the pool.
 const AT_A_TIME: usize = 2;
-/// Most requests in the line, those whose look-up runs included.
+/// Maximum number of requests in the queue, including those whose look-up runs.
 const LINE: usize = 256;
-/// Most of them that come from one address.
+/// Maximum number of them from one address.
 const OF_ONE_ADDRESS: usize = LINE / 4 * 3;
-/// Longest wait in the line.
+/// Longest wait in the queue.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// The line before the table of keys.
+/// Queues requests before the table of keys.
 pub(crate) struct Lookups {
     line: Semaphore,
     of_address: KeyedLimit<Peer>,
     running: Semaphore,
 }
 
-/// A look-up that may run. Hold it until it is over.
+/// Permits one look-up. Hold it until the look-up has ended.
 pub(super) struct Lookup<'a> {
     _running: SemaphorePermit<'a>,
     _line: SemaphorePermit<'a>,
@@ -42,13 +45,15 @@ impl Default for Lookups {
 }
 
 impl Lookups {
-    /// Waits for a look-up.
+    /// Waits for permission to run a look-up.
     ///
     /// # Errors
-    /// 429 where the line is full, or the address has its part of it, or the wait takes too long.
+    /// Fails with 429 if the queue is full, if the address has its maximum in it, or if the wait
+    /// takes too long.
     pub(super) async fn admit(&self, peer: Peer) -> Result<Lookup<'_>, ApiError> {
         let full = || {
-            let sentence = "too many keys that this service has not seen yet wait to be looked up";
+            let sentence =
+                "too many keys that this service does not know yet wait for their look-up; try again later";
             ApiError::new(Code::RateLimited, sentence).retry_after(WAIT)
         };
         let of_address = self.of_address.try_acquire(peer).ok_or_else(full)?;

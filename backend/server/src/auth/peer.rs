@@ -1,14 +1,14 @@
-//! Who is on the other end, where limits and turns are per caller: a tenant, a key to all collections,
-//! or the address where no key is asked for.
+//! Identifies callers for limits and turns. A caller is a tenant (all keys to one collection), a
+//! key to all collections, or an address where requests need no key.
 use super::Caller;
 use axum::http::Extensions;
 use inference::Requester;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use uuid::Uuid;
 
-/// The address that a connection comes from. Of IPv6 the first 64 bits: whoever has one address
-/// there has them all. Behind a proxy it is the proxy's, since anybody can write into a header who
-/// he is.
+/// Holds the address that a connection comes from. Of IPv6 it keeps the first 64 bits, because
+/// whoever has one address of such a network has them all. Behind a proxy it is the proxy's
+/// address, because any caller can forge a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer(IpAddr);
 
@@ -22,10 +22,10 @@ impl From<IpAddr> for Peer {
 }
 
 impl Peer {
-    /// What requests share that came through no listener.
+    /// The common address of requests that came through no listener.
     const NONE: Self = Self(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
-    /// Returns the address that the listener noted.
+    /// Returns the address that the listener recorded.
     pub(crate) fn of(extensions: &Extensions) -> Self {
         extensions.get().copied().unwrap_or(Self::NONE)
     }
@@ -35,15 +35,15 @@ tokio::task_local! {
     static CURRENT: CallerId;
 }
 
-/// Whose share of something a request takes. All keys to one collection have one share, because
-/// whoever may make keys can have many.
+/// Identifies whose share of a resource a request uses. All keys to one collection have one share,
+/// because a caller who may create keys can have many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CallerId {
-    /// The collection that a key is bound to.
+    /// A caller with a key to one collection; has the collection's id.
     Tenant(Uuid),
-    /// A key to all collections.
+    /// A caller with a key to all collections; has the key's id.
     Key(Uuid),
-    /// Anybody without a key.
+    /// A caller without a key.
     Address(Peer),
 }
 
@@ -54,12 +54,13 @@ impl CallerId {
         key.collection_id.map_or(Self::Key(key.id), Self::Tenant)
     }
 
-    /// Returns the caller of the request that this task answers; work outside of one has no address.
+    /// Returns the caller of the request that this task answers. Outside of a request, returns the
+    /// address that stands for none.
     pub(crate) fn current() -> Self {
         CURRENT.try_with(|caller| *caller).unwrap_or(Self::Address(Peer::NONE))
     }
 
-    /// Answers a request on behalf of this caller.
+    /// Runs `answer` with this caller as the current one.
     pub(super) async fn scope<T>(self, answer: impl Future<Output = T>) -> T {
         CURRENT.scope(self, answer).await
     }

@@ -16,13 +16,13 @@ use utoipa::ToSchema;
 /// When callers come back to a service whose database is away.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Characters of `detail`, which repeats what was sent.
+/// Maximum characters of `detail`, which repeats a part of the request.
 const LONGEST_DETAIL: usize = 1000;
-/// Characters of `field` and `value`.
+/// Maximum characters of `field` and `value`.
 const LONGEST_VALUE: usize = 200;
 
-/// Cuts the middle out of a text of more than `limit` characters: serde's sentences begin with what
-/// was sent and end with what is allowed.
+/// Cuts the middle out of a text of more than `limit` characters. The ends matter: serde's messages
+/// begin with the value in the request and end with what is allowed.
 fn shorten(text: &mut String, limit: usize) {
     if text.len() <= limit || text.chars().count() <= limit {
         return;

@@ -21,29 +21,31 @@ impl AsRef<[u8]> for Fetched {
     }
 }
 
-/// Room for images that are about to be fetched.
+/// Reserves memory for images that are about to be fetched.
 pub(super) struct Room {
     held: Share,
-    /// The caller's share, until the last of the images is there.
+    /// The caller's share. It is released when the last of the images has arrived.
     share: Arc<Mine>,
 }
 
 impl Room {
-    /// Waits for room for so many images of a request before the first of them is fetched. How long they are is known afterwards, so each has room for
-    /// the longest; all at once, because whoever holds room must not wait for more. Slow fetches of one caller leave room for those of others.
+    /// Waits for memory for `images` images of a request, before the first fetch. Their lengths are
+    /// not known yet, so each gets memory for the longest image allowed. The memory is taken all at
+    /// once, because a holder that waits for more could block others. Slow fetches of one caller
+    /// leave memory for those of others.
     ///
     /// # Errors
-    /// 503 when the request's time is nearly over.
+    /// Fails with 503 if the request's time is nearly over.
     pub(super) async fn take(state: &AppState, images: u64) -> Result<Self, ApiError> {
         let bytes = images * state.config.image_limit as u64;
         let mut share = state.fetched_shares.open();
-        // Ends with the request's time.
+        // The request's timeout ends this wait.
         share.begin(bytes).await;
         let held = state.fetched.take(bytes, Lane::Interactive, timeout::deadline()).await?;
         Ok(Self { held, share: Arc::new(share) })
     }
 
-    /// Returns the room for one image out of this.
+    /// Splits off the memory for one image.
     pub(super) fn split(&mut self, state: &AppState) -> Self {
         Self { held: self.held.split(state.config.image_limit as u64), share: self.share.clone() }
     }

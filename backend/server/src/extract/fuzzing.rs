@@ -1,5 +1,5 @@
-//! Entry points for the fuzz targets: JSON and multipart bodies without a service around them.
-//! They call what the extractors call; nothing is decided here.
+//! Entry points for the fuzz targets: JSON and multipart bodies without a service around them. They
+//! call the same functions as the extractors and decide nothing themselves.
 use super::image::{ImageAsBase64, ImageSource, decode_base64};
 use super::{json, multipart, query, shape};
 use crate::ApiError;
@@ -9,9 +9,9 @@ use axum::http::header;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-/// Most values of a JSON body.
+/// Maximum number of values of a JSON body.
 pub const MAX_VALUES: usize = shape::VALUES;
-/// Most levels of a JSON body.
+/// Maximum number of nested levels of a JSON body.
 pub const MAX_DEPTH: usize = shape::DEPTH;
 /// Names that [`multipart`] allows.
 pub const PART_NAMES: &[&str] = &["image", "image_a", "image_b"];
@@ -19,7 +19,7 @@ pub const PART_NAMES: &[&str] = &["image", "image_a", "image_b"];
 /// Checks the structure of a JSON text.
 ///
 /// # Errors
-/// As `shape::check`.
+/// Returns the errors of `shape::check`.
 pub fn check_structure(text: &[u8]) -> Result<(), ApiError> {
     shape::check(text)
 }
@@ -34,7 +34,7 @@ pub(crate) fn parameters<T: DeserializeOwned>(text: &str) -> Result<T, ApiError>
     query::parse(text)
 }
 
-/// Decodes a picture in a body; one by URL is an error.
+/// Decodes a picture in a body. A picture by URL is an error.
 pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiError> {
     match source {
         ImageSource::Base64(ImageAsBase64 { image_base64 }) => decode_base64(&image_base64, limit),
@@ -42,7 +42,7 @@ pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiErr
     }
 }
 
-/// A part that was read.
+/// Holds a part that was read.
 #[derive(Debug)]
 pub struct Part {
     /// Its name.
@@ -51,21 +51,21 @@ pub struct Part {
     pub bytes: Result<Bytes, ApiError>,
 }
 
-/// What a multipart body may hold.
+/// Limits what a multipart body may contain.
 #[derive(Clone, Copy, Debug)]
 pub struct PartLimits {
-    /// Most parts.
+    /// Maximum number of parts.
     pub count: usize,
-    /// Bytes of one part.
+    /// Maximum bytes of one part.
     pub part_bytes: usize,
-    /// Bytes of the body.
+    /// Maximum bytes of the body.
     pub body_bytes: usize,
 }
 
 /// Reads a multipart body that arrives in `chunks`.
 ///
 /// # Errors
-/// 400, 413 and 422, as image operations answer.
+/// Fails with 400, 413 and 422, like the image operations.
 pub async fn multipart(
     content_type: &str,
     chunks: Vec<Bytes>,

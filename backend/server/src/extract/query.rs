@@ -84,8 +84,8 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// serde's messages end with what would have been right: a list of names, or a sentence. What was
-/// sent stands before it, and may have the same words.
+/// Returns the allowed values that a message of serde names. They stand at its end, as a list of
+/// names or a sentence. The value in the request stands before them and can contain the same words.
 pub(super) fn allowed_of(message: &str) -> Vec<String> {
     let Some((_, expected)) = message.rsplit_once("expected ") else { return Vec::new() };
     let names: Vec<String> = quoted(expected).map(str::to_owned).collect();

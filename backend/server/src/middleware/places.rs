@@ -1,12 +1,12 @@
-//! One caller cannot occupy every connection to the database.
+//! Keeps one caller from occupying every connection to the database.
 use crate::AppState;
 use crate::auth::{Access, Operations};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// Operations that hardly ask the database and take long otherwise: their own limits are those of
-/// analyses and of event streams.
+/// Operations that take long but hardly use the database. The limits on analyses and on event
+/// streams apply to them instead.
 const ELSEWHERE: [&str; 6] = [
     "/faces/detect",
     "/faces/detect/batch",
@@ -16,8 +16,8 @@ const ELSEWHERE: [&str; 6] = [
     "/crawls/{id}/events",
 ];
 
-/// Lets a caller have three quarters as many requests under way as there are connections to the
-/// database. Further ones wait, and not beyond the request's deadline.
+/// Limits the running requests of a caller to three quarters of the connections to the database.
+/// Further requests wait until their deadline at most.
 pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
     let is_open = Operations::shared().access(request.method(), path) == Some(Access::Open);

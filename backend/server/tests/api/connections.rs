@@ -14,7 +14,7 @@ async fn connect(app: &App) -> TcpStream {
     TcpStream::connect(app.url.strip_prefix("http://").unwrap()).await.unwrap()
 }
 
-/// Connects from another address than the others.
+/// Connects from `address` instead of the usual one.
 async fn connect_from(app: &App, address: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
@@ -140,7 +140,7 @@ async fn one_address_holds_three_quarters_of_the_connections_and_not_one_more() 
         held.push(stream);
     }
     let mut fourth = connect(&app).await;
-    // It may be closed before the request is written.
+    // The service may close the connection before the request is written.
     let _closed = fourth.write_all(LAST).await;
     assert_eq!(rest(&mut fourth).await, "");
     let mut elsewhere = connect_from(&app, "127.0.0.2").await;
@@ -148,7 +148,7 @@ async fn one_address_holds_three_quarters_of_the_connections_and_not_one_more() 
     for stream in &mut held {
         ask(stream).await;
     }
-    // A place that is left can be taken again, as soon as the service has seen that it was left.
+    // A new connection is accepted as soon as the service has noticed that an old one was closed.
     held.pop();
     loop {
         let mut next = connect(&app).await;

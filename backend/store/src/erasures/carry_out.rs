@@ -88,8 +88,9 @@ async fn erase_faces(
     Ok(keys.into_iter().flatten().collect())
 }
 
-/// Takes crops and chips from the faces that are left where these show a part of one that is erased; answers their keys. The originals are not
-/// kept, so that neither can be cut anew: a face without its chip keeps its embedding.
+/// Removes crops and chips of the remaining faces that show a part of an erased face, and returns
+/// their keys. The service cannot cut them again, because it does not keep originals. A face
+/// without its chip keeps its embedding.
 async fn erase_in_neighbours(
     conn: &mut PgConnection,
     image: Uuid,

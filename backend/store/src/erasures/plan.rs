@@ -10,10 +10,10 @@ use sqlx::{FromRow, PgConnection};
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
-/// Images whose rows and faces one step of a plan reads.
+/// Number of images whose rows and faces one step of a plan reads.
 const IMAGES: usize = 1_000;
 
-/// A face that goes. Its embedding stays in the database: a plan can have a million faces.
+/// Describes a face to be erased. It has no embedding, because a plan can have a million faces.
 #[derive(Clone, Debug)]
 pub struct DoomedFace {
     /// Its id.
@@ -38,8 +38,8 @@ pub struct Plan {
     pub not_compared: i64,
     /// What keeps the pictures out: whole images, and single faces of the others.
     pub pictures: Vec<Suppression>,
-    /// People and clusters that go: the one that was asked for, and those that are left without a
-    /// face.
+    /// People and clusters to be erased: the one that the request names, and those that would have
+    /// no face left.
     pub subjects: Vec<Uuid>,
     /// Whose it is.
     pub(crate) collection: Uuid,
@@ -174,7 +174,7 @@ impl Plan {
     ) -> Result<(), StoreError> {
         let mut touched: Vec<Uuid> =
             named.iter().copied().chain(faces.iter().map(|face| face.image_id)).collect();
-        // In the order in which everybody holds images.
+        // All transactions lock images in this order, which prevents deadlocks.
         touched.sort_unstable();
         touched.dedup();
         let asked = Asked {
@@ -197,8 +197,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds the images that go whole, the faces that go, and what keeps the pictures out. `all` are
-    /// the faces of these images.
+    /// Adds the images to be erased whole, the faces to be erased, and the suppressions for the
+    /// pictures. `all` are the faces of these images.
     fn gather(&mut self, asked: &Asked, images: Vec<ImageRow>, all: Vec<DoomedFace>) {
         let mut of_image: HashMap<Uuid, Vec<DoomedFace>> = HashMap::new();
         for face in all {
@@ -235,10 +235,10 @@ impl Plan {
     }
 }
 
-/// What was asked for, before whole images are completed.
+/// Holds what the request names, before the other faces of whole images are added.
 struct Asked {
     images: HashSet<Uuid>,
-    /// With their similarities to a likeness.
+    /// Face ids with their similarity to a likeness, if the request has one.
     faces: HashMap<Uuid, Option<f32>>,
 }
 

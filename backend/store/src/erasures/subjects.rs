@@ -1,14 +1,15 @@
-//! People and clusters that an erasure leaves without a face: their names, keys and metadata go too.
+//! People and clusters that an erasure leaves without a face. The erasure deletes their names,
+//! external ids and metadata too.
 //!
-//! Only an erasure takes them away. A face or an image that is deleted, and a backup's deletions that
-//! are applied again, take the people that are named and no others.
+//! Only an erasure deletes them. The deletion of a face or an image leaves people in place. The
+//! deletion log of a restored backup deletes only the people that it names.
 use super::{DoomedFace, Plan};
 use crate::StoreError;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Holds the subjects that these faces and the faces of these images show, and returns them. To be
-/// called before images are held: everybody holds subjects first.
+/// Locks and returns the subjects that these faces and the faces of these images show. Call it
+/// before images are locked, because all transactions lock subjects first.
 pub(super) async fn held_by(
     conn: &mut PgConnection,
     collection: Uuid,
@@ -33,7 +34,7 @@ pub(super) async fn held_by(
 }
 
 impl Plan {
-    /// Adds those of the held subjects whose every face goes.
+    /// Adds those of the locked subjects whose faces are all to be erased.
     pub(super) async fn add_emptied(
         &mut self,
         conn: &mut PgConnection,
@@ -51,7 +52,7 @@ impl Plan {
         .bind(faces)
         .fetch_all(conn)
         .await?;
-        // One that was asked for is in the plan already.
+        // The plan already has the subject that the request names.
         let new: Vec<Uuid> = emptied.into_iter().filter(|id| !self.subjects.contains(id)).collect();
         self.subjects.extend(new);
         Ok(())

@@ -1,4 +1,4 @@
-//! Writing down what an erasure keeps out.
+//! Inserts the suppressions of an erasure.
 use super::{Sketch, Suppression};
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -6,13 +6,13 @@ use sqlx::PgConnection;
 use std::collections::HashSet;
 use uuid::Uuid;
 
-/// Rows that one statement inserts.
+/// Maximum number of rows that one statement inserts.
 const BATCH: usize = 1_000;
 
 impl Store {
-    /// Writes down what an erasure keeps out and returns how much that is. What is given twice is
-    /// written once; other calls, and other erasures, are not looked at: one can be lifted without
-    /// the others.
+    /// Inserts the suppressions of an erasure and returns their number. A suppression that occurs
+    /// twice in `suppressions` is inserted once. Those of other calls and other erasures do not
+    /// count, so each erasure's suppressions can be lifted without the others.
     ///
     /// # Errors
     /// Those of the database.
@@ -34,7 +34,7 @@ impl Store {
     }
 }
 
-/// What tells a suppression from others.
+/// Identifies a suppression, to find repetitions.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Picture(&'a [u8], Option<[u32; 4]>),
@@ -58,7 +58,7 @@ fn hash_of(url: &str) -> Uuid {
     url_hash(Some(&without_nul(url)))
 }
 
-/// Rows as columns, for one statement.
+/// Holds rows as columns, for one statement.
 #[derive(Default)]
 struct Columns<'a> {
     id: Vec<Uuid>,
@@ -66,7 +66,8 @@ struct Columns<'a> {
     phash: Vec<Option<i64>>,
     dhash: Vec<Option<i64>>,
     ahash: Vec<Option<i64>>,
-    /// x, y, width and height of the region: `unnest` would flatten an array of arrays.
+    /// x, y, width and height of the region. One column each, because `unnest` flattens an array of
+    /// arrays.
     region: [Vec<Option<f32>>; 4],
     url_hash: Vec<Option<Uuid>>,
     sketch: Vec<Option<&'a str>>,

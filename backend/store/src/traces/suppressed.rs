@@ -44,10 +44,13 @@ impl Store {
         Ok(traces.jobs)
     }
 
-    /// Forgets a page that was just stored and turned out to be an image if the image is kept out and its row was settled first: the page's
-    /// address, and the memory and titles of pages that link to it. Returns the jobs whose records name the address.
+    /// Erases the traces of a page that was just stored and turned out to be a suppressed image.
+    /// Does so only if the image's row was settled before the page. Erases the page's address, and
+    /// the stored copies and titles of pages that link to it. Returns the jobs whose records name
+    /// the address.
     ///
-    /// Call it after the image was entered into the ledger: there the transaction that settles the image is waited for.
+    /// Call it after the image was inserted into the ledger: that statement waits for the
+    /// transaction that settles the image.
     pub async fn forget_page_that_was_suppressed(
         &self,
         conn: &mut PgConnection,

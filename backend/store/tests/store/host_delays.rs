@@ -1,4 +1,4 @@
-//! Delays that bind one collection.
+//! Delays that apply to one collection only.
 use std::time::Duration;
 use store::Store;
 use store::collections::CollectionSettings;
@@ -28,7 +28,7 @@ async fn clock(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
 }
 
-/// Asks until the delay that binds everybody is over.
+/// Asks until the delay that applies to every collection is over.
 async fn granted(store: &Store, own: OwnDelay) -> i64 {
     loop {
         match store.take_own_turn(HOST, own, SHARED_MS).await.unwrap() {
@@ -61,7 +61,7 @@ async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no
     let [ours, theirs] = collections(&store).await;
     let delay = time::Duration::milliseconds(OWN_MS);
     let token = granted(&store, ours).await;
-    // While the request is out, its end is assumed to be now.
+    // While the request is running, the store assumes that it ends now.
     let before = clock(&store).await;
     assert!(waits(&store, ours).await >= before + delay);
     let before = clock(&store).await;
@@ -69,7 +69,7 @@ async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no
     let after = clock(&store).await;
     let next = waits(&store, ours).await;
     assert!(next >= before + delay && next <= after + delay * 2, "{next}");
-    // Others wait for what binds everybody.
+    // Other collections wait only for the delay that applies to every collection.
     let token = granted(&store, theirs).await;
     finish(&store, theirs, token).await;
     let turn = async || matches!(store.take_turn(HOST, SHARED_MS).await.unwrap(), Turn::Granted { .. });

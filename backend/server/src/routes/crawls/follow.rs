@@ -1,4 +1,4 @@
-//! Crawls that are followed: each is looked at by one task, however many streams show it.
+//! Crawls with event streams. One task reads each crawl for all of its streams.
 use super::view::Snapshot;
 use crate::auth::CallerId;
 use crate::{ApiError, Code, Config};

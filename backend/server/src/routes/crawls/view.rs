@@ -97,8 +97,8 @@ pub(super) struct CrawlView {
     reasons: BTreeMap<String, i64>,
 }
 
-/// A crawl and its counts as they are stored: no answer shows one before [`CrawlView::new`] has
-/// removed what the caller may not see.
+/// Holds a crawl and its counts as they are stored. Convert it with [`CrawlView::new`], which
+/// removes what the caller may not see, before it goes into an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) crawl: Crawl,
@@ -106,22 +106,22 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Loads a crawl by id with its first seeds, whoever may see it.
+    /// Loads a crawl by id with its first seeds. Does not check whether a caller may see it.
     pub(super) async fn in_brief(store: &Store, id: Uuid) -> Result<Self, ApiError> {
         let crawl = store.crawl_in_brief(id).await?;
         let progress = store.crawl_progress(id).await?;
         Ok(Self { crawl, progress })
     }
 
-    /// Returns whether nothing more will happen.
+    /// Returns whether the crawl has ended.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.crawl.state.as_str(), "completed" | "cancelled" | "failed")
     }
 }
 
 impl CrawlView {
-    /// Shows a crawl to a caller. Only a caller who may write sees the whole address of the
-    /// webhook: such an address can contain a token.
+    /// Converts a crawl for a caller. Only a caller with the scope `write` sees the whole address
+    /// of the webhook, because such an address can contain a token.
     pub(super) fn new(caller: &Caller, snapshot: Snapshot) -> Self {
         let Snapshot { mut crawl, progress } = snapshot;
         if caller.key().is_some_and(|key| !key.allows(Scope::Write)) {
@@ -163,13 +163,13 @@ impl CrawlView {
         }
     }
 
-    /// Shows a crawl with its counts.
+    /// Loads the counts of a crawl and converts both for the caller.
     pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
         let progress = caller.store().crawl_progress(crawl.id).await?;
         Ok(Self::new(caller, Snapshot { crawl, progress }))
     }
 
-    /// Shows a crawl by id, with its counts.
+    /// Loads a crawl by id with its counts, and converts them for the caller.
     pub(super) async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
         let crawl = caller.store().crawl(id).await?;
         Self::of(caller, crawl).await

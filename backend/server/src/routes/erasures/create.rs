@@ -23,7 +23,7 @@ use time::OffsetDateTime;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-/// Embeddings that are in memory at a time.
+/// Maximum number of embeddings in memory at a time.
 const SKETCHED: usize = 1_000;
 
 /// Where and how. With a JSON body the same names may stand in the body, where they win.

@@ -1,5 +1,5 @@
-//! Entry point for the fuzz target of erasures: query and body as `POST /erasures` reads them.
-//! What needs a database or a model is not called.
+//! Entry point for the fuzz target of erasures. It reads query and body as `POST /erasures` does,
+//! without a database or a model.
 pub(crate) use super::target::ErasureBody;
 
 use super::target::{TargetInput, address};
@@ -9,21 +9,21 @@ use crate::extract::fuzzing::{body, parameters, picture};
 use bytes::Bytes;
 use uuid::Uuid;
 
-/// What the threshold of a request is held against.
+/// Holds the thresholds that a request's threshold is compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Levels {
     /// The collection's own threshold.
     pub collection: Option<f32>,
-    /// The service's.
+    /// The service's threshold.
     pub service: f32,
-    /// The embedding model's.
+    /// The embedding model's threshold.
     pub model: f32,
 }
 
-/// A target that was read.
+/// Describes the target of a request.
 #[derive(Debug)]
 pub enum ErasureTarget {
-    /// Faces as alike as this threshold, and the picture's bytes.
+    /// Faces with at least this similarity to the picture, whose bytes follow.
     Likeness(f32, Bytes),
     /// A face.
     Face(Uuid),
@@ -35,21 +35,21 @@ pub enum ErasureTarget {
     Url(String),
 }
 
-/// A request that was read.
+/// Holds a request that was read.
 #[derive(Debug)]
 pub struct Erasure {
-    /// What goes.
+    /// What the request erases.
     pub target: ErasureTarget,
-    /// Whether strangers may go, too.
+    /// Whether the request may also erase strangers (see `force` of `POST /erasures`).
     pub force: bool,
-    /// Whether nothing goes yet.
+    /// Whether the request only reports what it would erase.
     pub dry_run: bool,
 }
 
-/// Reads a request whose body is JSON; a picture has at most `picture_bytes` bytes.
+/// Reads a request with a JSON body. A picture may have at most `picture_bytes` bytes.
 ///
 /// # Errors
-/// 400, 413 and 422, as the operation answers.
+/// Fails with 400, 413 and 422, like the operation.
 pub fn erasure(query: &str, text: &[u8], levels: Levels, picture_bytes: usize) -> Result<Erasure, ApiError> {
     let params = parameters(query)?;
     let (input, params) = body::<ErasureBody>(text)?.split(params)?;

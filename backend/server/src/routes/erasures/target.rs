@@ -159,7 +159,7 @@ impl TargetInput {
 /// Returns the normal form of an address.
 ///
 /// # Errors
-/// 422 for what is not an absolute http, https or file URL.
+/// Fails with 422 if `text` is not an absolute http, https or file URL.
 pub(super) fn address(text: &str) -> Result<Url, ApiError> {
     crawler::urls::address(text).map_err(|reason| {
         ApiError::new(Code::InvalidField, format!("url: {reason}"))
@@ -183,7 +183,7 @@ async fn spellings(
         let followed = state.services.crawls.config().spelling.apply(address.clone());
         spellings.push(followed.into());
         if address.query().is_none() {
-            // As earlier versions stored the address that ends in `?utm_source=a&`.
+            // Earlier versions stored an address that ends in `?utm_source=a&` in this form.
             spellings.push(format!("{address}?"));
         }
         let enrolled = caller.store().enrolled_addresses(collection).await?;

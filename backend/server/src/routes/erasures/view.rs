@@ -105,7 +105,7 @@ pub(super) struct ErasureAnswer {
     affected_subjects: Option<Vec<Uuid>>,
 }
 
-/// Most faces, and most people, that a dry run lists.
+/// Maximum number of faces, and of people, that a dry run lists.
 const MOST_AFFECTED: usize = 1000;
 
 impl ErasureAnswer {

@@ -69,8 +69,8 @@ struct Room {
 }
 
 impl Room {
-    /// Takes the room or refuses. The caller holds a picture, and others may be waiting for its
-    /// memory, so it does not wait here.
+    /// Takes the memory or fails at once. It does not wait, because the caller holds a picture
+    /// whose memory others may be waiting for.
     fn take(state: &AppState, bytes: u64) -> Result<Self, ApiError> {
         let mut share = state.answer_shares.open();
         let held = if share.grow(bytes) { state.answers.try_take(bytes) } else { None };

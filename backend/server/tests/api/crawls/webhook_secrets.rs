@@ -124,7 +124,8 @@ async fn events_of_a_crawl_that_goes_on_show_the_token_to_those_who_may_write_al
     let path = format!("/crawls/{}", created["id"].as_str().unwrap());
     let follow = async |key: &str| app.ask(key, Method::GET, &format!("{path}/events"), None).await;
     let (read, write) = (follow(&reader).await, follow(&writer).await);
-    // The first event was loaded before the answers began; the next one comes from the task that follows.
+    // The handler loaded the first event before the answers began. The next event comes from the
+    // task that follows the crawl.
     ok(app.ask(&crawler, Method::POST, &format!("{path}/cancel"), None).await).await;
     for (stream, shown) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
         let text = stream.text().await.unwrap();

@@ -59,7 +59,7 @@ async fn a_person_who_goes_along_counts() {
         let subject = json_of(made, StatusCode::CREATED).await["id"].as_str().unwrap().to_owned();
         let enrol = json!({"face_ids": [face["id"]], "force": true});
         ok(app.post_json(&format!("/subjects/{subject}/faces"), &enrol).await).await;
-        // An image, its face and the person.
+        // The erasure counts three rows: an image, its face and the person.
         let target = json!({"image_id": face["image_id"]});
         assert_eq!(app.post_json("/erasures", &target).await.status().as_u16(), status);
     }

@@ -1,4 +1,4 @@
-//! What is for all callers is never held by one of them.
+//! One caller never holds all of a resource that callers share.
 use crate::support::keys::guarded;
 use crate::support::pictures::drawn;
 use crate::support::{App, Models, Options, elsewhere, json_of, ok, problem};
@@ -15,8 +15,8 @@ async fn spawn(options: Options) -> App {
     App::spawn_with(Options { worker: false, models: Models::Fixture, ..options }).await
 }
 
-/// Sends a batch of pictures that lie at a host that never answers. Returns the host's side of the
-/// first connection when the service has begun to fetch.
+/// Sends a batch of pictures by URL from a host that never answers. Returns once the service has
+/// begun to fetch, with the request and the host's side of the first connection.
 async fn fetch_slowly(app: &App, pictures: usize) -> (tokio::task::JoinHandle<u16>, TcpStream) {
     let host = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/a.jpg", host.local_addr().unwrap());
@@ -31,7 +31,7 @@ async fn fetch_slowly(app: &App, pictures: usize) -> (tokio::task::JoinHandle<u1
 async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
     let config = Config { max_analyses: 8, ..Config::default() };
     let app = spawn(Options { config, ..Options::default() }).await;
-    // Three quarters of what may wait.
+    // Three quarters of the analyses that may wait.
     let held = [fetch_slowly(&app, 3).await, fetch_slowly(&app, 3).await];
     problem(app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await, 429, "overloaded").await;
     let other = elsewhere().post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
@@ -40,7 +40,7 @@ async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
         sent.abort();
         drop(connection);
     }
-    // What a caller gives up is there again for its next request.
+    // The caller's next request can use the room that its aborted requests release.
     let start = Instant::now();
     while app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await.status() != StatusCode::OK {
         assert!(start.elapsed() < Duration::from_secs(60), "the room does not come back");
@@ -56,7 +56,7 @@ async fn slow_statements_of_one_caller_leave_connections_for_others() {
     let mut slow: FuturesUnordered<_> = (0..all + 4).map(|_| app.get("/faces?limit=1")).collect();
     let start = Instant::now();
     while lock.waiting().await < share {
-        // Sends the requests; none is answered.
+        // Polling sends the requests. The lock keeps the service from answering any of them.
         assert!(slow.next().now_or_never().is_none());
         assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.waiting().await);
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Keys that nobody made: they are looked up two at a time, and lock out no key that somebody made.
+//! Keys that do not exist. The service looks them up two at a time, and they lock out no valid key.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, problem};
 use futures::StreamExt;
@@ -23,7 +23,7 @@ async fn ask(app: &App, key: &str) -> Response {
 async fn invented_keys_do_not_lock_out_a_key_that_was_not_seen_yet() {
     let app = spawn().await;
     let (_, key) = app.key(None, &[Scope::Read]).await;
-    // All from one address, as behind a proxy.
+    // All requests come from one address, as behind a proxy.
     for number in 0..200 {
         let refused = ask(&app, &unknown(number)).await;
         assert_eq!(problem(refused, 401, "unauthorized").await["reason"], "unknown");
@@ -35,7 +35,7 @@ async fn invented_keys_do_not_lock_out_a_key_that_was_not_seen_yet() {
 async fn two_look_ups_of_invented_keys_run_at_a_time_and_the_others_wait_or_are_refused() {
     const SENT: usize = 250;
     let app = spawn().await;
-    // With this lock, look-ups begin and do not end.
+    // With this lock, look-ups start but do not finish.
     let lock = app.database.hold("lock table api_keys in access exclusive mode").await;
     let keys: Vec<String> = (0..SENT).map(unknown).collect();
     let mut answers: FuturesUnordered<_> = keys.iter().map(|key| ask(&app, key)).collect();
@@ -51,7 +51,7 @@ async fn two_look_ups_of_invented_keys_run_at_a_time_and_the_others_wait_or_are_
     while let Some(answer) = answers.next().await {
         problem(answer, 401, "unauthorized").await;
     }
-    // Nobody stands in the line any more.
+    // The queue is empty again.
     let (_, key) = app.key(None, &[Scope::Read]).await;
     assert_eq!(ask(&app, &key).await.status(), StatusCode::OK);
 }

@@ -56,6 +56,6 @@ async fn an_erased_page_leaves_neither_its_address_nor_its_title() {
     app.crawl(&[site.url("/")]).await;
     let done = erase(&app, &json!({"url": site.url("/quaxphoto.html")})).await;
     assert_eq!(done["images"], 1, "{done}");
-    // The page that links to it is not remembered either.
+    // The stored copy of the page that links to it is gone too.
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);
 }

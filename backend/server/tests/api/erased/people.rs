@@ -1,4 +1,5 @@
-//! People whose every face an erasure takes: nothing that was said of them is left either.
+//! People whose faces an erasure deletes completely. Their name, external id and metadata are
+//! deleted too.
 use super::{dump, erase};
 use crate::support::pages::Pages;
 use crate::support::{App, ok, problem};
@@ -12,7 +13,7 @@ fn found(text: &str) -> Vec<&'static str> {
     WORDS.into_iter().filter(|word| text.contains(word)).collect()
 }
 
-/// A service that has crawled these pictures, and the site.
+/// Returns a service that has crawled these pictures, and the site.
 async fn crawled(pictures: &[&str]) -> (App, Pages) {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let shown: String = pictures.iter().map(|name| format!("<img src=/{name}>")).collect();
@@ -24,7 +25,7 @@ async fn crawled(pictures: &[&str]) -> (App, Pages) {
     (app, site)
 }
 
-/// The face of a picture that was crawled.
+/// Returns the face of a picture that was crawled.
 async fn face(app: &App, site: &Pages, name: &str) -> Value {
     let images = app.get_ok("/images").await["images"].as_array().unwrap().clone();
     let url = site.url(&format!("/{name}"));
@@ -33,7 +34,7 @@ async fn face(app: &App, site: &Pages, name: &str) -> Value {
     faces.into_iter().find(|face| face["image_id"] == image["id"]).unwrap()
 }
 
-/// A named person with these faces.
+/// Creates a named person with these faces and returns the id.
 async fn enrolled(app: &App, faces: &[&Value]) -> String {
     let person =
         json!({"name": "Zebulon Quaxthorpe", "external_id": "quax-17", "metadata": {"born": "quaxville"}});
@@ -90,7 +91,7 @@ async fn whoever_has_another_face_or_never_had_one_stays() {
     let done = erase(&app, &json!({"image_id": ada["image_id"]})).await;
     assert_eq!((&done["images"], &done["subjects"]), (&json!(1), &json!(0)), "{done}");
     assert_eq!(app.get_ok(&format!("/subjects/{subject}")).await["face_count"], 1);
-    // A face that is deleted, and not erased, leaves the person.
+    // The deletion of a face, unlike an erasure, leaves the person in place.
     let path = format!("/faces/{}", ben["id"].as_str().unwrap());
     assert_eq!(app.delete(&path).await.status(), 204);
     assert_eq!(app.get_ok(&format!("/subjects/{subject}")).await["face_count"], 0);

@@ -264,7 +264,7 @@ fn client() -> Client {
     own_client().build().unwrap()
 }
 
-/// A client at another address of this machine.
+/// Returns a client that connects from another loopback address.
 pub(crate) fn elsewhere() -> Client {
     own_client().local_address("127.0.0.2".parse::<std::net::IpAddr>().unwrap()).build().unwrap()
 }
