@@ -240,6 +240,7 @@ impl<E: Waiting> Queue<E> {
         loop {
             let free = desk.is_free();
             if free || state.idle == 0 || state.closed {
+                state.forget_left();
                 gather(&mut state, shape, room, &mut found);
             }
             let complete = state.closed || desk.is_gone() || free && Instant::now() >= until;
@@ -328,10 +329,6 @@ fn first<E: Waiting>(state: &mut State<E>) -> Option<E> {
 
 /// Moves entries of `shape` into `batch` until it holds `most`.
 fn gather<E: Waiting>(state: &mut State<E>, shape: [usize; 3], most: usize, batch: &mut Vec<E>) {
-    if batch.len() >= most {
-        return;
-    }
-    state.forget_left();
     for lane in [&mut state.interactive, &mut state.background] {
         while batch.len() < most
             && let Some(placed) = lane.pop_if(|placed| placed.entry.shape() == shape)
