@@ -1,6 +1,7 @@
 //! Crawls with event streams. One task reads each crawl for all of its streams.
 use super::view::Snapshot;
 use crate::auth::CallerId;
+use crate::limit::{KeyedLimit, KeyedPermit};
 use crate::{ApiError, Code, Config};
 use metrics::{Gauge, describe_gauge, gauge};
 use std::collections::HashMap;
@@ -27,21 +28,21 @@ pub(super) enum Look {
 pub(crate) struct Follows {
     interval: Duration,
     most: usize,
+    streams: KeyedLimit<CallerId>,
+    open: Gauge,
     shutdown: CancellationToken,
     inner: Arc<Inner>,
 }
 
 struct Inner {
     crawls: Mutex<HashMap<Uuid, Arc<watch::Sender<Option<Look>>>>>,
-    streams: Mutex<HashMap<CallerId, usize>>,
     followed: Gauge,
-    open: Gauge,
 }
 
 /// A stream of a caller, counted while it is open.
 pub(super) struct Stream {
-    inner: Arc<Inner>,
-    caller: CallerId,
+    open: Gauge,
+    _permit: KeyedPermit<CallerId>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,15 +53,18 @@ impl Follows {
     pub(crate) fn new(config: &Config, shutdown: CancellationToken) -> Self {
         describe_gauge!("facecrawl_crawls_followed", "Crawls that are looked at for streams of events");
         describe_gauge!("facecrawl_event_streams", "Streams of events that are open");
-        let inner = Inner {
-            crawls: Mutex::default(),
-            streams: Mutex::default(),
-            followed: gauge!("facecrawl_crawls_followed"),
-            open: gauge!("facecrawl_event_streams"),
-        };
+        let inner = Inner { crawls: Mutex::default(), followed: gauge!("facecrawl_crawls_followed") };
+        let open = gauge!("facecrawl_event_streams");
         inner.followed.set(0.0);
-        inner.open.set(0.0);
-        Self { interval: config.events_interval, most: config.max_streams, shutdown, inner: Arc::new(inner) }
+        open.set(0.0);
+        Self {
+            interval: config.events_interval,
+            most: config.max_streams,
+            streams: KeyedLimit::new(config.max_streams),
+            open,
+            shutdown,
+            inner: Arc::new(inner),
+        }
     }
 
     /// Counts a stream.
@@ -68,16 +72,14 @@ impl Follows {
     /// # Errors
     /// 429 where the caller has as many as one may have.
     pub(super) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
-        let mut streams = locked(&self.inner.streams);
-        let open = streams.entry(caller).or_default();
-        if *open >= self.most {
+        let permit = self.streams.try_acquire(caller).ok_or_else(|| {
+            let most = self.most;
             let sentence =
-                format!("the caller follows {open} crawls already, as many as one may (MAX_EVENT_STREAMS)");
-            return Err(ApiError::new(Code::Overloaded, sentence).retry_after(PAUSE));
-        }
-        *open += 1;
-        self.inner.open.increment(1.0);
-        Ok(Stream { inner: self.inner.clone(), caller })
+                format!("the caller follows {most} crawls already, as many as one may (MAX_EVENT_STREAMS)");
+            ApiError::new(Code::Overloaded, sentence).retry_after(PAUSE)
+        })?;
+        self.open.increment(1.0);
+        Ok(Stream { open: self.open.clone(), _permit: permit })
     }
 
     /// Returns the looks at a crawl from now on, those that found no change too. The first may have
@@ -149,13 +151,6 @@ impl Inner {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let mut streams = locked(&self.inner.streams);
-        if let Some(open) = streams.get_mut(&self.caller) {
-            *open -= 1;
-            if *open == 0 {
-                streams.remove(&self.caller);
-            }
-        }
-        self.inner.open.decrement(1.0);
+        self.open.decrement(1.0);
     }
 }
