@@ -11,6 +11,9 @@ use store::pages::{NewImageUrl, NewPage, PageResult};
 use store::visits::PageVisit;
 use url::Url;
 
+/// Reason code of a page that turned out to be an image.
+pub(super) const IS_AN_IMAGE: &str = "is_an_image";
+
 /// How deep sitemap indexes may be nested: robots.txt, index, index, sitemap.
 const MAX_NESTED: u8 = 3;
 
@@ -153,7 +156,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
 pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> Harvest {
     let result = PageResult {
         state: "skipped".into(),
-        reason: Some("is_an_image".into()),
+        reason: Some(IS_AN_IMAGE.into()),
         detail: Some("the address is that of an image; it was entered as one".into()),
         status: Some(i32::from(fetched.status)),
         final_url: Some(fetched.url.to_string()),

@@ -307,8 +307,10 @@ async fn store_once(
         }
     }
     store.forget_page_of_suppressed(tx.conn(), job.page_id, mentions).await?;
-    let suppressed = store.forget_page_that_was_suppressed(tx.conn(), job.page_id).await?;
-    forget_jobs(queue, &mut tx, &suppressed).await?;
+    if let (Some(harvest::IS_AN_IMAGE), Some(image)) = (result.reason.as_deref(), &result.final_url) {
+        let suppressed = store.forget_page_that_was_suppressed(tx.conn(), job.page_id, image).await?;
+        forget_jobs(queue, &mut tx, &suppressed).await?;
+    }
     queue.enqueue(tx.conn(), &jobs).await?;
     watch.end(store, queue, &mut tx).await?;
     tx.commit().await?;

@@ -44,8 +44,8 @@ impl Store {
         Ok(traces.jobs)
     }
 
-    /// Erases the traces of a page that was just stored and turned out to be a suppressed image.
-    /// Does so only if the image's row was settled before the page. Erases the page's address, and
+    /// Erases the traces of a page that was just stored and turned out to be the image at `image`, if
+    /// that image is suppressed and its row was settled before the page. Erases the page's address, and
     /// the stored copies and titles of pages that link to it. Returns the jobs whose records name
     /// the address.
     ///
@@ -55,14 +55,8 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         page: Uuid,
+        image: &str,
     ) -> Result<LedgerJobs, StoreError> {
-        let moved: Option<(String,)> = sqlx::query_as(
-            "select final_url from pages where id = $1 and state = 'skipped' and reason = 'is_an_image' and final_url is not null",
-        )
-        .bind(page)
-        .fetch_optional(&mut *conn)
-        .await?;
-        let Some((image,)) = moved else { return Ok(LedgerJobs::default()) };
         let known: Option<(Uuid, String, Uuid, Uuid)> = sqlx::query_as(
             "select p.crawl_id, p.url, p.url_hash, c.collection_id
              from pages p join crawls c on c.id = p.crawl_id
@@ -70,7 +64,7 @@ impl Store {
              where p.id = $1 and (u.state = 'suppressed' or u.url = 'erased:' || u.id)",
         )
         .bind(page)
-        .bind(url_hash(Some(&image)))
+        .bind(url_hash(Some(image)))
         .fetch_optional(&mut *conn)
         .await?;
         let Some((crawl, url, hash, collection)) = known else { return Ok(LedgerJobs::default()) };
