@@ -3,12 +3,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 use store::crawls::Crawl;
+use store::erasures::ErasureRecord;
 use store::faces::NewFace;
 use store::images::NewImage;
 use store::models::EmbeddingModel;
 use store::pages::{Admitted, NewImageUrl, NewPage};
 use store::{Store, StoreError};
 use testing::TestDatabase;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 pub(crate) fn rng(seed: u64) -> StdRng {
@@ -67,6 +69,23 @@ pub(crate) async fn model(store: &Store, name: &str, dimensions: i32) -> Embeddi
 
 pub(crate) async fn collection(store: &Store, name: &str) -> Uuid {
     store.ensure_collection(name).await.unwrap().id
+}
+
+/// The record of an erasure that keeps pictures and the person out, and that found nothing.
+pub(crate) fn erasure_by_likeness(collection: Uuid) -> ErasureRecord {
+    ErasureRecord {
+        id: Uuid::now_v7(),
+        collection_id: collection,
+        kind: "likeness".into(),
+        suppress: true,
+        suppress_person: true,
+        threshold: None,
+        faces: 0,
+        images: 0,
+        suppressions: 0,
+        created_at: OffsetDateTime::now_utc(),
+        lifted_at: None,
+    }
 }
 
 /// A crawl in `default`.

@@ -1,10 +1,7 @@
 //! Suppressions of a large erasure.
 use crate::fixture;
-use store::erasures::ErasureRecord;
 use store::suppressions::{Sketch, Suppression};
 use testing::TestDatabase;
-use time::OffsetDateTime;
-use uuid::Uuid;
 
 /// More rows than two statements insert.
 const PICTURES: i64 = 2_500;
@@ -33,19 +30,7 @@ async fn many_suppressions_are_written_whole_and_each_once() {
     kept_out.extend(kept_out.clone());
     kept_out.push(picture(1, Some([0.0, 0.0, 1.0, 1.0])));
 
-    let record = ErasureRecord {
-        id: Uuid::now_v7(),
-        collection_id: collection,
-        kind: "likeness".into(),
-        suppress: true,
-        suppress_person: true,
-        threshold: None,
-        faces: 0,
-        images: 0,
-        suppressions: 0,
-        created_at: OffsetDateTime::now_utc(),
-        lifted_at: None,
-    };
+    let record = fixture::erasure_by_likeness(collection);
     let mut tx = store.begin().await.unwrap();
     store.record_erasure(tx.conn(), &record).await.unwrap();
     let written = store.suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();

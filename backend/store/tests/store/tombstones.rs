@@ -5,7 +5,6 @@ use store::journal::Entry;
 use store::suppressions::{Sketch, Suppression};
 use store::{Store, StoreError};
 use testing::TestDatabase;
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 async fn journal(store: &Store) -> Vec<Entry> {
@@ -112,19 +111,8 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     // The same model has another number here.
     fixture::model(&copy, "another", 4).await;
     let model = fixture::model(&live, "m", 4).await;
-    let record = ErasureRecord {
-        id: Uuid::now_v7(),
-        collection_id: collection,
-        kind: "likeness".into(),
-        suppress: true,
-        suppress_person: true,
-        threshold: Some(0.5),
-        faces: 0,
-        images: 0,
-        suppressions: 2,
-        created_at: OffsetDateTime::now_utc(),
-        lifted_at: None,
-    };
+    let record =
+        ErasureRecord { threshold: Some(0.5), suppressions: 2, ..fixture::erasure_by_likeness(collection) };
     let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
     let kept_out = [Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())];
     let mut tx = live.begin().await.unwrap();
