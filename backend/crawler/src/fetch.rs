@@ -21,7 +21,7 @@ pub enum Kind {
     Image,
     /// robots.txt.
     Robots,
-    /// A sitemap or feed of at most the size of a page.
+    /// A sitemap or feed, limited to the size of a page.
     SmallSitemap,
     /// A sitemap or feed of any allowed size.
     Sitemap,

@@ -73,7 +73,8 @@ impl Store {
         Ok(turn)
     }
 
-    /// Ends a collection's turn. Its next turn is its own delay from now.
+    /// Ends a request of a collection. The collection's own delay begins now; its next request to the
+    /// host waits until that delay is over.
     ///
     /// # Errors
     /// Returns the errors of the database. The turn then ends a minute after it was taken.

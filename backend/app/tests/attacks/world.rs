@@ -31,7 +31,7 @@ pub(crate) struct World {
     /// An image address of the normal tenant.
     pub(crate) image_url: String,
     pub(crate) normal: String,
-    /// By scope, bound to the hostile tenant's collection.
+    /// The hostile tenant's keys, one for each scope.
     pub(crate) hostile: Vec<(&'static str, String)>,
 }
 

@@ -39,9 +39,9 @@ tokio::task_local! {
 /// because a caller who may create keys can have many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CallerId {
-    /// A caller with a key to one collection; has the collection's id.
+    /// A caller with a key to one collection, by the id of the collection.
     Tenant(Uuid),
-    /// A caller with a key to all collections; has the key's id.
+    /// A caller with a key to all collections, by the id of the key.
     Key(Uuid),
     /// A caller without a key.
     Address(Peer),
