@@ -44,6 +44,7 @@ async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_
         include_str!("../../../migrations/0001_queue.sql"),
         include_str!("../../../migrations/0005_queue_lanes.sql"),
         include_str!("../../../migrations/0025_queue_crashes.sql"),
+        include_str!("../../../migrations/0031_queue_tenants.sql"),
     ] {
         sqlx::raw_sql(migration).execute(&pool).await?;
     }

@@ -44,6 +44,28 @@ impl Queue {
             .await?)
     }
 
+    /// Takes due jobs of tenants other than the one named: for each `(kind, tenant, limit)` up to `limit` jobs of the kind that do not belong to
+    /// the tenant. The other tenants are served in turn, each one's earliest job first, whatever their priorities.
+    ///
+    /// A runner asks this when one tenant holds most of its places. Jobs that have to run alone are left to [`claim`](Self::claim).
+    pub(crate) async fn claim_beside(
+        &self,
+        slots: &[(&str, Uuid, i64)],
+        worker: &str,
+    ) -> Result<Vec<ClaimedJob>, QueueError> {
+        let kinds: Vec<&str> = slots.iter().map(|slot| slot.0).collect();
+        let tenants: Vec<Uuid> = slots.iter().map(|slot| slot.1).collect();
+        let counts: Vec<i64> = slots.iter().map(|slot| slot.2).collect();
+        Ok(sqlx::query_as(CLAIM_BESIDE)
+            .bind(kinds)
+            .bind(tenants)
+            .bind(counts)
+            .bind(interval(self.config.lease))
+            .bind(worker)
+            .fetch_all(&self.pool)
+            .await?)
+    }
+
     /// Says that a job has its process to itself from now on: if its lease runs out, it counts as the one that ended the process. Call it
     /// before a job runs that has to run alone, when no other job runs in the process any more.
     ///
@@ -117,6 +139,25 @@ macro_rules! bands {
 }
 pub(crate) use bands;
 
+/// Ends a claim: `$ids` selects the locked jobs, `$4` is the lease, `$5` the worker.
+macro_rules! claimed {
+    ($ids:literal) => {
+        concat!(
+            "claimed as (
+    update jobs
+    set state = 'running', fence = fence + 1, attempt = attempt + 1,
+        lease_until = clock_timestamp() + $4, locked_by = $5, alone = false
+    where id = any(array(",
+            $ids,
+            "))
+    returning id, fence, kind, payload, attempt, max_attempts, crashes, group_id, tenant, priority, scheduled_at
+)
+select id, fence, kind, payload, attempt, max_attempts, crashes, group_id, tenant
+from claimed order by priority, scheduled_at, id"
+        )
+    };
+}
+
 /// Two looks at the index: the first, without locks, finds how many jobs each band gives to the best `limit` over all
 /// kinds; the second locks that many of each band, passing over what others have locked. One look with locks could not
 /// both merge several bands in order and lock no more than it takes.
@@ -164,14 +205,50 @@ const CLAIM: &str = concat!(
         order by j.kind, j.priority, j.scheduled_at, j.id limit s.share
         for update skip locked
     ) p
-), claimed as (
-    update jobs
-    set state = 'running', fence = fence + 1, attempt = attempt + 1,
-        lease_until = clock_timestamp() + $4, locked_by = $5, alone = false
-    where id = any(array(select id from suspect union all select id from picked))
-    returning id, fence, kind, payload, attempt, max_attempts, crashes, group_id, priority, scheduled_at
-)
-select id, fence, kind, payload, attempt, max_attempts, crashes, group_id from claimed order by priority, scheduled_at, id"
+), ",
+    claimed!("select id from suspect union all select id from picked")
+);
+
+/// Hops along `jobs_tenants` from tenant to tenant: their number, not the number of jobs, is the cost. As in [`CLAIM`], a first look without locks
+/// chooses, and a second one locks what was chosen and passes over what others have locked.
+const CLAIM_BESIDE: &str = concat!(
+    "with recursive wanted as (
+    select kind, busy, slots from unnest($1::text[], $2::uuid[], $3::bigint[]) as w(kind, busy, slots)
+), tenants as (
+    select w.kind, w.busy, w.slots, f.tenant
+    from wanted w cross join lateral (
+        select j.tenant from jobs j where j.kind = w.kind and j.state <> 'running' and not j.held
+        order by j.kind, j.tenant limit 1
+    ) f
+    union all
+    select t.kind, t.busy, t.slots, f.tenant
+    from tenants t cross join lateral (
+        select j.tenant from jobs j
+        where j.kind = t.kind and j.tenant > t.tenant and j.state <> 'running' and not j.held
+        order by j.kind, j.tenant limit 1
+    ) f
+), due as (
+    select t.kind, t.slots, d.id, d.scheduled_at,
+           row_number() over (partition by t.kind, t.tenant order by d.scheduled_at) as turn
+    from tenants t cross join lateral (
+        select j.id, j.scheduled_at from jobs j
+        where j.kind = t.kind and j.tenant = t.tenant and j.scheduled_at <= now()
+          and j.state <> 'running' and not j.held and j.crashes <= 1
+        order by j.kind, j.tenant, j.scheduled_at limit t.slots
+    ) d
+    where t.tenant <> t.busy
+), placed as (
+    select *, row_number() over (partition by kind order by turn, scheduled_at) as place from due
+), chosen as materialized (
+    select id from placed where place <= slots
+), picked as materialized (
+    select p.id from chosen c cross join lateral (
+        select j.id from jobs j
+        where j.id = c.id and j.state <> 'running' and not j.held and j.scheduled_at <= now()
+        limit 1 for update skip locked
+    ) p
+), ",
+    claimed!("select id from picked")
 );
 
 const HEARTBEAT: &str = "

@@ -89,6 +89,9 @@ pub struct NewJob {
     pub unique_key: Option<String>,
     /// What it belongs to; groups are held, released and cancelled as one.
     pub group_id: Option<Uuid>,
+    /// Who it is done for; nil for nobody in particular. While jobs of several tenants are due, no tenant has more than three quarters of a runner's
+    /// places.
+    pub tenant: Uuid,
     /// What it would crowd out others for: of one kind, group and lane only `Config::lane_window` jobs stand in line at a time. Needs a group.
     pub lane: Option<String>,
 }
@@ -104,6 +107,7 @@ impl NewJob {
             scheduled_at: None,
             unique_key: None,
             group_id: None,
+            tenant: Uuid::nil(),
             lane: None,
         }
     }
@@ -136,6 +140,8 @@ pub struct ClaimedJob {
     pub crashes: i16,
     /// What it belongs to.
     pub group_id: Option<Uuid>,
+    /// Who it is done for; nil for nobody in particular.
+    pub tenant: Uuid,
 }
 
 impl ClaimedJob {

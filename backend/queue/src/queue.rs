@@ -190,6 +190,7 @@ impl Queue {
             .bind(self.config.lane_window)
             .bind(self.config.group_window)
             .bind(FEW_PLACES)
+            .bind(column(&order, |i| jobs[i].tenant))
             .fetch_all(&mut *conn)
             .await?;
         if added.iter().any(|&(_, due)| due) {
@@ -209,9 +210,9 @@ const ENQUEUE: &str = "
 with n as materialized (
     select *, row_number() over (partition by kind, group_id, lane order by priority, position) as place
     from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::smallint[], $5::smallint[], $6::timestamptz[], $7::text[],
-                $8::uuid[], $9::text[])
+                $8::uuid[], $9::text[], $13::uuid[])
          with ordinality
-         as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, lane, position)
+         as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, lane, tenant, position)
 ), lines as materialized (
     select l.kind, l.group_id, l.lane, line.length
     from (select distinct kind, group_id, lane from n where lane is not null) l cross join lateral (
@@ -241,9 +242,9 @@ with n as materialized (
            group_id is not null and group_id in (select id from job_groups) as group_held
     from in_lane i
 )
-insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, created_at, lane, parked, held)
+insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, tenant, created_at, lane, parked, held)
 select id, kind, payload, priority, max_attempts, coalesce(scheduled_at, statement_timestamp()),
-       unique_key, group_id, statement_timestamp(), lane, parked, parked or group_held
+       unique_key, group_id, tenant, statement_timestamp(), lane, parked, parked or group_held
 from placed order by position
 on conflict (kind, unique_key) where unique_key is not null do nothing
 returning id, not held and scheduled_at <= clock_timestamp()";

@@ -29,8 +29,8 @@ impl Crawls {
         let pages = self.store().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
         let images = self.store().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
         let jobs: Vec<NewJob> =
-            (pages.into_iter().map(|row| PageJob::new(crawl.id, row, None).job(level(0))))
-                .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job()))
+            (pages.into_iter().map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, level(0))))
+                .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
                 .collect();
         self.queue().enqueue(tx.conn(), &jobs).await?;
         Ok(())

@@ -264,14 +264,14 @@ async fn store_once(
     let Context { store, queue, .. } = context;
     let Harvest { sitemaps, nested, images, home, memory, mentions, .. } = harvest;
     let (mut pages, mut result) = (harvest.pages.clone(), harvest.result.clone());
-    let (crawl, options) = (job.crawl_id, &view.options);
+    let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
     let watch = Watch::begin(store, &mut tx, crawl, claim).await?;
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
         let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
-        let job = |row| PageJob::new(crawl, row, home.clone()).sitemap(*nested).job(frontier::level(0));
+        let job = |row| PageJob::new(crawl, row, home.clone()).sitemap(*nested).job(collection, frontier::level(0));
         jobs.extend(admitted.into_iter().map(job));
     }
     if let Some(budget) = options.max_pages_per_directory {
@@ -288,7 +288,7 @@ async fn store_once(
         let (fetchable, others): (Vec<_>, Vec<_>) =
             admitted.into_iter().map(image).partition(|image| urls::bad_host(&image.url).is_none());
         (found, left_out) = (fetchable.len() as i64, others.len());
-        jobs.extend(fetchable.iter().map(ImageJob::job));
+        jobs.extend(fetchable.iter().map(|image| image.job(collection)));
         let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
         store.skip_image_urls(tx.conn(), &others, urls::FORBIDDEN, NO_HOST).await?;
     }
@@ -296,7 +296,7 @@ async fn store_once(
     if !pages.is_empty() {
         let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
         let rows = admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone())).collect();
-        jobs.extend(yields::jobs(store, &mut tx, crawl, rows).await?);
+        jobs.extend(yields::jobs(store, &mut tx, &view.crawl, rows).await?);
     }
     store.settle_page(tx.conn(), job.page_id, &result).await?;
     match memory {

@@ -48,9 +48,13 @@ impl PageJob {
         Self { sitemap: Some(nested), ..self }
     }
 
-    /// As the queue takes it; priorities are those of [`crawler::frontier`].
-    pub(crate) fn job(&self, priority: i16) -> NewJob {
-        job(SCAN_PAGE, self, &self.url, self.page_id, self.crawl_id, priority)
+    /// As the queue takes it, for a crawl of `collection`; priorities are those of [`crawler::frontier`].
+    pub(crate) fn job(&self, collection: Uuid, priority: i16) -> NewJob {
+        NewJob {
+            group_id: Some(self.crawl_id),
+            tenant: collection,
+            ..job(SCAN_PAGE, self, &self.url, self.page_id, priority)
+        }
     }
 }
 
@@ -61,9 +65,13 @@ impl ImageJob {
         Self { image_url_id: row.id, crawl_id: crawl, url, depth }
     }
 
-    /// As the queue takes it.
-    pub(crate) fn job(&self) -> NewJob {
-        job(SCAN_IMAGE, self, &self.url, self.image_url_id, self.crawl_id, level(self.depth))
+    /// As the queue takes it, for a crawl of `collection`.
+    pub(crate) fn job(&self, collection: Uuid) -> NewJob {
+        NewJob {
+            group_id: Some(self.crawl_id),
+            tenant: collection,
+            ..job(SCAN_IMAGE, self, &self.url, self.image_url_id, level(self.depth))
+        }
     }
 }
 
@@ -150,11 +158,10 @@ fn plain(payload: &impl Serialize) -> Value {
 
 /// The row's id is the unique key: a row has at most one live job, and `Crawls::reconcile` finds rows that have none. The host is the lane: the
 /// many pages of a slow one do not stand in the way of others.
-fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, crawl: Uuid, priority: i16) -> NewJob {
+fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16) -> NewJob {
     NewJob {
         priority,
         unique_key: Some(row.to_string()),
-        group_id: Some(crawl),
         lane: Some(crawler::urls::host_key(url)),
         ..NewJob::new(kind, plain(payload))
     }

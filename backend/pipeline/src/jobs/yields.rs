@@ -4,6 +4,7 @@ use super::payload::PageJob;
 use crawler::frontier::{self, Yield};
 use crawler::urls;
 use queue::NewJob;
+use store::crawls::Crawl;
 use store::directories::DirectoryYield;
 use store::{Store, StoreError, Tx};
 use url::Url;
@@ -25,15 +26,16 @@ pub(super) async fn count(
 pub(super) async fn jobs(
     store: &Store,
     tx: &mut Tx,
-    crawl: Uuid,
+    crawl: &Crawl,
     pages: Vec<PageJob>,
 ) -> Result<Vec<NewJob>, StoreError> {
     let names: Vec<String> =
         pages.iter().flat_map(|page| [urls::directory(&page.url), urls::host_key(&page.url)]).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let yields = store.yields(tx.conn(), crawl, &names).await?;
+    let yields = store.yields(tx.conn(), crawl.id, &names).await?;
     let jobs = pages.iter().zip(yields.chunks_exact(2)).map(|(page, yields)| {
-        page.job(frontier::priority(page.depth, counted(yields[0]), counted(yields[1])))
+        let priority = frontier::priority(page.depth, counted(yields[0]), counted(yields[1]));
+        page.job(crawl.collection_id, priority)
     });
     Ok(jobs.collect())
 }

@@ -3,11 +3,12 @@
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::crawl::{Config, Secret};
 use pipeline::{CrawlOptions, jobs};
-use queue::NewJob;
+use queue::{NewJob, Outcome};
 use serde_json::json;
 use std::sync::Arc;
 use testing::picture;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// A site of which only the first page is ever answered.
@@ -80,6 +81,26 @@ async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
 async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
     let options = CrawlOptions { delay_ms: Some(1_000), max_depth: 1, ..CrawlOptions::default() };
     the_small_one_ends(2_000, options).await;
+}
+
+/// The jobs of seeds, links and images name the crawl's collection, by which a worker shares its places.
+#[tokio::test]
+async fn a_crawl_works_for_its_collection() {
+    let (world, site) = (World::new().await, Site::start().await);
+    site.set("/", Answer::html("<a href=/deep>x</a><img src=/cora.jpg>"));
+    let crawl = world.create(&[site.url("/"), site.url("/seed.jpg")], fast()).await;
+    let kinds = [jobs::SCAN_PAGE, jobs::SCAN_IMAGE].map(str::to_owned);
+    let claim = async || {
+        let claimed = world.queue.claim(&kinds, 10, "tester").await.unwrap();
+        assert_eq!(claimed.len(), 2, "a page and an image");
+        assert!(claimed.iter().all(|job| job.tenant == crawl.collection_id), "{claimed:?}");
+        claimed
+    };
+    let seeds = claim().await;
+    let page = seeds.into_iter().find(|job| job.kind == jobs::SCAN_PAGE).unwrap();
+    let outcome = world.handlers()[jobs::SCAN_PAGE].run(page, CancellationToken::new()).await;
+    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    claim().await;
 }
 
 /// A receiver that never answers takes one place only. Earlier, all receivers shared four places,

@@ -2,12 +2,15 @@
 use super::backoff::{Backoff, within};
 use super::settling::{self, Done};
 use super::{Shared, keeping, telemetry};
-use std::collections::HashSet;
+use super::slots::Wanted;
+use crate::ClaimedJob;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// Most jobs of one claim.
 const LARGEST_CLAIM: i64 = 1000;
@@ -79,7 +82,7 @@ async fn claim_until(
                 Err(error) => {
                     telemetry::failed("claim");
                     tracing::warn!(%error, "claiming failed; trying again");
-                    shared.slots.more(wanted.iter().map(|(kind, _)| kind.as_str()));
+                    shared.slots.failed(&wanted);
                     tokio::select! {
                         () = shutdown.cancelled() => return,
                         () = tokio::time::sleep(backoff.next()) => {}
@@ -99,30 +102,62 @@ async fn claim_until(
     }
 }
 
-/// Claims once and starts what came; the number.
+/// Claims once and starts what came; the number. Where one tenant holds most of a kind's places, the jobs of others come first.
 async fn claim(
     shared: &Arc<Shared>,
-    wanted: &[(String, usize)],
+    wanted: &[Wanted],
     runs: &mut JoinSet<()>,
     done: &mpsc::Sender<Done>,
 ) -> Result<usize, crate::QueueError> {
-    let slots: Vec<(&str, i64)> = wanted.iter().map(|(kind, free)| (kind.as_str(), *free as i64)).collect();
-    let lease = shared.queue.config().lease;
+    let (worker, lease) = (&shared.config.worker, shared.queue.config().lease);
+    let beside: Vec<(&str, Uuid, i64)> = (wanted.iter())
+        .filter_map(|ask| ask.beside.map(|(tenant, most)| (ask.kind.as_str(), tenant, most as i64)))
+        .collect();
+    let mut found: HashMap<String, usize> = HashMap::new();
+    if !beside.is_empty() {
+        let sent = Instant::now();
+        let jobs = within(lease, shared.queue.claim_beside(&beside, worker)).await?;
+        telemetry::claimed(sent.elapsed());
+        for job in &jobs {
+            *found.entry(job.kind.clone()).or_default() += 1;
+        }
+        for (kind, ..) in beside.iter().filter(|(kind, ..)| !found.contains_key(*kind)) {
+            shared.slots.none_beside(kind);
+        }
+        start(shared, jobs, sent, runs, done);
+    }
+    let any: Vec<(&str, i64)> = (wanted.iter())
+        .map(|ask| (ask.kind.as_str(), ask.any_after(found.get(&ask.kind).copied().unwrap_or(0)) as i64))
+        .filter(|(_, most)| *most > 0)
+        .collect();
+    let count: usize = found.values().sum();
+    if any.is_empty() {
+        return Ok(count);
+    }
     let sent = Instant::now();
-    shared.slots.asked(wanted);
-    let jobs = within(lease, shared.queue.claim_slots(&slots, LARGEST_CLAIM, &shared.config.worker)).await?;
+    let jobs = within(lease, shared.queue.claim_slots(&any, LARGEST_CLAIM, worker)).await?;
     telemetry::claimed(sent.elapsed());
-    shared.slots.more(jobs.iter().map(|job| job.kind.as_str()).collect::<HashSet<_>>().into_iter());
+    Ok(count + start(shared, jobs, sent, runs, done))
+}
+
+/// Starts the jobs of a claim that was `sent` then; their number.
+fn start(
+    shared: &Arc<Shared>,
+    jobs: Vec<ClaimedJob>,
+    sent: Instant,
+    runs: &mut JoinSet<()>,
+    done: &mpsc::Sender<Done>,
+) -> usize {
     let count = jobs.len();
     for job in jobs {
-        shared.slots.take(&job.kind);
+        shared.slots.take(&job.kind, job.tenant);
         if job.runs_alone() {
             shared.slots.reserve();
         }
-        let cancel = shared.holdings.add(job.claim, sent + lease);
+        let cancel = shared.holdings.add(job.claim, sent + shared.queue.config().lease);
         runs.spawn(settling::run(Arc::clone(shared), job, cancel, done.clone()));
     }
-    Ok(count)
+    count
 }
 
 fn poll(shared: &Shared) -> Duration {

@@ -49,11 +49,11 @@ async fn settled(
     cancel: CancellationToken,
     done: mpsc::Sender<Done>,
 ) {
-    let place = Place::of(&shared, &job);
+    let (place, tenant) = (Place::of(&shared, &job), job.tenant);
     if place.is_some()
         && let Err(outcome) = alone(&shared, &job, &cancel).await
     {
-        shared.slots.give_back(&kind);
+        shared.slots.give_back(&kind, tenant);
         settle(&shared, claim, kind, outcome, &done).await;
         return;
     }
@@ -71,7 +71,7 @@ async fn settled(
     };
     telemetry::ran(&kind, start.elapsed());
     drop(place);
-    shared.slots.give_back(&kind);
+    shared.slots.give_back(&kind, tenant);
     settle(&shared, claim, kind, outcome, &done).await;
 }
 

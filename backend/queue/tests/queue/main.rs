@@ -12,4 +12,5 @@ mod purge;
 mod runner;
 mod settling;
 mod support;
+mod tenants;
 mod trouble;

@@ -1,0 +1,90 @@
+//! Tenants share a worker's places.
+use crate::runner::{Worker, body};
+use crate::support::{Bench, SOON, page, soon};
+use queue::{NewJob, Outcome};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+use uuid::Uuid;
+
+/// Places of the worker; three quarters are six.
+const PLACES: usize = 8;
+
+/// A worker whose jobs start, tell whose they are, and end when they are let.
+struct Shared {
+    bench: Bench,
+    worker: Worker,
+    started: mpsc::UnboundedReceiver<Uuid>,
+    gates: HashMap<Uuid, Arc<Semaphore>>,
+    /// Jobs in flight.
+    running: HashMap<Uuid, usize>,
+}
+
+impl Shared {
+    fn of(bench: Bench, tenants: &[Uuid]) -> Self {
+        let gates: HashMap<Uuid, Arc<Semaphore>> =
+            tenants.iter().map(|tenant| (*tenant, Arc::new(Semaphore::new(0)))).collect();
+        let (tell, started) = mpsc::unbounded_channel();
+        let handler = body({
+            let gates = gates.clone();
+            move |job, _| {
+                let gate = Arc::clone(&gates[&job.tenant]);
+                tell.send(job.tenant).unwrap();
+                async move {
+                    gate.acquire().await.unwrap().forget();
+                    Outcome::Done
+                }
+            }
+        });
+        let worker = Worker::start(&bench.queue, &[("page", PLACES, handler)], SOON);
+        Self { bench, worker, started, gates, running: HashMap::new() }
+    }
+
+    /// Waits for the next job to start; whose it is.
+    async fn next(&mut self) -> Uuid {
+        let tenant = soon("a job starts", self.started.recv()).await.unwrap();
+        *self.running.entry(tenant).or_default() += 1;
+        tenant
+    }
+
+    /// Lets one job of the tenant end.
+    fn end_one(&mut self, tenant: Uuid) {
+        *self.running.get_mut(&tenant).unwrap() -= 1;
+        self.gates[&tenant].add_permits(1);
+    }
+}
+
+fn of(tenant: Uuid) -> NewJob {
+    NewJob { tenant, ..page() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
+    let (slow, other) = (Uuid::now_v7(), Uuid::now_v7());
+    let bench = Bench::new().await;
+    bench.add(&vec![of(slow); 20_000]).await;
+    let mut shared = Shared::of(bench, &[slow, other]);
+    for _ in 0..PLACES {
+        assert_eq!(shared.next().await, slow, "alone, a tenant has all places");
+    }
+    shared.bench.add(&vec![of(other); 4]).await;
+    // The jobs of the other tenant are the youngest of all, and do not wait for those before them.
+    let mut ended = 0;
+    while shared.running.get(&other).copied().unwrap_or(0) < 2 {
+        shared.end_one(slow);
+        shared.next().await;
+        ended += 1;
+        assert!(ended < 19_000, "the other tenant waits for the whole queue");
+    }
+    assert_eq!(shared.running[&slow], 6, "a quarter of the places is the other's");
+    for _ in 0..2 {
+        shared.end_one(other);
+        assert_eq!(shared.next().await, other, "and stays so while it has jobs");
+    }
+    // The slow tenant's place is its own again, and no more than that.
+    shared.end_one(slow);
+    assert_eq!(shared.next().await, slow);
+    assert_eq!(shared.running, HashMap::from([(slow, 6), (other, 2)]));
+    shared.gates.values().for_each(|gate| gate.add_permits(100_000));
+    shared.worker.stop().await;
+}
