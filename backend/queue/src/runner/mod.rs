@@ -55,7 +55,7 @@ pub struct RunnerConfig {
     pub concurrency: HashMap<String, usize>,
     /// Poll interval when no notification comes.
     pub poll: Duration,
-    /// How long a shutdown waits for running jobs before it releases them.
+    /// How long running jobs have to end: at a shutdown before they are released, and before a job that has to run alone starts.
     pub drain: Duration,
     /// Name in `locked_by`.
     pub worker: String,

@@ -20,9 +20,6 @@ const GAP: Duration = Duration::from_millis(2);
 /// Before completions are tried again whose rows another transaction had locked.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
-/// How long a job that has to run alone waits for the others to end.
-const ENDING: Duration = Duration::from_secs(60);
-
 /// A job whose handler said `Done`.
 pub(super) struct Done {
     claim: Claim,
@@ -91,8 +88,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Waits until the job is the only one that runs in the process, and tells the queue so. Jobs that take longer than [`ENDING`] stay beside it: should
-/// the process end, they come back, and this one is to blame.
+/// Waits until the job is the only one that runs in the process, and marks it as alone. If other jobs are still running after
+/// [`RunnerConfig::drain`](super::RunnerConfig), the job runs beside them without the mark: it is not blamed if the process ends.
 async fn alone(shared: &Shared, job: &ClaimedJob, cancel: &CancellationToken) -> Result<(), Outcome> {
     let back = || Outcome::Snooze(time::OffsetDateTime::now_utc());
     tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "processes ended while they ran this job: it runs alone");
@@ -100,7 +97,10 @@ async fn alone(shared: &Shared, job: &ClaimedJob, cancel: &CancellationToken) ->
     tokio::select! {
         // Lost, or the runner stops.
         () = cancel.cancelled() => return Err(back()),
-        _ = tokio::time::timeout(ENDING, shared.slots.only_one()) => {}
+        waited = tokio::time::timeout(shared.config.drain, shared.slots.only_one()) => if waited.is_err() {
+            tracing::warn!(job = %job.claim.id, "other jobs are still running: the job runs beside them");
+            return Ok(());
+        }
     }
     match insist(shared, job.claim, || shared.queue.begin_alone(job.claim)).await {
         Ok(()) => Ok(()),

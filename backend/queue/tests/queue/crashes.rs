@@ -5,7 +5,7 @@ use queue::{ClaimedJob, Config, JobState, NewJob, Outcome, QueueError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use time::OffsetDateTime;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
 /// Retries that do not make a test wait.
@@ -177,4 +177,34 @@ async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
     let running = log[..begun].iter().map(|(_, begins)| if *begins { 1 } else { -1 }).sum::<i32>();
     assert_eq!(running, 0, "it waited for those that ran: {log:?}");
     assert!(begun + 2 < log.len(), "others came after it: {log:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspect_beside_a_long_job_is_not_blamed() {
+    let bench = Bench::new().await;
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let gate = Arc::new(Semaphore::new(0));
+    let pages = body({
+        let gate = gate.clone();
+        move |job: ClaimedJob, _| {
+            started.send(job.claim.id).unwrap();
+            let gate = gate.clone();
+            async move {
+                let _permit = gate.acquire().await.unwrap();
+                Outcome::Done
+            }
+        }
+    });
+    let long = bench.add_one(page()).await;
+    let worker = Worker::start(&bench.queue, &[("page", 4, pages)], Duration::from_millis(20));
+    assert_eq!(soon("the long job starts", starts.recv()).await, Some(long));
+    let held = Some(OffsetDateTime::now_utc() + Duration::from_secs(3600));
+    let suspect = bench.add_one(NewJob { scheduled_at: held, ..page() }).await;
+    bench.run_sql("update jobs set crashes = 2, scheduled_at = now() where state <> 'running'").await;
+    bench.add_one(NewJob::new("other", serde_json::json!({}))).await;
+    assert_eq!(soon("the suspect starts", starts.recv()).await, Some(suspect));
+    assert_eq!(bench.count("select count(*) from jobs where alone").await, 0);
+    gate.add_permits(2);
+    until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
+    worker.stop().await;
 }
