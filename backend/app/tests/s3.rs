@@ -12,7 +12,7 @@ use common::bucket::{Bucket, URL};
 use common::process::{Finished, Workplace, postgres_programs};
 use common::service::{Caller, Service};
 use futures::TryStreamExt;
-use pipeline::Upkeep;
+use pipeline::Maintenance;
 use reqwest::Method;
 use serde_json::json;
 use std::process::Command;
@@ -66,9 +66,9 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
 
     // What no row names is swept, and nothing else.
     let (store, blobs) = (database.store(), bucket.blobs());
-    let upkeep = Upkeep::new(store, blobs.clone());
+    let maintenance = Maintenance::new(store, blobs.clone());
     let orphan = blobs.put("crops", "jpg", bytes::Bytes::from_static(b"nobody's")).await.unwrap();
-    let swept = upkeep.sweep(Duration::from_secs(3600), true, false).await.unwrap();
+    let swept = maintenance.sweep(Duration::from_secs(3600), true, false).await.unwrap();
     assert_eq!(
         (swept.blobs, swept.orphans, swept.missing),
         (7, 0, Some(0)),
@@ -76,7 +76,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     );
     // Its age is told in whole seconds.
     let swept = loop {
-        let swept = upkeep.sweep(Duration::ZERO, true, false).await.unwrap();
+        let swept = maintenance.sweep(Duration::ZERO, true, false).await.unwrap();
         if swept.orphans > 0 {
             break swept;
         }
@@ -161,7 +161,7 @@ async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
     let path = format!("/crawls/{}", crawl["id"].as_str().unwrap());
     let crawl = caller.until(&path, |crawl| crawl["state"] != "running").await;
     assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
-    let upkeep = Upkeep::new(database.store(), bucket.blobs());
-    let swept = upkeep.sweep(Duration::ZERO, true, true).await.unwrap();
+    let maintenance = Maintenance::new(database.store(), bucket.blobs());
+    let swept = maintenance.sweep(Duration::ZERO, true, true).await.unwrap();
     assert_eq!((swept.blobs, swept.missing), (3, Some(0)), "{swept:?}");
 }

@@ -101,7 +101,7 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
     // Everything that is said between the claim of a job and its end.
     let of_jobs: Vec<&Value> = log
         .iter()
-        .filter(|line| line["target"].as_str().is_some_and(|target| target.starts_with("pipeline::jobs")))
+        .filter(|line| line["target"].as_str().is_some_and(|target| target.starts_with("pipeline::worker")))
         .collect();
     assert!(with("page read").len() == 1 && with("image done").len() == 1, "{log:#?}");
     for line in of_jobs {

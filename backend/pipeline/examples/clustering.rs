@@ -59,7 +59,7 @@ async fn main() {
     let scope = ClusterScope { collection_id: collection, model_id: model.id, any_quality: false };
     let started = Instant::now();
     let (run, _) = Clusters::new(store.clone(), queue.clone()).begin(&scope, threshold as f32).await.unwrap();
-    let handler = pipeline::jobs::cluster_handler(store.clone(), queue.clone());
+    let handler = pipeline::worker::cluster_handler(store.clone(), queue.clone());
     let handlers = HashMap::from([(pipeline::jobs::CLUSTER_COLLECTION.to_owned(), handler)]);
     let config = RunnerConfig {
         concurrency: HashMap::new(),

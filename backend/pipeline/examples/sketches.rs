@@ -10,8 +10,8 @@ mod common;
 mod photographs;
 
 use photographs::{Face, Pair};
+use pipeline::Secret;
 use pipeline::Sketcher;
-use pipeline::crawl::Secret;
 use testing::embeddings::{DIMENSIONS, Random, unit};
 
 /// Sets of planes.

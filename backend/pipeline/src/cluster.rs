@@ -7,7 +7,7 @@
 
 mod linkage;
 
-use crate::jobs::payload::ClusterJob;
+use crate::domain::jobs::ClusterJob;
 use queue::{Queue, QueueError};
 use std::collections::{BTreeSet, HashMap};
 use store::clusterings::Clustering;
@@ -36,6 +36,8 @@ pub enum ClusterError {
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
+
+crate::domain::transient::transient!(ClusterError);
 
 /// Begins clusterings; cheap to clone.
 #[derive(Clone)]

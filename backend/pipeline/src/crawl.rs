@@ -1,28 +1,20 @@
 //! Crawls as the API and the command line see them.
 
-pub(crate) mod completion;
 mod control;
-mod every;
-pub(crate) mod news;
-mod options;
 mod reconcile;
 mod runs;
 mod seeds;
 pub(crate) mod webhook_secrets;
 
 pub use control::Retried;
-pub use every::Every;
-pub use options::{CrawlOptions, Dedupe, Sitemaps};
 pub use reconcile::Reconciled;
 pub use webhook_secrets::NewWebhookSecret;
 
+use crate::domain::{CrawlError, CrawlOptions, Secret, collection_id};
 use queue::Queue;
-use std::fmt;
 use std::time::Duration;
-use store::{Store, StoreError, crawls::Crawl, retried};
+use store::{Store, crawls::Crawl, retried};
 use uuid::Uuid;
-
-pub use store::collections::DEFAULT_COLLECTION;
 
 /// Manners that hold for every crawl of the service.
 #[derive(Clone, Debug)]
@@ -49,28 +41,6 @@ pub struct Config {
     pub webhook_retry: Duration,
 }
 
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Hides `text`.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// For the one place that needs it.
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -87,34 +57,9 @@ impl Default for Config {
     }
 }
 
-/// Why a crawl was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum CrawlError {
-    /// A seed or an option is wrong: which, and what is allowed.
-    #[error("{field}: {reason}")]
-    Invalid {
-        /// The field.
-        field: &'static str,
-        /// A sentence.
-        reason: String,
-    },
-    /// The store failed, has no such crawl, or the crawl's state does not allow the change.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The queue failed.
-    #[error(transparent)]
-    Queue(#[from] queue::QueueError),
-}
-
-impl CrawlError {
-    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
-        Self::Invalid { field, reason: reason.into() }
-    }
-}
-
 /// Creates and steers crawls; cheap to clone.
 ///
-/// Every transaction that touches jobs and rows, here and in the job bodies, takes its locks in one order: the group of jobs (by a word to the
+/// Interval transaction that touches jobs and rows, here and in the job bodies, takes its locks in one order: the group of jobs (by a word to the
 /// queue), the crawl, near pictures' rendezvous, images, ledger rows.
 #[derive(Clone)]
 pub struct Crawls {
@@ -199,19 +144,5 @@ impl Crawls {
 
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
-    }
-}
-
-/// The id of a collection that exists; a name that is not known is a mistake of the caller's.
-pub(crate) async fn collection_id(store: &Store, name: &str) -> Result<Uuid, CrawlError> {
-    if name == DEFAULT_COLLECTION {
-        return Ok(store.ensure_collection(name).await?.id);
-    }
-    match store.collection(name).await {
-        Ok(collection) => Ok(collection.id),
-        Err(StoreError::NotFound { .. }) => {
-            Err(CrawlError::invalid("collection", format!("there is no collection {name:?}; make it first")))
-        }
-        Err(error) => Err(error.into()),
     }
 }

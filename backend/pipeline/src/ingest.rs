@@ -5,9 +5,10 @@
 //! the blob store.
 
 mod blobs;
+mod dedupe;
 mod enrol;
-mod kinship;
 mod known;
+pub(crate) mod outcome;
 mod record;
 mod reembed;
 pub(crate) mod scan;
@@ -20,11 +21,11 @@ pub use reembed::{Left, Reembedded};
 pub use scan::Scan;
 pub use sketch::{Sketcher, most_differing_bits};
 
-use crate::crawl::news::NewsError;
+use crate::domain::NotificationError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
+use dedupe::Relation;
 use inference::Lane;
-use kinship::Kinship;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
 use store::visits::Visit;
@@ -70,11 +71,13 @@ pub enum IngestError {
     Queue(#[from] QueueError),
 }
 
-impl From<NewsError> for IngestError {
-    fn from(error: NewsError) -> Self {
+crate::domain::transient::transient!(IngestError);
+
+impl From<NotificationError> for IngestError {
+    fn from(error: NotificationError) -> Self {
         match error {
-            NewsError::Store(error) => error.into(),
-            NewsError::Queue(error) => error.into(),
+            NotificationError::Store(error) => error.into(),
+            NotificationError::Queue(error) => error.into(),
         }
     }
 }
@@ -188,7 +191,7 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             if incoming.dedupe == Dedupe::Near
-                && let Kinship::Duplicate(image) =
+                && let Relation::Duplicate(image) =
                     self.near(incoming.collection, &picture.hashes, &picture.frame).await?
             {
                 match self.settle_near(&incoming, claim, image).await? {

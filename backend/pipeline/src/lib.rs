@@ -3,13 +3,13 @@
 pub mod analyze;
 pub mod budget;
 pub mod cluster;
+mod completion;
 pub mod crawl;
+pub(crate) mod domain;
 pub mod ingest;
-pub mod jobs;
+pub mod maintenance;
 pub mod reapply;
-mod traces;
-mod transient;
-pub mod upkeep;
+pub mod worker;
 
 pub use analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, MAX_FACES,
@@ -17,7 +17,9 @@ pub use analyze::{
 };
 pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;
-pub use crawl::{CrawlError, CrawlOptions, Crawls, Dedupe, Sitemaps};
+pub use crawl::Crawls;
+pub use domain::{
+    CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval, Secret, Sitemaps, forget_jobs, jobs,
+};
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
-pub use traces::forget_jobs;
-pub use upkeep::Upkeep;
+pub use maintenance::Maintenance;

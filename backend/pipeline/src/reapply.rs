@@ -1,7 +1,7 @@
 //! A database from a backup, brought to what has been deleted since.
 
-use crate::jobs::erase_collection;
-use crate::traces::forget_jobs;
+use crate::domain::forget_jobs;
+use crate::domain::jobs::erase_collection;
 use queue::{Queue, QueueError};
 use serde::Serialize;
 use serde_json::json;

@@ -3,8 +3,8 @@ use super::{Exit, output};
 use crate::config::Settings;
 use crate::service::{Database, Sharing, open_blobs};
 use clap::Args;
-use pipeline::Upkeep;
-use pipeline::upkeep::GRACE;
+use pipeline::Maintenance;
+use pipeline::maintenance::GRACE;
 
 /// Remove blobs that nothing names, and say which blobs are missing
 #[derive(Args, Debug)]
@@ -23,8 +23,8 @@ pub(super) async fn run(settings: &Settings, args: SweepArgs) -> anyhow::Result<
     let database = Database::open(settings, Sharing::Join).await?;
     let swept = async {
         database.migrate().await?;
-        let upkeep = Upkeep::new(database.store.clone(), blobs);
-        anyhow::Ok(upkeep.sweep(GRACE, true, args.dry_run).await?)
+        let maintenance = Maintenance::new(database.store.clone(), blobs);
+        anyhow::Ok(maintenance.sweep(GRACE, true, args.dry_run).await?)
     };
     let swept = swept.await;
     database.close().await;

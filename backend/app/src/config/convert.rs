@@ -109,7 +109,7 @@ impl Settings {
                 trailing_slash: self.crawl.trailing_slash,
                 drop_parameters: self.crawl.drop_parameters.clone(),
             },
-            webhook_secret: self.crawl.webhook_secret.as_deref().map(pipeline::crawl::Secret::new),
+            webhook_secret: self.crawl.webhook_secret.as_deref().map(pipeline::Secret::new),
             ..pipeline::crawl::Config::default()
         }
     }

@@ -1,8 +1,7 @@
 //! The secret that keeps erased people out.
 use crate::config::Settings;
 use anyhow::{Context, ensure};
-use pipeline::crawl::Secret;
-use pipeline::{Ingest, Sketcher};
+use pipeline::{Ingest, Secret, Sketcher};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -2,8 +2,9 @@
 use super::Foundation;
 use super::memory::{self, ImageSlots};
 use crate::config::Settings;
-use pipeline::jobs::{DELIVER_WEBHOOK, DELIVERY_PLACES, SCAN_IMAGE, SCAN_PAGE, handlers};
-use pipeline::{Crawls, Upkeep};
+use pipeline::jobs::{DELIVER_WEBHOOK, SCAN_IMAGE, SCAN_PAGE};
+use pipeline::worker::{DELIVERY_PLACES, handlers};
+use pipeline::{Crawls, Maintenance};
 use queue::{Runner, RunnerConfig};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -37,8 +38,8 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");
     tokio::spawn(reconcile(foundation.crawls.clone(), shutdown.clone()));
-    let upkeep = Upkeep::new(foundation.store().clone(), foundation.blobs.clone());
-    tokio::spawn(look_after(upkeep, shutdown.clone()));
+    let maintenance = Maintenance::new(foundation.store().clone(), foundation.blobs.clone());
+    tokio::spawn(look_after(maintenance, shutdown.clone()));
     let runner = Runner::start(foundation.queue.clone(), handlers, config, shutdown.clone());
     if settings.crawl.memory_floor_mb != Some(0) {
         let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
@@ -63,7 +64,7 @@ async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
 }
 
 /// Asks now and then whether it is this process's turn to look after what is stored.
-async fn look_after(upkeep: Upkeep, shutdown: CancellationToken) {
+async fn look_after(maintenance: Maintenance, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(LOOK_AFTER);
     loop {
         tokio::select! {
@@ -73,7 +74,7 @@ async fn look_after(upkeep: Upkeep, shutdown: CancellationToken) {
         tokio::select! {
             // Everything it does can be broken off anywhere.
             () = shutdown.cancelled() => return,
-            done = upkeep.turn() => if let Err(error) = done {
+            done = maintenance.turn() => if let Err(error) = done {
                 tracing::warn!(%error, "cannot look after what is stored");
             }
         }

@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_secs(1);
 const SEEDS: usize = 5_000;
 /// What a host may ask for with `Retry-After` in this simulation.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// As in `pipeline::jobs`: the most that a slow host's own answering time adds to the delay.
+/// As in `pipeline::worker`: the most that a slow host's own answering time adds to the delay.
 const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
 
 /// A request under way.
@@ -204,7 +204,7 @@ impl Simulation {
         }
     }
 
-    /// The delay after an answer, the pause that it asks for, and the pace that is remembered: the rule of `pipeline::jobs` for crawls that name no delay.
+    /// The delay after an answer, the pause that it asks for, and the pace that is remembered: the rule of `pipeline::worker` for crawls that name no delay.
     async fn pace(&self, host: usize, answer: pace::Outcome) -> (Duration, Option<Duration>, HostPace) {
         let known = self.store.host_pace(&key(host)).await.expect("the pace is known");
         let before = Pace {

@@ -1,9 +1,8 @@
 //! Pause, resume and cancel crawls; retry and cancel single jobs.
 
-use super::completion::finish_if_done;
-use super::{CrawlError, Crawls, news};
-use crate::jobs::ledger::Row;
-use crate::jobs::payload;
+use super::Crawls;
+use crate::completion::{finish_if_done, notifications};
+use crate::domain::{CrawlError, Row, jobs};
 use queue::{JobRow, JobState, QueueError};
 use store::crawls::Crawl;
 use store::{StoreError, Tx, retried};
@@ -115,7 +114,7 @@ impl Crawls {
         let rows = self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await?;
         let closing = jobs.cast_signed() >= PIECE || rows >= PIECE;
         self.store().set_closing(tx.conn(), id, closing).await?;
-        news::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
+        notifications::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
         tx.commit().await?;
         Ok((crawl, closing))
     }
@@ -192,7 +191,7 @@ impl Crawls {
         let mut tx = self.store().begin().await?;
         let row = self.queue().cancel(tx.conn(), job).await?;
         if let Some(crawl) = row.group_id
-            && let Some((ledger, id)) = payload::row_of(&row.kind, &row.payload)
+            && let Some((ledger, id)) = jobs::row_of(&row.kind, &row.payload)
             && self.store().crawl_state(tx.conn(), crawl).await?.is_some()
         {
             self.store().lock_crawl(tx.conn(), crawl).await?;
@@ -214,7 +213,7 @@ impl Crawls {
         if !LIVE.contains(&state.as_str()) {
             return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
         }
-        if let Some((ledger, row)) = payload::row_of(&job.kind, &job.payload) {
+        if let Some((ledger, row)) = jobs::row_of(&job.kind, &job.payload) {
             self.store().reopen_row(tx.conn(), crawl, ledger, row).await?;
         }
         Ok(())

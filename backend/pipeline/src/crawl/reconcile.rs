@@ -3,9 +3,11 @@
 //! A job normally ends in the transaction that settles its row. The exception is a job that the queue itself discards: its worker died (or
 //! its handler panicked) as often as attempts are allowed. Then nobody is left to settle the row, and the crawl would never end.
 
-use super::{CrawlError, Crawls, completion};
+use super::Crawls;
+use crate::completion;
+use crate::domain::jobs::{SCAN_IMAGE, SCAN_PAGE};
+use crate::domain::{CrawlError, Row};
 use crate::ingest::scan;
-use crate::jobs::{SCAN_IMAGE, SCAN_PAGE, ledger::Row};
 use std::collections::HashSet;
 use store::crawls::{Crawl, CrawlFilter};
 use store::ledger::Ledger;

@@ -1,7 +1,7 @@
 //! How a run begins: the first one, and those that follow it.
 
 use super::{CrawlError, CrawlOptions, Crawls, seeds};
-use crate::jobs::payload::{ImageJob, PageJob};
+use crate::domain::jobs::{ImageJob, PageJob};
 use crawler::frontier::level;
 use queue::{Claim, NewJob};
 use store::crawls::Crawl;
@@ -28,10 +28,11 @@ impl Crawls {
             .collect();
         let pages = self.store().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
         let images = self.store().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
-        let jobs: Vec<NewJob> =
-            (pages.into_iter().map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, level(0))))
-                .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
-                .collect();
+        let jobs: Vec<NewJob> = (pages
+            .into_iter()
+            .map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, level(0))))
+        .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
+        .collect();
         self.queue().enqueue(tx.conn(), &jobs).await?;
         Ok(())
     }

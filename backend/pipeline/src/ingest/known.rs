@@ -1,6 +1,6 @@
 //! Pictures that the collection has already.
 
-use super::kinship::{self, Kinship};
+use super::dedupe::{self, Relation};
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Dedupe;
 use queue::Claim;
@@ -79,7 +79,7 @@ impl Ingest {
         collection: Uuid,
         hashes: &PerceptualHashes,
         frame: &Frame,
-    ) -> Result<Kinship, StoreError> {
+    ) -> Result<Relation, StoreError> {
         let mut tx = self.inner.store.begin().await?;
         self.look(&mut tx, collection, hashes, frame).await
     }
@@ -92,18 +92,18 @@ impl Ingest {
         collection: Uuid,
         hashes: &PerceptualHashes,
         frame: &Frame,
-    ) -> Result<Kinship, StoreError> {
+    ) -> Result<Relation, StoreError> {
         let store = &self.inner.store;
         store.lock_keys(tx.conn(), &rendezvous(collection, hashes)).await?;
         for _ in 0..super::LOOKS {
-            let kinship = self.look(tx, collection, hashes, frame).await?;
-            let held = match &kinship {
-                Kinship::New => true,
-                Kinship::Duplicate(image) => store.hold_image(tx.conn(), *image).await?,
-                Kinship::Supersedes(images) => store.hold_to_replace(tx.conn(), images).await?,
+            let relation = self.look(tx, collection, hashes, frame).await?;
+            let held = match &relation {
+                Relation::New => true,
+                Relation::Duplicate(image) => store.hold_image(tx.conn(), *image).await?,
+                Relation::Supersedes(images) => store.hold_to_replace(tx.conn(), images).await?,
             };
             if held {
-                return Ok(kinship);
+                return Ok(relation);
             }
         }
         Err(StoreError::Conflict("near pictures are replaced over and over".into()))
@@ -115,17 +115,17 @@ impl Ingest {
         collection: Uuid,
         hashes: &PerceptualHashes,
         frame: &Frame,
-    ) -> Result<Kinship, StoreError> {
+    ) -> Result<Relation, StoreError> {
         let store = &self.inner.store;
         let (p, d) = (hashes.p.cast_signed(), hashes.d.cast_signed());
         let candidates = store.near_candidates_in(tx.conn(), collection, p, d).await?;
-        let near = kinship::near(hashes, &candidates);
+        let near = dedupe::near(hashes, &candidates);
         if near.is_empty() {
-            return Ok(Kinship::New);
+            return Ok(Relation::New);
         }
         let ids: Vec<Uuid> = near.iter().map(|image| image.id).collect();
         let enrolled = store.enrolled_images(tx.conn(), &ids).await?;
-        Ok(kinship::kinship(frame, &near, &enrolled))
+        Ok(dedupe::relation(frame, &near, &enrolled))
     }
 }
 

@@ -1,11 +1,11 @@
 //! The one transaction: image, faces, ledger row, job, end of the crawl.
 
 use super::blobs::StoredBlobs;
-use super::kinship::Kinship;
+use super::dedupe::Relation;
 use super::suppress::Place;
 use super::versions::Versions;
-use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known, suppress};
-use crate::crawl::completion::Watch;
+use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known, outcome, suppress};
+use crate::completion::CompletionCheck;
 use crate::{Analysis, AnalyzedFace, Dedupe};
 use queue::Claim;
 use store::Tx;
@@ -16,7 +16,7 @@ use uuid::Uuid;
 /// The transaction in which a picture's row, its job and, if this was the last row, its crawl end together.
 pub(super) struct Ending {
     pub(super) tx: Tx,
-    watch: Option<Watch>,
+    check: Option<CompletionCheck>,
     claim: Option<Claim>,
     image_url: Uuid,
     moved_to: Option<String>,
@@ -32,14 +32,14 @@ impl Ingest {
         claim: Option<Claim>,
     ) -> Result<Ending, IngestError> {
         let mut tx = self.inner.store.begin().await?;
-        let mut watch = None;
+        let mut check = None;
         if let Some(claim) = claim {
             self.inner.queue.complete(tx.conn(), claim).await?;
-            watch = Some(Watch::begin(&self.inner.store, &mut tx, incoming.crawl, claim).await?);
+            check = Some(CompletionCheck::begin(&self.inner.store, &mut tx, incoming.crawl, claim).await?);
         }
         let visit = incoming.fetched.clone().map(|fetched| (incoming.collection, fetched));
         let moved_to = incoming.moved_to.clone();
-        Ok(Ending { tx, watch, claim, image_url: incoming.image_url, moved_to, visit })
+        Ok(Ending { tx, check, claim, image_url: incoming.image_url, moved_to, visit })
     }
 
     /// Settles the row, with the image if there is one, ends the crawl if this was all, and commits.
@@ -50,7 +50,7 @@ impl Ingest {
         reason: Option<&'static str>,
         image: Option<Uuid>,
     ) -> Result<(), IngestError> {
-        let Ending { mut tx, watch, claim, image_url, moved_to, visit } = ending;
+        let Ending { mut tx, check, claim, image_url, moved_to, visit } = ending;
         let store = &self.inner.store;
         store.settle_image_url(tx.conn(), image_url, state, reason, None, image).await?;
         if let (Some(answered), Some(_)) = (moved_to, image) {
@@ -62,11 +62,11 @@ impl Ingest {
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
             store.remember_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
         }
-        if let Some(watch) = watch {
-            watch.end(store, &self.inner.queue, &mut tx).await?;
+        if let Some(check) = check {
+            check.end(store, &self.inner.queue, &mut tx).await?;
         }
         tx.commit().await?;
-        crate::jobs::count_outcome("image", state, reason);
+        outcome::count_outcome("image", state, reason);
         Ok(())
     }
 
@@ -94,11 +94,11 @@ impl Ingest {
         if incoming.dedupe == Dedupe::Near {
             let (collection, frame) = (incoming.collection, &analysis.frame);
             match self.near_settled(&mut ending.tx, collection, &analysis.hashes, frame).await? {
-                Kinship::New => {}
-                Kinship::Supersedes(images) => {
+                Relation::New => {}
+                Relation::Supersedes(images) => {
                     versions = self.versions(&mut ending.tx, &images, analysis).await?;
                 }
-                Kinship::Duplicate(image) => {
+                Relation::Duplicate(image) => {
                     self.close(ending, "duplicate", Some(known::NEAR), Some(image)).await?;
                     return Ok(Some(Ingested::Duplicate { image, reason: known::NEAR }));
                 }

@@ -37,7 +37,7 @@ pub struct Reembedded {
 }
 
 impl Ingest {
-    /// Computes the embeddings of those faces of the collection anew that are of another model. Every batch is one transaction, and what is done is
+    /// Computes the embeddings of those faces of the collection anew that are of another model. Interval batch is one transaction, and what is done is
     /// not done again: it may be stopped or killed at any time and started again. `progress` hears of every batch.
     ///
     /// # Errors

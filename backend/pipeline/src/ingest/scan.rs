@@ -6,9 +6,9 @@
 //! While it lives it keeps a lease on the crawl record. A scan whose lease has run out, because its command was killed, is ended as failed by
 //! the next look of a service or the next scan.
 
+use super::outcome::{analysis_failure, count_outcome};
 use super::{Incoming, Ingest, IngestError, Ingested};
-use crate::crawl::{CrawlError, collection_id};
-use crate::jobs::setback::Setback;
+use crate::domain::{CrawlError, collection_id};
 use crate::{AnalyzeOptions, Dedupe, profile_of};
 use bytes::Bytes;
 use std::path::Path;
@@ -167,7 +167,7 @@ impl Scan {
             Err(error) => error,
         };
         if let IngestError::Analyze(cause) = &error {
-            let (state, code) = Setback::of_analysis(cause);
+            let (state, code) = analysis_failure(cause);
             self.settle(row, state, code, &cause.to_string()).await?;
         }
         Err(error)
@@ -219,7 +219,7 @@ impl Scan {
         let mut tx = self.store.begin().await?;
         self.store.settle_image_url(tx.conn(), row, state, Some(reason), Some(detail), None).await?;
         tx.commit().await?;
-        crate::jobs::count_outcome("image", state, Some(reason));
+        count_outcome("image", state, Some(reason));
         Ok(())
     }
 }

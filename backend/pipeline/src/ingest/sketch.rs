@@ -4,7 +4,7 @@
 //! probability `a / pi` (Charikar 2002, "Similarity estimation techniques from rounding algorithms"), so the number of differing bits tells
 //! the angle, roughly. The planes are drawn from a secret (entries of +1 and -1 from HMAC-SHA256 as a stream): without it a sketch says
 //! nothing about a face, and sketches of two secrets say nothing about each other. docs/PRIVACY.md has the measured error rates.
-use crate::crawl::Secret;
+use crate::domain::Secret;
 use hmac::{Hmac, KeyInit, Mac};
 use inference::EmbedderInfo;
 use sha2::Sha256;

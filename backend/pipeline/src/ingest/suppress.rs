@@ -3,8 +3,8 @@
 
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Analysis;
-use crate::crawl::news::NewsError;
-use crate::traces::forget_jobs;
+use crate::domain::NotificationError;
+use crate::domain::forget_jobs;
 use queue::{Claim, Queue};
 use std::sync::Arc;
 use store::suppressions::{Sketch, SuppressedPicture};
@@ -240,7 +240,7 @@ pub(crate) async fn forget(
     queue: &Queue,
     tx: &mut Tx,
     (row, claim): (Uuid, Option<Claim>),
-) -> Result<(), NewsError> {
+) -> Result<(), NotificationError> {
     let jobs = store.forget_suppressed(tx.conn(), row).await?;
     forget_jobs(queue, tx, &jobs).await?;
     if let Some(claim) = claim {

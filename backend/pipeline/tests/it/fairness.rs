@@ -1,8 +1,8 @@
 //! A crawl with more than enough to do leaves room for the others.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
-use pipeline::crawl::{Config, Secret};
-use pipeline::{CrawlOptions, jobs};
+use pipeline::crawl::Config;
+use pipeline::{CrawlOptions, Secret, jobs};
 use queue::{NewJob, Outcome};
 use serde_json::json;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The claim loop, and the shutdown.
 use super::backoff::{Backoff, within};
 use super::settling::{self, Done};
-use super::{Shared, keeping, telemetry};
 use super::slots::Wanted;
+use super::{Shared, keeping, telemetry};
 use crate::ClaimedJob;
 use std::collections::HashMap;
 use std::sync::Arc;

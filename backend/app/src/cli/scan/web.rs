@@ -4,7 +4,7 @@ use crate::cli::UsageError;
 use crate::config::Settings;
 use crate::progress;
 use crate::service::{Foundation, start_runner};
-use pipeline::crawl::CrawlError;
+use pipeline::CrawlError;
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use tokio_util::sync::CancellationToken;

@@ -5,7 +5,7 @@ mod site;
 pub(crate) use site::{Answer, Site};
 
 use inference::{Engine, Manifest, ResolvedPack};
-use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, jobs};
+use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, jobs, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl World {
     }
 
     pub(crate) fn handlers(&self) -> HashMap<String, Arc<dyn Handler>> {
-        jobs::handlers(
+        worker::handlers(
             self.store.clone(),
             self.queue.clone(),
             self.crawls.clone(),
@@ -103,7 +103,7 @@ impl World {
             concurrency: [
                 (jobs::SCAN_PAGE, 4),
                 (jobs::SCAN_IMAGE, 4),
-                (jobs::DELIVER_WEBHOOK, jobs::DELIVERY_PLACES),
+                (jobs::DELIVER_WEBHOOK, worker::DELIVERY_PLACES),
             ]
             .map(|(kind, places)| (kind.to_owned(), places))
             .into(),

@@ -10,8 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use crawler::{FetchError, Guard, Scope};
-use pipeline::crawl::Every;
-use pipeline::{CrawlOptions, Dedupe, Sitemaps};
+use pipeline::{CrawlOptions, Dedupe, Interval, Sitemaps};
 use serde::Deserialize;
 use url::Url;
 use utoipa::ToSchema;
@@ -95,7 +94,7 @@ pub(crate) struct CreateCrawl {
     /// Start again: the time from the start of one run to the start of the next, `5m` to `366d` (`m`, `h`, `d`, `w`). Every run is a crawl of
     /// its own in the same series, with the same options; none begins before the last one has ended.
     #[schema(value_type = Option<String>, pattern = "^[0-9]+[mhdw]$", example = "24h")]
-    every: Option<Every>,
+    every: Option<Interval>,
     /// An http or https URL that is told when a run has ended, by a signed `POST` that is tried again until it is answered with 2xx. It has
     /// to pass the same guard as the pages of a crawl, and the service needs a `WEBHOOK_SECRET`.
     #[schema(format = Uri, example = "https://example.org/hooks/crawls")]

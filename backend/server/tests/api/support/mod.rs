@@ -7,7 +7,7 @@ pub(crate) mod site;
 use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
-use pipeline::{Analyzer, Crawls, Ingest, crawl};
+use pipeline::{Analyzer, Crawls, Ingest, Secret, crawl};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
 use serde_json::{Value, json};
@@ -137,10 +137,10 @@ impl App {
         let analyzer = measured(own.as_ref(), || Analyzer::new(engine, options.pipeline));
         let ingest =
             Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
-        let secret = crawl::Secret::new("a secret that only the tests know");
+        let secret = Secret::new("a secret that only the tests know");
         let ingest = ingest.with_sketcher(pipeline::Sketcher::new(secret));
         let manners = crawl::Config {
-            webhook_secret: options.webhook_secret.map(crawl::Secret::new),
+            webhook_secret: options.webhook_secret.map(Secret::new),
             webhook_retry: Duration::from_millis(10),
             ..crawl::Config::default()
         };
@@ -151,7 +151,7 @@ impl App {
         });
         let shutdown = CancellationToken::new();
         let runner = options.worker.then(|| {
-            let handlers = pipeline::jobs::handlers(
+            let handlers = pipeline::worker::handlers(
                 store.clone(),
                 queue.clone(),
                 crawls.clone(),

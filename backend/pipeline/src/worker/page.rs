@@ -1,15 +1,16 @@
 //! `scan_page`: fetch a page, a sitemap or a feed, enter the links and images into the ledgers, enqueue their jobs.
 
 use super::context::{Context, CrawlView};
-use super::harvest::{self, Harvest, Memory, Rules};
-use super::hops::{Area, Hops};
-use super::ledger::Row;
-use super::payload::{self, ImageJob, PageJob};
-use super::setback::Setback;
-use super::{visits, yields};
-use crate::crawl::completion::Watch;
-use crate::crawl::news::NewsError;
-use crate::traces::forget_jobs;
+use super::fetch_policy::{Area, FetchPolicy};
+use super::job_error::JobError;
+use super::page_outcome::{self, Memory, PageOutcome, Rules};
+use super::{http_cache, yields};
+use crate::completion::CompletionCheck;
+use crate::domain::NotificationError;
+use crate::domain::Row;
+use crate::domain::forget_jobs;
+use crate::domain::jobs::{self, ImageJob, PageJob};
+use crate::ingest::outcome::count_outcome;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap, urls};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
@@ -34,7 +35,7 @@ pub(super) struct ScanPage(pub(super) Arc<Context>);
 #[async_trait::async_trait]
 impl Handler for ScanPage {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
-        let page: PageJob = match payload::read(&job.payload) {
+        let page: PageJob = match jobs::read(&job.payload) {
             Ok(page) => page,
             Err(error) => return Outcome::Discard(error),
         };
@@ -43,7 +44,7 @@ impl Handler for ScanPage {
     }
 }
 
-async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), Setback> {
+async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobError> {
     let view = context.running(job.crawl_id).await?;
     let is_map = looks_like_map(job);
     let reader = reader_of(context, &job.url);
@@ -53,7 +54,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), Setb
     };
     let mut place = None;
     // This function holds the permit for reading until it has stored the result.
-    let (harvest, _reading) = loop {
+    let (outcome, _reading) = loop {
         if is_map && place.is_none() {
             place = context.maps.fetch_large(job.page_id)?;
         }
@@ -62,25 +63,25 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), Setb
             (true, None) => Kind::SmallSitemap,
             (true, Some(_)) => Kind::Sitemap,
         };
-        let hops = Hops::new(context, &view, Area::Page(job));
-        let validators = known.as_ref().and_then(|known| visits::validators(&known.visit));
+        let hops = FetchPolicy::new(context, &view, Area::Page(job));
+        let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
         let fetched = match hops.fetch(request).await {
             // It was worth a try.
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
-                return Err(Setback::skipped("no_sitemap", "the site has no sitemap there"));
+                return Err(JobError::skipped("no_sitemap", "the site has no sitemap there"));
             }
             Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
                 context.maps.remember_large(job.page_id);
                 continue;
             }
-            fetched => fetched.map_err(|error| Setback::of_fetch(error, context.config.robots_retry))?,
+            fetched => fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?,
         };
-        if fetched.status == visits::NOT_MODIFIED
+        if fetched.status == http_cache::NOT_MODIFIED
             && let Some(known) = known.take()
         {
             match take_over(context, &view, job, fetched, known).await? {
-                Some(harvest) => break (harvest, None),
+                Some(outcome) => break (outcome, None),
                 // What is remembered cannot be read: fetch the page in full.
                 None => continue,
             }
@@ -92,7 +93,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), Setb
         };
         break (read(context, &view, job, fetched, content).await?, reading);
     };
-    store(context, &view, job, harvest, claim, &reader).await
+    store(context, &view, job, outcome, claim, &reader).await
 }
 
 /// What the page is read with; what was read with something else is not taken over.
@@ -106,17 +107,17 @@ async fn read(
     job: &PageJob,
     fetched: Fetched,
     content: Content,
-) -> Result<Harvest, Setback> {
+) -> Result<PageOutcome, JobError> {
     match content {
         Content::Html if job.sitemap.is_some() => {
-            Err(Setback::skipped("no_sitemap", "a page was sent in the place of a sitemap"))
+            Err(JobError::skipped("no_sitemap", "a page was sent in the place of a sitemap"))
         }
         Content::Html => read_page(context, view, job, fetched).await,
         Content::Map => read_map(context, view, job, fetched).await,
-        Content::Image => Ok(harvest::of_image(job, &fetched)),
+        Content::Image => Ok(page_outcome::of_image(job, &fetched)),
         Content::Other => {
             let found = fetched.content_type.as_deref().unwrap_or("no content type");
-            Err(Setback::Final {
+            Err(JobError::Final {
                 state: "skipped",
                 code: "not_html".into(),
                 detail: format!("the content is {found}"),
@@ -170,13 +171,13 @@ async fn read_page(
     view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
-) -> Result<Harvest, Setback> {
+) -> Result<PageOutcome, JobError> {
     let agent = context.fetcher.agent().to_owned();
     let recipes = context.config.recipes.clone();
     let (page, visit, fetched) = on_a_thread(move || {
         let Fetched { body, url, content_type, .. } = &fetched;
         let page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
-        let visit = visits::visit(&fetched).and_then(|visit| {
+        let visit = http_cache::visit(&fetched).and_then(|visit| {
             let content = page.to_memory(&fetched.robots_tags)?;
             Some(PageVisit { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
         });
@@ -185,10 +186,10 @@ async fn read_page(
     .await?;
     // Read by the recipe of another host than the one it is remembered for: not remembered.
     let visit = visit.filter(|_| reader_of(context, &fetched.url) == reader_of(context, &job.url));
-    let sitemaps = harvest::sitemaps_of(context, view, job, &fetched.url).await;
+    let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
     let rules = Rules::new(context, view, job);
-    let harvest = on_a_thread(move || harvest::of_page(&rules, fetched, page, sitemaps)).await?;
-    Ok(Harvest { memory: Memory::Replaced(visit), ..harvest })
+    let outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
+    Ok(PageOutcome { memory: Memory::Replaced(visit), ..outcome })
 }
 
 /// The page has not changed: what was read then holds. `None` when that cannot be unpacked.
@@ -198,7 +199,7 @@ async fn take_over(
     job: &PageJob,
     mut fetched: Fetched,
     known: PageVisit,
-) -> Result<Option<Harvest>, Setback> {
+) -> Result<Option<PageOutcome>, JobError> {
     let PageVisit { visit, content, .. } = known;
     let Some((page, mut tags)) = on_a_thread(move || Page::from_memory(&content)).await? else {
         return Ok(None);
@@ -207,12 +208,12 @@ async fn take_over(
     fetched.robots_tags.append(&mut tags);
     fetched.etag = fetched.etag.or(visit.etag);
     fetched.last_modified = fetched.last_modified.or(visit.last_modified);
-    let sitemaps = harvest::sitemaps_of(context, view, job, &fetched.url).await;
+    let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
     let rules = Rules::new(context, view, job);
-    let mut harvest = on_a_thread(move || harvest::of_page(&rules, fetched, page, sitemaps)).await?;
-    harvest.result.reason.get_or_insert_with(|| UNCHANGED.into());
-    visits::saved("page", visit.bytes);
-    Ok(Some(Harvest { memory: Memory::Renewed, ..harvest }))
+    let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
+    outcome.result.reason.get_or_insert_with(|| UNCHANGED.into());
+    http_cache::saved("page", visit.bytes);
+    Ok(Some(PageOutcome { memory: Memory::Renewed, ..outcome }))
 }
 
 async fn read_map(
@@ -220,18 +221,18 @@ async fn read_map(
     view: &Arc<CrawlView>,
     job: &PageJob,
     fetched: Fetched,
-) -> Result<Harvest, Setback> {
+) -> Result<PageOutcome, JobError> {
     let rules = Rules::new(context, view, job);
     on_a_thread(move || {
         let map = sitemap::parse(&fetched.body, &fetched.url);
-        harvest::of_map(&rules, fetched, map)
+        page_outcome::of_map(&rules, fetched, map)
     })
     .await
 }
 
 /// Reading takes milliseconds of a core.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Setback> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Setback::failed("extract_panicked", error))
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JobError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| JobError::failed("extract_panicked", error))
 }
 
 /// New rows, their jobs, this row and this job in one transaction.
@@ -239,15 +240,15 @@ async fn store(
     context: &Context,
     view: &CrawlView,
     job: &PageJob,
-    harvest: Harvest,
+    outcome: PageOutcome,
     claim: Claim,
     reader: &str,
-) -> Result<(), Setback> {
+) -> Result<(), JobError> {
     let (jobs, left_out, result) =
-        retried("store_page", || store_once(context, view, job, &harvest, claim, reader)).await?;
-    (0..left_out).for_each(|_| super::count_outcome("image", "skipped", Some(urls::FORBIDDEN)));
+        retried("store_page", || store_once(context, view, job, &outcome, claim, reader)).await?;
+    (0..left_out).for_each(|_| count_outcome("image", "skipped", Some(urls::FORBIDDEN)));
     let state = if result.state == "fetched" { "fetched" } else { "skipped" };
-    super::count_outcome("page", state, result.reason.as_deref());
+    count_outcome("page", state, result.reason.as_deref());
     tracing::debug!(url = %job.url, jobs, "page read");
     Ok(())
 }
@@ -257,28 +258,29 @@ async fn store_once(
     context: &Context,
     view: &CrawlView,
     job: &PageJob,
-    harvest: &Harvest,
+    outcome: &PageOutcome,
     claim: Claim,
     reader: &str,
-) -> Result<(usize, usize, PageResult), NewsError> {
+) -> Result<(usize, usize, PageResult), NotificationError> {
     let Context { store, queue, .. } = context;
-    let Harvest { sitemaps, nested, images, home, memory, mentions, .. } = harvest;
-    let (mut pages, mut result) = (harvest.pages.clone(), harvest.result.clone());
+    let PageOutcome { sitemaps, nested, images, home, memory, mentions, .. } = outcome;
+    let (mut pages, mut result) = (outcome.pages.clone(), outcome.result.clone());
     let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
-    let watch = Watch::begin(store, &mut tx, crawl, claim).await?;
+    let check = CompletionCheck::begin(store, &mut tx, crawl, claim).await?;
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
         let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
-        let job = |row| PageJob::new(crawl, row, home.clone()).sitemap(*nested).job(collection, frontier::level(0));
+        let job =
+            |row| PageJob::new(crawl, row, home.clone()).sitemap(*nested).job(collection, frontier::level(0));
         jobs.extend(admitted.into_iter().map(job));
     }
     if let Some(budget) = options.max_pages_per_directory {
         let left_out;
         (pages, left_out) =
-            store.within_directories(tx.conn(), crawl, budget, harvest::by_directory(pages)).await?;
-        harvest::leave_out(&mut result, "directory_full", left_out);
+            store.within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages)).await?;
+        page_outcome::leave_out(&mut result, "directory_full", left_out);
     }
     let (mut found, mut left_out) = (0, 0);
     if !images.is_empty() {
@@ -307,12 +309,12 @@ async fn store_once(
         }
     }
     store.forget_page_of_suppressed(tx.conn(), job.page_id, mentions).await?;
-    if let (Some(harvest::IS_AN_IMAGE), Some(image)) = (result.reason.as_deref(), &result.final_url) {
+    if let (Some(page_outcome::IS_AN_IMAGE), Some(image)) = (result.reason.as_deref(), &result.final_url) {
         let suppressed = store.forget_page_that_was_suppressed(tx.conn(), job.page_id, image).await?;
         forget_jobs(queue, &mut tx, &suppressed).await?;
     }
     queue.enqueue(tx.conn(), &jobs).await?;
-    watch.end(store, queue, &mut tx).await?;
+    check.end(store, queue, &mut tx).await?;
     tx.commit().await?;
     Ok((jobs.len(), left_out, result))
 }

@@ -1,12 +1,12 @@
 //! `scan_image`: fetch an image, and from download to store in one job.
 
 use super::context::Context;
-use super::hops::{Area, Hops};
-use super::ledger::Row;
-use super::payload::{self, ImageJob};
-use super::setback::Setback;
-use super::visits;
+use super::fetch_policy::{Area, FetchPolicy};
+use super::http_cache;
+use super::job_error::JobError;
 use crate::AnalyzeOptions;
+use crate::domain::Row;
+use crate::domain::jobs::{self, ImageJob};
 use crate::ingest::{FetchedFrom, Incoming, suppress};
 use crawler::fetch::Kind;
 use crawler::{Directives, Request};
@@ -21,7 +21,7 @@ pub(super) struct ScanImage(pub(super) Arc<Context>);
 #[async_trait::async_trait]
 impl Handler for ScanImage {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
-        let image: ImageJob = match payload::read(&job.payload) {
+        let image: ImageJob = match jobs::read(&job.payload) {
             Ok(image) => image,
             Err(error) => return Outcome::Discard(error),
         };
@@ -30,31 +30,31 @@ impl Handler for ScanImage {
     }
 }
 
-async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Setback> {
+async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), JobError> {
     let view = context.running(job.crawl_id).await?;
     let (collection, model) = (view.crawl.collection_id, context.ingest.model_id());
     if context.ingest.refuses_address(collection, job.image_url_id).await? {
         let (code, detail) =
             (suppress::URL.to_owned(), "what is found at this address was erased".to_owned());
-        return Err(Setback::Final { state: "suppressed", code, detail, status: None });
+        return Err(JobError::Final { state: "suppressed", code, detail, status: None });
     }
     let mut known = match view.options.revalidate {
         true => context.store.image_visit(collection, job.url.as_str(), model).await?,
         false => None,
     };
     loop {
-        let hops = Hops::new(context, &view, Area::Anywhere);
-        let validators = known.as_ref().and_then(|known| visits::validators(&known.visit));
+        let hops = FetchPolicy::new(context, &view, Area::Anywhere);
+        let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), Kind::Image) };
         let fetched = hops.fetch(request).await;
-        let fetched = fetched.map_err(|error| Setback::of_fetch(error, context.config.robots_retry))?;
+        let fetched = fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?;
         if view.options.respect_robots {
             let tags = fetched.robots_tags.iter().map(String::as_str);
             if let Some(code) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
-                return Err(Setback::skipped(code, "its X-Robots-Tag asks not to take it"));
+                return Err(JobError::skipped(code, "its X-Robots-Tag asks not to take it"));
             }
         }
-        let visit = visits::visit(&fetched);
+        let visit = http_cache::visit(&fetched);
         let mut incoming = Incoming {
             bytes: fetched.body,
             collection,
@@ -68,13 +68,13 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Set
             moved_to: (fetched.url != job.url).then(|| fetched.url.to_string()),
             fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
         };
-        if fetched.status == visits::NOT_MODIFIED
+        if fetched.status == http_cache::NOT_MODIFIED
             && let Some(known) = known.take()
         {
             // What is remembered stays as it is.
             incoming.fetched = None;
             if context.ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
-                visits::saved("image", known.visit.bytes);
+                http_cache::saved("image", known.visit.bytes);
                 return Ok(());
             }
             // The image was deleted in this very moment: fetch it in full.

@@ -1,7 +1,7 @@
 //! Retention and the sweep.
 use crate::support::World;
 use bytes::Bytes;
-use pipeline::{AnalyzeOptions, Dedupe, Scan, Upkeep};
+use pipeline::{AnalyzeOptions, Dedupe, Maintenance, Scan};
 use std::time::Duration;
 use store::hosts::Turn;
 
@@ -20,50 +20,50 @@ async fn scan(world: &World, names: &[&str]) {
 #[tokio::test]
 async fn what_was_last_seen_too_long_ago_goes_and_the_rest_stays() {
     let world = World::new().await;
-    let upkeep = Upkeep::new(world.store.clone(), world.blobs.clone());
+    let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     scan(&world, &["ada_small.jpg", "cora.jpg"]).await;
     world.execute("update collections set retention_days = 30").await;
-    assert_eq!(upkeep.expire().await.unwrap().images, 0, "they are new");
+    assert_eq!(maintenance.expire().await.unwrap().images, 0, "they are new");
     world.execute("update images set created_at = now() - interval '31 days'").await;
-    assert_eq!(upkeep.expire().await.unwrap().images, 0, "they were seen a moment ago");
+    assert_eq!(maintenance.expire().await.unwrap().images, 0, "they were seen a moment ago");
     world
         .execute(
             "update image_sources set found_at = now() - interval '31 days' where image_url like '%cora%'",
         )
         .await;
     world.execute("update crawls set finished_at = now() - interval '31 days'").await;
-    let expired = upkeep.expire().await.unwrap();
+    let expired = maintenance.expire().await.unwrap();
     assert_eq!((expired.images, expired.faces, expired.crawls), (1, 1, 1));
     assert_eq!(world.images().await.len(), 1);
     assert_eq!(world.files(), 3, "a thumbnail, a crop and a chip");
-    assert_eq!(upkeep.expire().await.unwrap(), Default::default());
+    assert_eq!(maintenance.expire().await.unwrap(), Default::default());
 }
 
 #[tokio::test]
 async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
     let world = World::new().await;
-    let upkeep = Upkeep::new(world.store.clone(), world.blobs.clone());
+    let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     scan(&world, &["ada_small.jpg"]).await;
     let orphan = world.blobs.put("crops", "jpg", Bytes::from_static(b"nobody's")).await.unwrap();
     let grace = Duration::from_secs(3600);
-    let swept = upkeep.sweep(grace, true, false).await.unwrap();
+    let swept = maintenance.sweep(grace, true, false).await.unwrap();
     assert_eq!(
         (swept.blobs, swept.orphans, swept.missing),
         (4, 0, Some(0)),
         "it may be about to get its row"
     );
 
-    let look = upkeep.sweep(Duration::ZERO, false, true).await.unwrap();
+    let look = maintenance.sweep(Duration::ZERO, false, true).await.unwrap();
     assert_eq!((look.orphans, look.removed, look.missing), (1, 0, None));
     assert!(world.blobs.exists(&orphan).await.unwrap());
-    let swept = upkeep.sweep(Duration::ZERO, false, false).await.unwrap();
+    let swept = maintenance.sweep(Duration::ZERO, false, false).await.unwrap();
     assert_eq!((swept.orphans, swept.removed), (1, 1));
     assert!(!world.blobs.exists(&orphan).await.unwrap());
     assert_eq!(world.files(), 3);
 
     let chip = world.faces().await[0].chip_key.clone().unwrap();
     world.blobs.delete(std::slice::from_ref(&chip)).await.unwrap();
-    let swept = upkeep.sweep(grace, true, false).await.unwrap();
+    let swept = maintenance.sweep(grace, true, false).await.unwrap();
     assert_eq!((swept.missing, swept.missing_keys), (Some(1), vec![chip]));
 }
 
@@ -78,7 +78,7 @@ async fn asked(world: &World, host: &str) {
 #[tokio::test]
 async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new_ones() {
     let world = World::new().await;
-    let upkeep = Upkeep::new(world.store.clone(), world.blobs.clone());
+    let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     for host in ["old.test", "paused.test", "recent.test"] {
         asked(&world, host).await;
     }
@@ -98,12 +98,12 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
              select 'many-' || n || '.test', now() - interval '30 days' from generate_series(1, 12000) n",
         )
         .await;
-    assert_eq!(upkeep.forget_hosts().await.unwrap(), 12_001);
+    assert_eq!(maintenance.forget_hosts().await.unwrap(), 12_001);
     assert_eq!(world.store.host_pace("old.test").await.unwrap().pace_ms, 0);
     assert_eq!(world.store.host_pace("recent.test").await.unwrap().pace_ms, 4000);
     assert!(matches!(world.store.take_turn("paused.test", 1_000).await.unwrap(), Turn::Wait { .. }));
     asked(&world, "old.test").await;
-    assert_eq!(upkeep.forget_hosts().await.unwrap(), 0);
+    assert_eq!(maintenance.forget_hosts().await.unwrap(), 0);
 }
 
 #[tokio::test]

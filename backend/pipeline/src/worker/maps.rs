@@ -1,6 +1,6 @@
 //! Limits how many sitemaps and feeds this process holds in memory. The module `page` reads them.
 
-use super::setback::Setback;
+use super::job_error::JobError;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -36,22 +36,22 @@ impl Maps {
     ///
     /// # Errors
     /// Fails if the semaphore is closed. No code closes it.
-    pub(super) async fn read(&self) -> Result<SemaphorePermit<'_>, Setback> {
-        self.reading.acquire().await.map_err(|error| Setback::failed("no_place", error))
+    pub(super) async fn read(&self) -> Result<SemaphorePermit<'_>, JobError> {
+        self.reading.acquire().await.map_err(|error| JobError::failed("no_place", error))
     }
 
     /// Takes the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not known
     /// to be large.
     ///
     /// # Errors
-    /// Returns [`Setback::Later`] if another job has the permit.
-    pub(super) fn fetch_large(&self, page: Uuid) -> Result<Option<SemaphorePermit<'_>>, Setback> {
+    /// Returns [`JobError::Later`] if another job has the permit.
+    pub(super) fn fetch_large(&self, page: Uuid) -> Result<Option<SemaphorePermit<'_>>, JobError> {
         let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
         if !is_large {
             return Ok(None);
         }
         let place = self.fetching.try_acquire();
-        place.map(Some).map_err(|_| Setback::Later(OffsetDateTime::now_utc() + PAUSE))
+        place.map(Some).map_err(|_| JobError::Later(OffsetDateTime::now_utc() + PAUSE))
     }
 
     /// Remembers that the page's sitemap is large.

@@ -3,9 +3,11 @@
 //! Neither the URL nor the secret is ever written to a log or into a job's record: both can open doors.
 
 use super::deliveries::Deliveries;
-use super::payload::{self, Notice};
+use crate::completion::notifications;
+use crate::crawl::Config;
 use crate::crawl::webhook_secrets::secrets;
-use crate::crawl::{Config, CrawlOptions, Secret, news};
+use crate::domain::jobs::{self, Notice};
+use crate::domain::{CrawlOptions, Secret};
 use crawler::Fetcher;
 use hmac::{Hmac, KeyInit, Mac};
 use queue::{ClaimedJob, Handler, Outcome};
@@ -50,7 +52,7 @@ impl DeliverWebhook {
             Err(wait) => return Outcome::Snooze(OffsetDateTime::now_utc() + wait),
         };
         let Some(secret) = &self.secret else {
-            return self.again(job, "this worker has no WEBHOOK_SECRET to sign with".into());
+            return self.retry_later(job, "this worker has no WEBHOOK_SECRET to sign with".into());
         };
         let signers = match self.store.webhook_signers(crawl.collection_id).await {
             Ok(signers) => signers,
@@ -63,7 +65,7 @@ impl DeliverWebhook {
         let body = serde_json::json!({
             "event": notice.event,
             "delivery": job.claim.id,
-            "crawl": news::report(&crawl, &progress),
+            "crawl": notifications::report(&crawl, &progress),
         })
         .to_string();
         let timestamp = OffsetDateTime::now_utc().unix_timestamp().to_string();
@@ -77,12 +79,14 @@ impl DeliverWebhook {
         match self.fetcher.post(&url, &headers, body.into()).await {
             Ok(status) if (200..300).contains(&status) => Outcome::Done,
             Ok(GONE) => Outcome::Discard("the webhook answered 410: it is gone".into()),
-            Ok(status) => self.again(job, format!("the webhook answered {status}")),
-            Err(error) => self.again(job, format!("the webhook was not reached ({}): {error}", error.code())),
+            Ok(status) => self.retry_later(job, format!("the webhook answered {status}")),
+            Err(error) => {
+                self.retry_later(job, format!("the webhook was not reached ({}): {error}", error.code()))
+            }
         }
     }
 
-    fn again(&self, job: &ClaimedJob, why: String) -> Outcome {
+    fn retry_later(&self, job: &ClaimedJob, why: String) -> Outcome {
         let tripled = 3_u32.saturating_pow(u32::from(job.attempt.unsigned_abs()).saturating_sub(1));
         let wait = self.retry.saturating_mul(tripled).min(LONGEST_WAIT);
         Outcome::Retry(why, Some(OffsetDateTime::now_utc() + wait))
@@ -92,7 +96,7 @@ impl DeliverWebhook {
 #[async_trait::async_trait]
 impl Handler for DeliverWebhook {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
-        let notice: Notice = match payload::read(&job.payload) {
+        let notice: Notice = match jobs::read(&job.payload) {
             Ok(notice) => notice,
             Err(error) => return Outcome::Discard(error),
         };

@@ -1,6 +1,6 @@
 //! A crawl's options and the ranges that hold.
 
-use super::{CrawlError, Every};
+use super::{CrawlError, Interval};
 use crawler::Scope;
 use std::ops::RangeInclusive;
 use url::Url;
@@ -59,7 +59,7 @@ pub struct CrawlOptions {
     pub max_pages_per_directory: Option<i64>,
     /// Starts again: time from the start of one run to the start of the next.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub every: Option<Every>,
+    pub every: Option<Interval>,
     /// Is told when the crawl has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Url>,
@@ -94,7 +94,7 @@ const LONGEST_WEBHOOK: usize = 2000;
 
 impl CrawlOptions {
     /// Checks every range.
-    pub(super) fn check(&self) -> Result<(), CrawlError> {
+    pub(crate) fn check(&self) -> Result<(), CrawlError> {
         within("max_depth", i64::from(self.max_depth), &DEPTHS)?;
         within("max_pages", self.max_pages, &PAGES)?;
         within("max_images", self.max_images, &IMAGES)?;
@@ -125,7 +125,7 @@ impl CrawlOptions {
     }
 
     /// Checks that the limits leave room for the seeds themselves: none of them may vanish unaccounted for.
-    pub(super) fn check_room(&self, pages: usize, images: usize) -> Result<(), CrawlError> {
+    pub(crate) fn check_room(&self, pages: usize, images: usize) -> Result<(), CrawlError> {
         for (field, limit, seeds) in
             [("max_pages", self.max_pages, pages), ("max_images", self.max_images, images)]
         {

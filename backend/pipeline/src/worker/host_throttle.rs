@@ -3,7 +3,7 @@
 //! The state lies in the database, so that all processes are polite together: turns, pauses, and the pace that a host's answers led to
 //! ([`crawler::pace`]).
 
-use super::crowd::{Crowds, Inside};
+use super::host_concurrency::{HostConcurrency, Inside};
 use crate::crawl::Config;
 use crawler::FetchError;
 use crawler::pace::{Bounds, Outcome, Pace};
@@ -25,13 +25,13 @@ const HOSTS: usize = 10_000;
 /// When the database cannot be asked, nobody is polite by guessing.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
-pub(super) struct Turns {
+pub(super) struct HostThrottle {
     store: Store,
     config: Config,
     /// Hosts without a delay that refused a request of this process: only of them is the pace read, because the others are asked too
     /// often for that.
     refusing: Mutex<HashSet<String>>,
-    crowds: Arc<Crowds>,
+    concurrency: Arc<HostConcurrency>,
 }
 
 /// Holds the delay that a crawl sets for itself and the collection whose requests it applies to.
@@ -55,16 +55,16 @@ pub(super) struct Delay {
 
 /// A turn that was had; has to be ended.
 #[derive(Debug)]
-pub(super) struct Grant {
+pub(super) struct HostPermit {
     host: String,
     token: i64,
     delay: Delay,
     inside: Option<Inside>,
 }
 
-impl Turns {
+impl HostThrottle {
     pub(super) fn new(store: Store, config: Config) -> Self {
-        Self { store, config, refusing: Mutex::default(), crowds: Arc::default() }
+        Self { store, config, refusing: Mutex::default(), concurrency: Arc::default() }
     }
 
     /// The longer of the crawl's own (or the service's) delay and the one in robots.txt.
@@ -85,13 +85,13 @@ impl Turns {
     ///
     /// # Errors
     /// [`FetchError::Later`] with the time at which it is worth asking again.
-    pub(super) async fn take(&self, host: &str, delay: Delay) -> Result<Grant, FetchError> {
+    pub(super) async fn take(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
         // Without a delay nobody waits for a turn; what bounds the host's share of our jobs then is how it answers.
-        let crowded = |wait| FetchError::Later(OffsetDateTime::now_utc() + wait);
+        let too_many = |wait| FetchError::Later(OffsetDateTime::now_utc() + wait);
         let inside =
-            if delay.least.is_zero() { Some(self.crowds.enter(host).map_err(crowded)?) } else { None };
+            if delay.least.is_zero() { Some(self.concurrency.enter(host).map_err(too_many)?) } else { None };
         let token = self.take_turn(host, delay).await?;
-        Ok(Grant { host: host.to_owned(), token, delay, inside })
+        Ok(HostPermit { host: host.to_owned(), token, delay, inside })
     }
 
     async fn take_turn(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
@@ -115,29 +115,29 @@ impl Turns {
                 continue;
             }
             // One job waits here for the host, so that its turns are used; the others make room for other hosts' jobs.
-            let Some(_place) = self.crowds.wait(host) else { return Err(FetchError::Later(until)) };
+            let Some(_place) = self.concurrency.wait(host) else { return Err(FetchError::Later(until)) };
             tokio::time::sleep(wait).await;
         }
     }
 
     /// Ends a turn. `outcome`: how the host answered, `None` when nobody waited for it.
-    pub(super) async fn end(&self, grant: Grant, outcome: Option<Outcome>) {
+    pub(super) async fn end(&self, permit: HostPermit, outcome: Option<Outcome>) {
         let took = match outcome {
             Some(Outcome::Answered { took, .. }) => Some(took),
             _ => None,
         };
-        if let Some(inside) = grant.inside {
-            self.crowds.answered(&grant.host, took);
+        if let Some(inside) = permit.inside {
+            self.concurrency.answered(&permit.host, took);
             drop(inside);
         }
-        let Delay { least, shared, own, adaptive } = grant.delay;
+        let Delay { least, shared, own, adaptive } = permit.delay;
         let mut delay = shared;
         let (mut pause, mut pace) = (None, None);
         if let Some(outcome) = outcome
-            && (!least.is_zero() || adaptive || self.refuses(&grant.host, outcome))
+            && (!least.is_zero() || adaptive || self.refuses(&permit.host, outcome))
         {
             // Without the host's history a refusal is the first, and the delay starts anew.
-            let known = retried("host_pace", || self.store.host_pace(&grant.host)).await.unwrap_or_default();
+            let known = retried("host_pace", || self.store.host_pace(&permit.host)).await.unwrap_or_default();
             let before = Pace {
                 delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
                 refusals: known.refusals.max(0).unsigned_abs(),
@@ -158,17 +158,17 @@ impl Turns {
         let not_before = pause.map(|wait| OffsetDateTime::now_utc() + wait.min(self.config.longest_delay));
         // Said twice, it only moves the host's next turn by the time in between.
         let ended = retried("finish_request", || {
-            self.store.finish_request(&grant.host, grant.token, millis(delay), not_before, pace)
+            self.store.finish_request(&permit.host, permit.token, millis(delay), not_before, pace)
         })
         .await;
         if let Err(error) = ended {
             // The grant expires by itself; until then the host is left alone, which harms nobody.
-            tracing::warn!(host = grant.host, %error, "the end of a request could not be recorded");
+            tracing::warn!(host = permit.host, %error, "the end of a request could not be recorded");
         }
         let Some(own) = own else { return };
-        let ended = retried("finish_own_request", || self.store.finish_own_request(&grant.host, own)).await;
+        let ended = retried("finish_own_request", || self.store.finish_own_request(&permit.host, own)).await;
         if let Err(error) = ended {
-            tracing::warn!(host = grant.host, %error, "failed to record the end of a collection's request");
+            tracing::warn!(host = permit.host, %error, "failed to record the end of a collection's request");
         }
     }
 

@@ -1,6 +1,5 @@
-//! What a job carries.
+//! The kinds of jobs and what each carries.
 
-use super::{CLUSTER_COLLECTION, DELIVER_WEBHOOK, ERASE_COLLECTION, SCAN_IMAGE, SCAN_PAGE, START_CRAWL};
 use crawler::frontier::level;
 use queue::NewJob;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -11,6 +10,20 @@ use store::pages::Admitted;
 use time::OffsetDateTime;
 use url::Url;
 use uuid::Uuid;
+
+/// Kind of the job that fetches a page.
+pub const SCAN_PAGE: &str = "scan_page";
+/// Kind of the job that fetches and stores an image.
+pub const SCAN_IMAGE: &str = "scan_image";
+
+/// Kind of the job that begins the next run of a crawl that starts again.
+pub const START_CRAWL: &str = "start_crawl";
+/// Kind of the job that tells a crawl's webhook that it has ended.
+pub const DELIVER_WEBHOOK: &str = "deliver_webhook";
+/// Kind of the job that erases what is in a deleted collection.
+pub const ERASE_COLLECTION: &str = "erase_collection";
+/// Kind of the job that finds out which of a collection's faces are one person.
+pub const CLUSTER_COLLECTION: &str = "cluster_collection";
 
 /// A page to fetch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,11 +131,11 @@ impl Notice {
 
 /// A deleted collection to erase.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Burial {
+pub(crate) struct CollectionDeletion {
     pub(crate) collection_id: Uuid,
 }
 
-impl Burial {
+impl CollectionDeletion {
     /// Never given up: what was to be erased is erased, whatever trouble there is.
     pub(crate) fn job(&self) -> NewJob {
         NewJob {
@@ -131,6 +144,11 @@ impl Burial {
             ..NewJob::new(ERASE_COLLECTION, plain(self))
         }
     }
+}
+
+/// The job that erases a collection which was buried in the same transaction.
+pub fn erase_collection(collection: Uuid) -> NewJob {
+    CollectionDeletion { collection_id: collection }.job()
 }
 
 /// A run of the clustering.

@@ -1,12 +1,13 @@
 //! What all job bodies share, and how each of them ends.
 
-use super::ledger::Row;
+use super::host_throttle::{HostThrottle, Own};
+use super::job_error::JobError;
 use super::maps::Maps;
 use super::robots::RobotsCache;
-use super::setback::Setback;
-use super::turns::{Own, Turns};
-use crate::crawl::completion::Watch;
-use crate::crawl::news::NewsError;
+use crate::completion::CompletionCheck;
+use crate::domain::NotificationError;
+use crate::domain::Row;
+use crate::ingest::outcome::count_outcome;
 use crate::ingest::suppress;
 use crate::{CrawlOptions, Crawls, Ingest, crawl, profile_of};
 use crawler::Fetcher;
@@ -33,7 +34,7 @@ pub(super) struct Context {
     pub(super) ingest: Ingest,
     pub(super) fetcher: Fetcher,
     pub(super) config: crawl::Config,
-    pub(super) turns: Arc<Turns>,
+    pub(super) throttle: Arc<HostThrottle>,
     pub(super) robots: RobotsCache,
     pub(super) maps: Maps,
     crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
@@ -59,15 +60,15 @@ impl CrawlView {
 impl Context {
     pub(super) fn new(store: Store, queue: Queue, crawls: &Crawls, ingest: Ingest, fetcher: Fetcher) -> Self {
         let config = crawls.config().clone();
-        let turns = Arc::new(Turns::new(store.clone(), config.clone()));
-        let robots = RobotsCache::new(store.clone(), fetcher.clone(), turns.clone(), config.clone());
+        let throttle = Arc::new(HostThrottle::new(store.clone(), config.clone()));
+        let robots = RobotsCache::new(store.clone(), fetcher.clone(), throttle.clone(), config.clone());
         Self {
             store,
             queue,
             ingest,
             fetcher,
             config,
-            turns,
+            throttle,
             robots,
             maps: Maps::default(),
             crawls: Mutex::default(),
@@ -81,19 +82,19 @@ impl Context {
         crawl: Uuid,
         row: Row,
         cancel: CancellationToken,
-        work: impl Future<Output = Result<(), Setback>>,
+        work: impl Future<Output = Result<(), JobError>>,
     ) -> Outcome {
-        let setback = tokio::select! {
+        let error = tokio::select! {
             done = work => match done {
                 Ok(()) => return Outcome::Settled,
-                Err(setback) => setback,
+                Err(error) => error,
             },
             // Nothing that it could still find out would be kept.
             () = self.left(crawl) => return Outcome::Stale,
             // Lost, or about to be given back: either way the row stays as it is, and a snooze on a lost claim says nothing.
             () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
         };
-        match self.conclude(job, crawl, row, setback).await {
+        match self.conclude(job, crawl, row, error).await {
             Ok(outcome) => outcome,
             Err(QueueError::Stale(_)) => Outcome::Stale,
             Err(error) => Outcome::Retry(error.to_string(), None),
@@ -105,21 +106,21 @@ impl Context {
         job: &ClaimedJob,
         crawl: Uuid,
         row: Row,
-        setback: Setback,
+        error: JobError,
     ) -> Result<Outcome, QueueError> {
-        tracing::debug!(job = %job.claim.id, attempt = job.attempt, ledger = row.name(), ?setback, "set back");
-        match setback {
-            Setback::Stale => Ok(Outcome::Stale),
-            Setback::Gone => Ok(Outcome::Done),
-            Setback::Later(until) => Ok(Outcome::Snooze(until)),
-            Setback::Again { code, detail, at } if job.attempt < job.max_attempts => {
+        tracing::debug!(job = %job.claim.id, attempt = job.attempt, ledger = row.name(), ?error, "job error");
+        match error {
+            JobError::Stale => Ok(Outcome::Stale),
+            JobError::Gone => Ok(Outcome::Done),
+            JobError::Later(until) => Ok(Outcome::Snooze(until)),
+            JobError::Retry { code, detail, at } if job.attempt < job.max_attempts => {
                 metrics::counter!("facecrawl_crawl_retries_total", "reason" => code.clone()).increment(1);
                 Ok(Outcome::Retry(format!("{code}: {detail}"), at))
             }
-            Setback::Again { code, detail, .. } => {
+            JobError::Retry { code, detail, .. } => {
                 self.settle(job, crawl, row, "failed", &code, &detail, None, true).await
             }
-            Setback::Final { state, code, detail, status } => {
+            JobError::Final { state, code, detail, status } => {
                 self.settle(job, crawl, row, state, &code, &detail, status, false).await
             }
         }
@@ -139,41 +140,41 @@ impl Context {
         status: Option<u16>,
         spent: bool,
     ) -> Result<Outcome, QueueError> {
-        let ended: Result<(), NewsError> = retried("settle_row", || async {
+        let ended: Result<(), NotificationError> = retried("settle_row", || async {
             let mut tx = self.store.begin().await?;
             if spent {
                 self.queue.fail(tx.conn(), job.claim, &format!("{code}: {detail}"), true, None).await?;
             } else {
                 self.queue.complete(tx.conn(), job.claim).await?;
             }
-            let watch = Watch::begin(&self.store, &mut tx, crawl, job.claim).await?;
+            let check = CompletionCheck::begin(&self.store, &mut tx, crawl, job.claim).await?;
             row.settle(&self.store, &mut tx, state, code, Some(detail), status).await?;
             if state == suppress::STATE {
                 suppress::forget(&self.store, &self.queue, &mut tx, (row.id(), Some(job.claim))).await?;
             }
-            watch.end(&self.store, &self.queue, &mut tx).await?;
+            check.end(&self.store, &self.queue, &mut tx).await?;
             tx.commit().await?;
             Ok(())
         })
         .await;
         match ended {
             Ok(()) => {
-                super::count_outcome(row.name(), state, Some(code));
+                count_outcome(row.name(), state, Some(code));
                 Ok(Outcome::Settled)
             }
-            Err(NewsError::Queue(error)) => Err(error),
-            Err(NewsError::Store(error)) => Ok(Outcome::Retry(error.to_string(), None)),
+            Err(NotificationError::Queue(error)) => Err(error),
+            Err(NotificationError::Store(error)) => Ok(Outcome::Retry(error.to_string(), None)),
         }
     }
 
     /// The crawl of a job, if the job is to be run now.
-    pub(super) async fn running(&self, id: Uuid) -> Result<Arc<CrawlView>, Setback> {
+    pub(super) async fn running(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
         let view = self.view(id).await?;
         match view.crawl.state.as_str() {
             "running" => Ok(view),
             // The group is held: the job comes back when the crawl is resumed.
-            "paused" => Err(Setback::Later(OffsetDateTime::now_utc() + CRAWL_TTL)),
-            _ => Err(Setback::Gone),
+            "paused" => Err(JobError::Later(OffsetDateTime::now_utc() + CRAWL_TTL)),
+            _ => Err(JobError::Gone),
         }
     }
 
@@ -183,30 +184,30 @@ impl Context {
             tokio::time::sleep(CRAWL_TTL).await;
             match self.view(id).await {
                 Ok(view) if view.crawl.state == "cancelled" => return,
-                Err(Setback::Gone) => return,
+                Err(JobError::Gone) => return,
                 _ => {}
             }
         }
     }
 
-    async fn view(&self, id: Uuid) -> Result<Arc<CrawlView>, Setback> {
+    async fn view(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
         if let Some((read, view)) = self.cached().get(&id)
             && read.elapsed() < CRAWL_TTL
         {
             return Ok(view.clone());
         }
         let crawl = match self.store.crawl(id).await {
-            Err(StoreError::NotFound { .. }) => return Err(Setback::Gone),
+            Err(StoreError::NotFound { .. }) => return Err(JobError::Gone),
             crawl => crawl?,
         };
         let collection = match self.store.collection_by_id(crawl.collection_id).await {
             // Deleted, and with it everything that the crawl could bring.
-            Err(StoreError::NotFound { .. }) => return Err(Setback::Gone),
+            Err(StoreError::NotFound { .. }) => return Err(JobError::Gone),
             collection => collection?,
         };
         let view = Arc::new(CrawlView {
             options: serde_json::from_value(crawl.options.clone())
-                .map_err(|error| Setback::failed("bad_options", error))?,
+                .map_err(|error| JobError::failed("bad_options", error))?,
             seeds: crawl.seeds.iter().filter_map(|seed| Url::parse(seed).ok()).collect(),
             quality_profile: profile_of(&collection),
             crawl,

@@ -9,7 +9,7 @@ const CLEARLY_LARGER: (u64, u64) = (3, 2);
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kinship {
+pub(super) enum Relation {
     /// There is no near one.
     New,
     /// It adds nothing to this one.
@@ -30,18 +30,18 @@ pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Ve
 
 /// `near`: the near ones; `enrolled`: those of them with a face that somebody enrolled, which stay whatever comes. Of several, the largest
 /// stands for the picture, and of equally large ones the oldest: all versions agree on that one.
-pub(super) fn kinship(frame: &Frame, near: &[&Image], enrolled: &[Uuid]) -> Kinship {
+pub(super) fn relation(frame: &Frame, near: &[&Image], enrolled: &[Uuid]) -> Relation {
     let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
     if let Some(kept) = near.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {
-        return Kinship::Duplicate(kept.id);
+        return Relation::Duplicate(kept.id);
     }
-    let Some(largest) = near.iter().max_by_key(order) else { return Kinship::New };
+    let Some(largest) = near.iter().max_by_key(order) else { return Relation::New };
     let own = u64::from(frame.width()) * u64::from(frame.height());
     let (times, of) = CLEARLY_LARGER;
     if own * of >= pixels(largest) * times {
-        Kinship::Supersedes(near.iter().map(|image| image.id).collect())
+        Relation::Supersedes(near.iter().map(|image| image.id).collect())
     } else {
-        Kinship::Duplicate(largest.id)
+        Relation::Duplicate(largest.id)
     }
 }
 
@@ -79,13 +79,17 @@ mod tests {
         let id = Uuid::from_u128;
         let of = |width, height| Frame::filled(width, height, [0; 3]);
         let judge =
-            |width, height, near: &[&Image], enrolled: &[Uuid]| kinship(&of(width, height), near, enrolled);
-        assert_eq!(judge(100, 100, &[], &[]), Kinship::New);
-        assert_eq!(judge(149, 100, &[&small], &[]), Kinship::Duplicate(id(2)));
-        assert_eq!(judge(150, 100, &[&small], &[]), Kinship::Supersedes(vec![id(2)]));
-        assert_eq!(judge(100, 100, &[&small, &same], &[]), Kinship::Duplicate(id(1)), "the oldest of equals");
-        assert_eq!(judge(290, 100, &[&small, &large], &[]), Kinship::Duplicate(id(3)));
-        assert_eq!(judge(300, 100, &[&small, &large], &[]), Kinship::Supersedes(vec![id(2), id(3)]));
-        assert_eq!(judge(300, 100, &[&small, &large], &[id(2)]), Kinship::Duplicate(id(2)));
+            |width, height, near: &[&Image], enrolled: &[Uuid]| relation(&of(width, height), near, enrolled);
+        assert_eq!(judge(100, 100, &[], &[]), Relation::New);
+        assert_eq!(judge(149, 100, &[&small], &[]), Relation::Duplicate(id(2)));
+        assert_eq!(judge(150, 100, &[&small], &[]), Relation::Supersedes(vec![id(2)]));
+        assert_eq!(
+            judge(100, 100, &[&small, &same], &[]),
+            Relation::Duplicate(id(1)),
+            "the oldest of equals"
+        );
+        assert_eq!(judge(290, 100, &[&small, &large], &[]), Relation::Duplicate(id(3)));
+        assert_eq!(judge(300, 100, &[&small, &large], &[]), Relation::Supersedes(vec![id(2), id(3)]));
+        assert_eq!(judge(300, 100, &[&small, &large], &[id(2)]), Relation::Duplicate(id(2)));
     }
 }

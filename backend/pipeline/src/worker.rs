@@ -2,24 +2,25 @@
 
 mod clustering;
 mod context;
-mod crowd;
 mod deliveries;
 mod erase_collection;
-mod harvest;
-mod hops;
+mod fetch_policy;
+mod host_concurrency;
+mod host_throttle;
+mod http_cache;
 mod image;
-pub(crate) mod ledger;
+mod job_error;
 mod maps;
 mod next_run;
 mod page;
-pub(crate) mod payload;
+mod page_outcome;
 mod robots;
-pub(crate) mod setback;
-mod turns;
-mod visits;
 mod webhook;
 mod yields;
 
+use crate::domain::jobs::{
+    CLUSTER_COLLECTION, DELIVER_WEBHOOK, ERASE_COLLECTION, SCAN_IMAGE, SCAN_PAGE, START_CRAWL,
+};
 use crate::{Crawls, Ingest};
 use context::Context;
 use crawler::Fetcher;
@@ -28,22 +29,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use store::Store;
 
-/// Kind of the job that fetches a page.
-pub const SCAN_PAGE: &str = "scan_page";
-/// Kind of the job that fetches and stores an image.
-pub const SCAN_IMAGE: &str = "scan_image";
-
-/// Kind of the job that begins the next run of a crawl that starts again.
-pub const START_CRAWL: &str = "start_crawl";
-/// Kind of the job that tells a crawl's webhook that it has ended.
-pub const DELIVER_WEBHOOK: &str = "deliver_webhook";
-/// Kind of the job that erases what is in a deleted collection.
-pub const ERASE_COLLECTION: &str = "erase_collection";
-/// Kind of the job that finds out which of a collection's faces are one person.
-pub const CLUSTER_COLLECTION: &str = "cluster_collection";
-
 pub use deliveries::DELIVERY_PLACES;
-pub use erase_collection::erase_collection;
 
 /// The handlers of a worker, by kind.
 pub fn handlers(
@@ -70,11 +56,4 @@ pub fn handlers(
 /// The handler of [`CLUSTER_COLLECTION`] alone: it needs no models.
 pub fn cluster_handler(store: Store, queue: Queue) -> Arc<dyn Handler> {
     Arc::new(clustering::ClusterCollection::new(store, queue))
-}
-
-/// Feeds `facecrawl_crawl_outcomes_total{ledger,state,reason}`.
-pub(crate) fn count_outcome(ledger: &'static str, state: &'static str, reason: Option<&str>) {
-    let reason = reason.unwrap_or("none").to_owned();
-    metrics::counter!("facecrawl_crawl_outcomes_total", "ledger" => ledger, "state" => state, "reason" => reason)
-        .increment(1);
 }

@@ -1,26 +1,26 @@
 //! Why a URL got no further, and what that means for its row and its job.
 
 use crate::AnalyzeError;
-use crate::crawl::news::NewsError;
+use crate::domain::NotificationError;
 use crate::ingest::IngestError;
+use crate::ingest::outcome::analysis_failure;
 use crawler::FetchError;
 use inference::RunError;
 use queue::QueueError;
 use std::time::Duration;
 use store::StoreError;
 use time::OffsetDateTime;
-use vision::DecodeError;
 
 /// Longest wait that a host's `Retry-After` can impose on one URL.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// What stood in the way.
 #[derive(Debug)]
-pub(crate) enum Setback {
+pub(crate) enum JobError {
     /// It will stay so: the row is settled with this.
     Final { state: &'static str, code: String, detail: String, status: Option<u16> },
     /// Another attempt can help; when attempts are spent the row is settled as failed.
-    Again { code: String, detail: String, at: Option<OffsetDateTime> },
+    Retry { code: String, detail: String, at: Option<OffsetDateTime> },
     /// Not now; no attempt is burned.
     Later(OffsetDateTime),
     /// The claim was lost; everything was rolled back.
@@ -29,7 +29,7 @@ pub(crate) enum Setback {
     Gone,
 }
 
-impl Setback {
+impl JobError {
     /// Settled as skipped: nothing went wrong, it is not wanted.
     pub(crate) fn skipped(code: impl Into<String>, detail: impl ToString) -> Self {
         Self::Final { state: "skipped", code: code.into(), detail: detail.to_string(), status: None }
@@ -40,17 +40,6 @@ impl Setback {
         Self::Final { state: "failed", code: code.into(), detail: detail.to_string(), status: None }
     }
 
-    /// State and reason code of a picture that cannot be analysed: `skipped` for what is no usable picture, `failed` for one that is broken or on
-    /// which we failed.
-    pub(crate) fn of_analysis(error: &AnalyzeError) -> (&'static str, &'static str) {
-        let state = match error {
-            AnalyzeError::Decode(DecodeError::Corrupt { .. }) => "failed",
-            AnalyzeError::Decode(_) => "skipped",
-            _ => "failed",
-        };
-        (state, error.code())
-    }
-
     /// What a failed fetch means. `robots_retry`: when a host whose robots.txt could not be had is asked again.
     pub(crate) fn of_fetch(error: FetchError, robots_retry: Duration) -> Self {
         let (code, detail) = (error.code(), error.to_string());
@@ -59,13 +48,13 @@ impl Setback {
             FetchError::Later(until) => Self::Later(until),
             FetchError::Refused(reason) if reason == super::robots::UNAVAILABLE => {
                 let detail = "the host's robots.txt cannot be had, so nothing may be fetched there".into();
-                Self::Again { code, detail, at: Some(now + robots_retry) }
+                Self::Retry { code, detail, at: Some(now + robots_retry) }
             }
             FetchError::Status { retry_after, .. } if error.is_transient() => {
                 let at = retry_after.map(|wait| now + wait.min(LONGEST_RETRY_AFTER));
-                Self::Again { code, detail, at }
+                Self::Retry { code, detail, at }
             }
-            _ if error.is_transient() => Self::Again { code, detail, at: None },
+            _ if error.is_transient() => Self::Retry { code, detail, at: None },
             FetchError::Status { status, .. } => {
                 Self::Final { state: "failed", code, detail, status: Some(status) }
             }
@@ -77,31 +66,31 @@ impl Setback {
     }
 }
 
-impl From<StoreError> for Setback {
+impl From<StoreError> for JobError {
     fn from(error: StoreError) -> Self {
-        Self::Again { code: "store_failure".into(), detail: error.to_string(), at: None }
+        Self::Retry { code: "store_failure".into(), detail: error.to_string(), at: None }
     }
 }
 
-impl From<QueueError> for Setback {
+impl From<QueueError> for JobError {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::Stale(_) => Self::Stale,
-            error => Self::Again { code: "queue_failure".into(), detail: error.to_string(), at: None },
+            error => Self::Retry { code: "queue_failure".into(), detail: error.to_string(), at: None },
         }
     }
 }
 
-impl From<NewsError> for Setback {
-    fn from(error: NewsError) -> Self {
+impl From<NotificationError> for JobError {
+    fn from(error: NotificationError) -> Self {
         match error {
-            NewsError::Store(error) => error.into(),
-            NewsError::Queue(error) => error.into(),
+            NotificationError::Store(error) => error.into(),
+            NotificationError::Queue(error) => error.into(),
         }
     }
 }
 
-impl From<IngestError> for Setback {
+impl From<IngestError> for JobError {
     fn from(error: IngestError) -> Self {
         let error = match error {
             IngestError::Store(error) => return error.into(),
@@ -114,10 +103,10 @@ impl From<IngestError> for Setback {
             AnalyzeError::Exhausted(error) => Self::Later(now + error.retry_after),
             AnalyzeError::Run(RunError::Stopped) => Self::Later(now),
             AnalyzeError::Run(_) => {
-                Self::Again { code: error.code().into(), detail: error.to_string(), at: None }
+                Self::Retry { code: error.code().into(), detail: error.to_string(), at: None }
             }
             error => {
-                let (state, code) = Self::of_analysis(&error);
+                let (state, code) = analysis_failure(&error);
                 Self::Final { state, code: code.into(), detail: error.to_string(), status: None }
             }
         }
@@ -127,20 +116,21 @@ impl From<IngestError> for Setback {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vision::DecodeError;
 
-    fn of(error: FetchError) -> Setback {
-        Setback::of_fetch(error, Duration::from_secs(30))
+    fn of(error: FetchError) -> JobError {
+        JobError::of_fetch(error, Duration::from_secs(30))
     }
 
     #[test]
     fn a_missing_page_stays_missing_and_a_busy_host_is_asked_again_when_it_said() {
         let missing = of(FetchError::Status { status: 404, retry_after: None });
         assert!(
-            matches!(missing, Setback::Final { state: "failed", ref code, status: Some(404), .. } if code == "http_404")
+            matches!(missing, JobError::Final { state: "failed", ref code, status: Some(404), .. } if code == "http_404")
         );
         let wait = Duration::from_secs(120);
         let busy = of(FetchError::Status { status: 503, retry_after: Some(wait) });
-        let Setback::Again { at: Some(at), .. } = busy else { panic!("{busy:?}") };
+        let JobError::Retry { at: Some(at), .. } = busy else { panic!("{busy:?}") };
         assert!(at > OffsetDateTime::now_utc() + Duration::from_secs(60));
     }
 
@@ -149,19 +139,19 @@ mod tests {
         for (code, state) in [("robots_disallowed", "skipped"), ("out_of_scope", "skipped")] {
             let refused = of(FetchError::Refused(code.into()));
             assert!(
-                matches!(refused, Setback::Final { state: s, code: ref c, .. } if s == state && c == code)
+                matches!(refused, JobError::Final { state: s, code: ref c, .. } if s == state && c == code)
             );
         }
-        assert!(matches!(of(FetchError::TooManyRedirects), Setback::Final { state: "failed", .. }));
+        assert!(matches!(of(FetchError::TooManyRedirects), JobError::Final { state: "failed", .. }));
         let corrupt = DecodeError::Corrupt { format: "jpeg", reason: "x".into() };
-        assert_eq!(Setback::of_analysis(&corrupt.into()), ("failed", "corrupt_image"));
-        assert_eq!(Setback::of_analysis(&DecodeError::NotAnImage.into()), ("skipped", "not_an_image"));
+        assert_eq!(analysis_failure(&corrupt.into()), ("failed", "corrupt_image"));
+        assert_eq!(analysis_failure(&DecodeError::NotAnImage.into()), ("skipped", "not_an_image"));
     }
 
     #[test]
     fn an_overloaded_engine_burns_no_attempt() {
         let overloaded =
             RunError::Overloaded { operation: "face_detection", retry_after: Duration::from_secs(1) };
-        assert!(matches!(Setback::from(IngestError::Analyze(overloaded.into())), Setback::Later(_)));
+        assert!(matches!(JobError::from(IngestError::Analyze(overloaded.into())), JobError::Later(_)));
     }
 }

@@ -1,14 +1,19 @@
 //! What follows from a crawl's end: word to its webhook, and the promise of its next run. Both are jobs of the queue, enqueued in the
 //! transaction that ends the crawl: neither is lost, and neither happens for an end that was rolled back.
 
-use super::CrawlOptions;
-use crate::jobs::payload::{NextRun, Notice};
-use queue::{Queue, QueueError};
+use crate::domain::jobs::{NextRun, Notice};
+use crate::domain::{CrawlOptions, NotificationError};
+use queue::Queue;
 use store::crawls::{Crawl, CrawlProgress};
-use store::{Store, StoreError, Tx};
+use store::{Store, Tx};
 
 /// Says that a crawl has ended. The jobs belong to no group: a cancelled crawl's webhook is told all the same.
-pub(crate) async fn ended(store: &Store, queue: &Queue, tx: &mut Tx, crawl: &Crawl) -> Result<(), NewsError> {
+pub(crate) async fn ended(
+    store: &Store,
+    queue: &Queue,
+    tx: &mut Tx,
+    crawl: &Crawl,
+) -> Result<(), NotificationError> {
     metrics::counter!("facecrawl_crawls_total", "event" => crawl.state.clone()).increment(1);
     // A scan of local files has options of its own, and neither of these.
     let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };
@@ -43,22 +48,4 @@ pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Val
         "counts": {"pages": progress.pages, "images": progress.images, "faces": progress.faces},
         "reasons": progress.reasons,
     })
-}
-
-/// Either of the two that share the closing transaction.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NewsError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-}
-
-impl From<NewsError> for super::CrawlError {
-    fn from(error: NewsError) -> Self {
-        match error {
-            NewsError::Store(error) => error.into(),
-            NewsError::Queue(error) => error.into(),
-        }
-    }
 }

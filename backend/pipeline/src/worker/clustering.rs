@@ -1,7 +1,7 @@
 //! `cluster_collection`: a run of the clustering, step by step.
 
-use super::payload::{self, ClusterJob};
 use crate::cluster::{ClusterError, Step, scope_of, step};
+use crate::domain::jobs::{self, ClusterJob};
 use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
 use store::{Store, StoreError};
 use time::OffsetDateTime;
@@ -17,7 +17,7 @@ pub(super) struct ClusterCollection {
 #[async_trait::async_trait]
 impl Handler for ClusterCollection {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
-        let payload: ClusterJob = match payload::read(&job.payload) {
+        let payload: ClusterJob = match jobs::read(&job.payload) {
             Ok(payload) => payload,
             Err(error) => return Outcome::Discard(error),
         };

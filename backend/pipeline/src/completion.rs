@@ -5,7 +5,9 @@
 //! is locked, so that workers do not wait for each other. A crawl that slips through (its last worker slept through all others'
 //! ends) is found by `Crawls::reconcile`.
 
-use super::news::{self, NewsError};
+pub(crate) mod notifications;
+
+use crate::domain::NotificationError;
 use queue::{Claim, Queue, QueueError};
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
@@ -15,12 +17,12 @@ use uuid::Uuid;
 const NEAR_THE_END: i64 = 256;
 
 /// Held through a transaction that settles a row.
-pub(crate) struct Watch {
+pub(crate) struct CompletionCheck {
     crawl: Uuid,
     near_the_end: bool,
 }
 
-impl Watch {
+impl CompletionCheck {
     /// Said right after the word to the queue and before anything else, so that the crawl's row is locked before any ledger row is.
     ///
     /// # Errors
@@ -31,7 +33,7 @@ impl Watch {
         tx: &mut Tx,
         crawl: Uuid,
         claim: Claim,
-    ) -> Result<Self, NewsError> {
+    ) -> Result<Self, NotificationError> {
         let state = store.crawl_state(tx.conn(), crawl).await?;
         if !matches!(state.as_deref(), Some("running" | "paused")) {
             return Err(QueueError::Stale(claim.id).into());
@@ -44,7 +46,12 @@ impl Watch {
     }
 
     /// Last word before the commit: ends the crawl when nothing is queued any more.
-    pub(crate) async fn end(self, store: &Store, queue: &Queue, tx: &mut Tx) -> Result<(), NewsError> {
+    pub(crate) async fn end(
+        self,
+        store: &Store,
+        queue: &Queue,
+        tx: &mut Tx,
+    ) -> Result<(), NotificationError> {
         if self.near_the_end {
             finish_if_done(store, queue, tx, self.crawl).await?;
         }
@@ -60,7 +67,7 @@ pub(crate) async fn finish_if_done(
     queue: &Queue,
     tx: &mut Tx,
     crawl: Uuid,
-) -> Result<bool, NewsError> {
+) -> Result<bool, NotificationError> {
     if store.queued_up_to(tx.conn(), crawl, 1).await? > 0 {
         return Ok(false);
     }
@@ -70,7 +77,7 @@ pub(crate) async fn finish_if_done(
     };
     match store.set_crawl_state(tx.conn(), crawl, &["running", "paused"], state, error.as_deref()).await {
         Ok(crawl) => {
-            news::ended(store, queue, tx, &crawl).await?;
+            notifications::ended(store, queue, tx, &crawl).await?;
             Ok(true)
         }
         // Cancelled, or ended by another: its end stands.

@@ -1,9 +1,9 @@
 //! `erase_collection`: what is in a deleted collection goes, piece by piece.
 
-use super::payload::{self, Burial};
 use crate::Crawls;
-use crate::crawl::CrawlError;
-use queue::{ClaimedJob, Handler, NewJob, Outcome};
+use crate::domain::CrawlError;
+use crate::domain::jobs::{self, CollectionDeletion};
+use queue::{ClaimedJob, Handler, Outcome};
 use serde_json::json;
 use std::time::Duration;
 use store::audit::{Action, AuditEntry};
@@ -14,11 +14,6 @@ use uuid::Uuid;
 
 /// Wait before another look when something was added in the moment of the end.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// The job that erases a collection which was buried in the same transaction.
-pub fn erase_collection(collection: Uuid) -> NewJob {
-    Burial { collection_id: collection }.job()
-}
 
 /// The handler. Killed anywhere, it goes on where it was: what it has done is committed, and the rest is still there.
 pub(super) struct EraseCollection {
@@ -83,7 +78,7 @@ enum Piece {
 #[async_trait::async_trait]
 impl Handler for EraseCollection {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
-        let collection = match payload::read::<Burial>(&job.payload) {
+        let collection = match jobs::read::<CollectionDeletion>(&job.payload) {
             Ok(burial) => burial.collection_id,
             Err(error) => return Outcome::Discard(error),
         };

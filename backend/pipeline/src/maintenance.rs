@@ -23,7 +23,7 @@ const TOLD: usize = 20;
 
 /// Looks after what is stored; cheap to clone.
 #[derive(Clone)]
-pub struct Upkeep {
+pub struct Maintenance {
     store: Store,
     blobs: Blobs,
 }
@@ -54,7 +54,7 @@ pub struct Swept {
     pub missing_keys: Vec<String>,
 }
 
-impl Upkeep {
+impl Maintenance {
     /// On a store and its blobs.
     pub fn new(store: Store, blobs: Blobs) -> Self {
         Self { store, blobs }

@@ -1,9 +1,9 @@
 //! What a fetched page, sitemap or feed adds to a crawl's ledgers, by the crawl's scope, depth and manners.
 
 use super::context::{Context, CrawlView};
-use super::hops::in_scope;
-use super::payload::PageJob;
-use crate::crawl::Sitemaps;
+use super::fetch_policy::in_scope;
+use crate::domain::Sitemaps;
+use crate::domain::jobs::PageJob;
 use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const MAX_NESTED: u8 = 3;
 
 /// What is found, and what the page's own row says.
 #[derive(Default)]
-pub(super) struct Harvest {
+pub(super) struct PageOutcome {
     pub(super) pages: Vec<NewPage>,
     /// Further sitemaps; their rows have depth 0, so that what they list counts like the links of a seed.
     pub(super) sitemaps: Vec<NewPage>,
@@ -72,7 +72,7 @@ impl Rules {
 /// A page of HTML; `sitemaps` are those of its host, if this is a seed.
 ///
 /// Compares up to 10,000 links with up to 10,000 seeds: not for an async thread, and neither is [`of_map`].
-pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> Harvest {
+pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let mentions = page.addresses().map(str::to_owned).collect();
     let directives = page.directives.union(rules.tags(&fetched));
@@ -105,11 +105,11 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     };
     let result = result(fetched, denied, left_out, page.title);
     let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &home_page)));
-    Harvest { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
+    PageOutcome { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
 }
 
 /// A sitemap or a feed. `noindex` on it speaks of the file itself, which nobody would index, and not of what it lists.
-pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
+pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let tags = Directives { noindex: false, ..rules.tags(&fetched) };
     let directives = if view.options.respect_robots { tags } else { Directives::default() };
@@ -149,11 +149,11 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> Harvest {
     let (pages, left_out) = border.close();
     let result = result(fetched, denied, left_out, None);
     let home = job.home.clone();
-    Harvest { pages, sitemaps, nested, images, home, result, ..Harvest::default() }
+    PageOutcome { pages, sitemaps, nested, images, home, result, ..PageOutcome::default() }
 }
 
 /// The page was an image: it goes into the other ledger.
-pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> Harvest {
+pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let result = PageResult {
         state: "skipped".into(),
         reason: Some(IS_AN_IMAGE.into()),
@@ -164,7 +164,7 @@ pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> Harvest {
     };
     let asked_url = asked(job, fetched);
     let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
-    Harvest { images, result, ..Harvest::default() }
+    PageOutcome { images, result, ..PageOutcome::default() }
 }
 
 /// The address of the job, if another one answered.

@@ -1,8 +1,8 @@
 //! A crawl's policy for each hop of a fetch: scope, robots, the host's turn.
 
 use super::context::{Context, CrawlView};
-use super::payload::PageJob;
-use super::turns::{Delay, Grant, Turns};
+use super::host_throttle::{Delay, HostPermit, HostThrottle};
+use crate::domain::jobs::PageJob;
 use crawler::pace::Outcome;
 use crawler::{FetchError, Fetched, HopPolicy, Request, Scope, urls};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,16 +18,16 @@ pub(super) enum Area<'a> {
 }
 
 /// The policy of one fetch.
-pub(super) struct Hops<'a> {
+pub(super) struct FetchPolicy<'a> {
     context: &'a Context,
     view: &'a CrawlView,
     area: Area<'a>,
-    held: Held,
+    held: PermitGuard,
 }
 
-impl<'a> Hops<'a> {
+impl<'a> FetchPolicy<'a> {
     pub(super) fn new(context: &'a Context, view: &'a CrawlView, area: Area<'a>) -> Self {
-        Self { context, view, area, held: Held::new(context.turns.clone()) }
+        Self { context, view, area, held: PermitGuard::new(context.throttle.clone()) }
     }
 
     /// Fetches under this policy.
@@ -48,20 +48,20 @@ impl<'a> Hops<'a> {
 }
 
 /// The turn that a fetch holds. However the fetch ends, its turn ends: in a task of its own, which a dropped fetch does not take along.
-pub(super) struct Held {
-    turns: Arc<Turns>,
-    grant: Mutex<Option<Grant>>,
+pub(super) struct PermitGuard {
+    throttle: Arc<HostThrottle>,
+    permit: Mutex<Option<HostPermit>>,
 }
 
-impl Held {
-    pub(super) fn new(turns: Arc<Turns>) -> Self {
-        Self { turns, grant: Mutex::new(None) }
+impl PermitGuard {
+    pub(super) fn new(throttle: Arc<HostThrottle>) -> Self {
+        Self { throttle, permit: Mutex::new(None) }
     }
 
     /// Waits for the turn of the URL's host.
     pub(super) async fn take(&self, url: &Url, delay: Delay) -> Result<(), FetchError> {
-        let grant = self.turns.take(&urls::host_key(url), delay).await?;
-        *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
+        let permit = self.throttle.take(&urls::host_key(url), delay).await?;
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
         Ok(())
     }
 
@@ -80,11 +80,11 @@ impl Held {
     }
 
     fn ending(&self, outcome: Option<Outcome>) -> Option<tokio::task::JoinHandle<()>> {
-        let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        // Without a runtime the process is ending; the grant expires by itself.
+        let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        // Without a runtime the process is ending; the permit expires by itself.
         let runtime = tokio::runtime::Handle::try_current().ok()?;
-        let turns = self.turns.clone();
-        Some(runtime.spawn(async move { turns.end(grant, outcome).await }))
+        let throttle = self.throttle.clone();
+        Some(runtime.spawn(async move { throttle.end(permit, outcome).await }))
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool 
 }
 
 #[async_trait::async_trait]
-impl HopPolicy for Hops<'_> {
+impl HopPolicy for FetchPolicy<'_> {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
         if !self.in_area(url) {
             return Err(FetchError::Refused("out_of_scope".into()));
@@ -116,7 +116,7 @@ impl HopPolicy for Hops<'_> {
             }
             robots_delay = robots.crawl_delay();
         }
-        let delay = self.context.turns.delay(self.view.own_delay(), robots_delay);
+        let delay = self.context.throttle.delay(self.view.own_delay(), robots_delay);
         self.held.take(url, delay).await
     }
 

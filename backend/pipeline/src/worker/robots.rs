@@ -1,7 +1,7 @@
 //! robots.txt: from memory, from the database, or from the host.
 
-use super::hops::Held;
-use super::turns::{Own, Turns};
+use super::fetch_policy::PermitGuard;
+use super::host_throttle::{HostThrottle, Own};
 use crate::crawl::Config;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
@@ -35,7 +35,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
 pub(super) struct RobotsCache {
     store: Store,
     fetcher: Fetcher,
-    turns: Arc<Turns>,
+    throttle: Arc<HostThrottle>,
     config: Config,
     hosts: Mutex<HashMap<String, Slot>>,
     /// Bytes of the rules in `hosts`.
@@ -79,8 +79,8 @@ enum Answer {
 }
 
 impl RobotsCache {
-    pub(super) fn new(store: Store, fetcher: Fetcher, turns: Arc<Turns>, config: Config) -> Self {
-        Self { store, fetcher, turns, config, hosts: Mutex::default(), bytes: Arc::default() }
+    pub(super) fn new(store: Store, fetcher: Fetcher, throttle: Arc<HostThrottle>, config: Config) -> Self {
+        Self { store, fetcher, throttle, config, hosts: Mutex::default(), bytes: Arc::default() }
     }
 
     /// The rules of the URL's host. Concurrent jobs of one host wait for one fetch.
@@ -153,7 +153,7 @@ impl RobotsCache {
         }
     }
 
-    /// Fetches it through the guard and the host's turns. The record beside an error is what is to be remembered of it.
+    /// Fetches it through the guard and the host's throttle. The record beside an error is what is to be remembered of it.
     async fn fetch(
         &self,
         url: &Url,
@@ -163,7 +163,8 @@ impl RobotsCache {
         robots_url.set_path("/robots.txt");
         robots_url.set_query(None);
         robots_url.set_fragment(None);
-        let hops = TurnsOnly { turns: &self.turns, own_delay, held: Held::new(self.turns.clone()) };
+        let hops =
+            TurnsOnly { throttle: &self.throttle, own_delay, held: PermitGuard::new(self.throttle.clone()) };
         let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &hops).await;
         let record = |status: u16, body| RobotsRecord {
             status: i32::from(status),
@@ -256,15 +257,15 @@ impl Answer {
 
 /// robots.txt itself needs nobody's permission, only a turn.
 struct TurnsOnly<'a> {
-    turns: &'a Turns,
+    throttle: &'a HostThrottle,
     own_delay: Option<Own>,
-    held: Held,
+    held: PermitGuard,
 }
 
 #[async_trait::async_trait]
 impl HopPolicy for TurnsOnly<'_> {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
-        self.held.take(url, self.turns.delay(self.own_delay, None)).await
+        self.held.take(url, self.throttle.delay(self.own_delay, None)).await
     }
 
     async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {

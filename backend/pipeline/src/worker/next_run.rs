@@ -1,8 +1,8 @@
 //! `start_crawl`: the next run of a crawl that starts again, at its time.
 
-use super::payload::{self, NextRun};
 use crate::Crawls;
-use crate::crawl::CrawlError;
+use crate::domain::CrawlError;
+use crate::domain::jobs::{self, NextRun};
 use queue::{ClaimedJob, Handler, Outcome, QueueError};
 use store::StoreError;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ pub(super) struct StartCrawl(pub(super) Crawls);
 #[async_trait::async_trait]
 impl Handler for StartCrawl {
     async fn run(&self, job: ClaimedJob, _cancel: CancellationToken) -> Outcome {
-        let run: NextRun = match payload::read(&job.payload) {
+        let run: NextRun = match jobs::read(&job.payload) {
             Ok(run) => run,
             Err(error) => return Outcome::Discard(error),
         };

@@ -1,6 +1,6 @@
 //! What a crawl's directories and hosts have yielded, and the priorities that follow from it ([`crawler::frontier`]).
 
-use super::payload::PageJob;
+use crate::domain::jobs::PageJob;
 use crawler::frontier::{self, Yield};
 use crawler::urls;
 use queue::NewJob;

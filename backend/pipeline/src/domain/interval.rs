@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Time from the start of one run to the start of the next, in whole minutes: five minutes to a year.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Every {
+pub struct Interval {
     minutes: u32,
 }
 
@@ -16,14 +16,14 @@ const UNITS: [(char, u32); 4] = [('w', 7 * 24 * 60), ('d', 24 * 60), ('h', 60), 
 const LEAST: u32 = 5;
 const MOST: u32 = 366 * 24 * 60;
 
-impl Every {
+impl Interval {
     /// As a duration.
     pub fn duration(self) -> Duration {
         Duration::from_secs(u64::from(self.minutes) * 60)
     }
 }
 
-impl FromStr for Every {
+impl FromStr for Interval {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -44,7 +44,7 @@ impl FromStr for Every {
     }
 }
 
-impl TryFrom<String> for Every {
+impl TryFrom<String> for Interval {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -52,7 +52,7 @@ impl TryFrom<String> for Every {
     }
 }
 
-impl fmt::Display for Every {
+impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, size) =
             UNITS.iter().find(|(_, size)| self.minutes.is_multiple_of(*size)).unwrap_or(&('m', 1));
@@ -60,8 +60,8 @@ impl fmt::Display for Every {
     }
 }
 
-impl From<Every> for String {
-    fn from(every: Every) -> Self {
+impl From<Interval> for String {
+    fn from(every: Interval) -> Self {
         every.to_string()
     }
 }
@@ -80,7 +80,7 @@ mod tests {
             ("14d", 14 * 86_400, "2w"),
             ("366d", 366 * 86_400, "366d"),
         ] {
-            let every: Every = text.parse().unwrap();
+            let every: Interval = text.parse().unwrap();
             assert_eq!(
                 (every.duration().as_secs(), every.to_string().as_str()),
                 (seconds, written),
@@ -90,7 +90,7 @@ mod tests {
         for text in
             ["", "m", "4m", "0h", "-5m", "+5m", "1.5h", "24", "24H", "5 m", "367d", "99999999999w", "5µ"]
         {
-            let error = text.parse::<Every>().unwrap_err();
+            let error = text.parse::<Interval>().unwrap_err();
             assert!(error.contains("from 5m to 366d"), "{text}: {error}");
         }
     }

@@ -1,0 +1,22 @@
+//! What every other module of the pipeline may use: options, jobs and their payloads, ledger rows and
+//! errors. Nothing here fetches, analyses or stores a picture.
+
+mod collection;
+mod error;
+mod interval;
+pub mod jobs;
+mod options;
+mod row;
+mod secret;
+mod traces;
+pub(crate) mod transient;
+
+pub use collection::DEFAULT_COLLECTION;
+pub(crate) use collection::collection_id;
+pub use error::CrawlError;
+pub(crate) use error::NotificationError;
+pub use interval::Interval;
+pub use options::{CrawlOptions, Dedupe, Sitemaps};
+pub(crate) use row::Row;
+pub use secret::Secret;
+pub use traces::forget_jobs;

@@ -1,0 +1,142 @@
+//! How many of this process's jobs one host may keep busy. A host that answers at once is let in further with every answer; one that does not
+//! keeps two jobs waiting and no more, however many of its pages are in line, so that the others are worked on.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Requests at a time to a host that has not shown anything yet.
+const FIRST: usize = 2;
+/// An answer within this time lets one more in; a slower one, or none, halves what was let in.
+const QUICK: Duration = Duration::from_secs(1);
+/// Those who have to come back are told times this far apart, at most so far ahead.
+const STEP: Duration = Duration::from_millis(50);
+const HORIZON: Duration = Duration::from_secs(10);
+/// Hosts remembered at once.
+const HOSTS: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub(super) struct HostConcurrency(Mutex<HashMap<String, HostState>>);
+
+#[derive(Debug)]
+struct HostState {
+    inside: usize,
+    allowed: usize,
+    /// Somebody waits for its next turn.
+    waited_for: bool,
+    /// The latest time told to somebody who has to come back.
+    told: Instant,
+}
+
+impl HostConcurrency {
+    /// Lets a request in, until what it gets is dropped, or says after which time to come back.
+    pub(super) fn enter(self: &Arc<Self>, host: &str) -> Result<Inside, Duration> {
+        self.with(host, |state| {
+            if state.inside < state.allowed {
+                state.inside += 1;
+                return Ok(Inside { hosts: Arc::clone(self), host: host.to_owned() });
+            }
+            let now = Instant::now();
+            let next = state.told.max(now) + STEP;
+            state.told = if next > now + HORIZON { now + STEP } else { next };
+            Err(state.told - now)
+        })
+    }
+
+    /// How a request ended. `took`: until its answer; `None` when there was none.
+    pub(super) fn answered(&self, host: &str, took: Option<Duration>) {
+        self.with(host, |state| {
+            state.allowed = match took {
+                Some(took) if took < QUICK => state.allowed.saturating_add(1),
+                _ => (state.allowed / 2).max(FIRST),
+            };
+        });
+    }
+
+    /// The place in which one caller at a time may wait for the host's next turn; `None` when it is taken. Free again when dropped.
+    pub(super) fn wait<'a>(&'a self, host: &'a str) -> Option<Place<'a>> {
+        let free = self.with(host, |state| !std::mem::replace(&mut state.waited_for, true));
+        free.then_some(Place { hosts: self, host })
+    }
+
+    fn with<T>(&self, host: &str, look: impl FnOnce(&mut HostState) -> T) -> T {
+        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if hosts.len() >= HOSTS && !hosts.contains_key(host) {
+            hosts.retain(|_, state| state.inside > 0 || state.waited_for);
+        }
+        let new = || HostState { inside: 0, allowed: FIRST, waited_for: false, told: Instant::now() };
+        look(hosts.entry(host.to_owned()).or_insert_with(new))
+    }
+}
+
+/// A request that was let in.
+#[derive(Debug)]
+pub(super) struct Inside {
+    hosts: Arc<HostConcurrency>,
+    host: String,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.hosts.with(&self.host, |state| state.inside = state.inside.saturating_sub(1));
+    }
+}
+
+/// Held while waiting.
+pub(super) struct Place<'a> {
+    hosts: &'a HostConcurrency,
+    host: &'a str,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.hosts.with(self.host, |state| state.waited_for = false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn let_in(hosts: &Arc<HostConcurrency>, host: &str) -> Vec<Inside> {
+        (0..100).map_while(|_| hosts.enter(host).ok()).collect()
+    }
+
+    #[test]
+    fn quick_answers_let_more_in_and_slow_ones_fewer() {
+        let hosts = Arc::new(HostConcurrency::default());
+        let first = let_in(&hosts, "a");
+        assert_eq!((first.len(), let_in(&hosts, "b").len()), (2, 2));
+        hosts.answered("a", Some(Duration::from_millis(5)));
+        drop(first);
+        assert_eq!(let_in(&hosts, "a").len(), 3);
+        for _ in 0..5 {
+            hosts.answered("a", Some(Duration::from_millis(5)));
+        }
+        assert_eq!(let_in(&hosts, "a").len(), 8);
+        hosts.answered("a", Some(Duration::from_secs(2)));
+        assert_eq!(let_in(&hosts, "a").len(), 4);
+        for _ in 0..3 {
+            hosts.answered("a", None);
+        }
+        assert_eq!(let_in(&hosts, "a").len(), 2);
+    }
+
+    #[test]
+    fn those_who_come_back_come_one_after_the_other() {
+        let hosts = Arc::new(HostConcurrency::default());
+        let _inside = let_in(&hosts, "a");
+        let told: Vec<Duration> = (0..500).map(|_| hosts.enter("a").expect_err("full")).collect();
+        assert!(told.iter().all(|wait| *wait <= HORIZON));
+        assert!(told[99] > STEP * 50, "{told:?}");
+    }
+
+    #[test]
+    fn one_may_wait_at_a_time() {
+        let hosts = HostConcurrency::default();
+        let place = hosts.wait("a");
+        assert!(place.is_some() && hosts.wait("a").is_none() && hosts.wait("b").is_some());
+        drop(place);
+        assert!(hosts.wait("a").is_some());
+    }
+}

@@ -1,0 +1,127 @@
+"""Finds module dependencies inside a crate that do not point one way.
+
+A module is a file or folder directly under `src`. It depends on each module that it names through
+`crate::` or `super::`, also through the names that `lib.rs` exports again. Comments, strings and
+test modules at the end of a file do not count.
+"""
+
+import re
+from pathlib import Path
+
+# Crates whose modules stand in one order: each may use those named in its set.
+ORDER = {
+    "pipeline": {
+        "domain": set(),
+        "budget": set(),
+        "analyze": {"budget", "domain"},
+        "cluster": {"domain"},
+        "completion": {"domain"},
+        "maintenance": set(),
+        "reapply": {"domain"},
+        "ingest": {"domain", "analyze", "completion"},
+        "crawl": {"domain", "completion", "ingest"},
+        "worker": {"domain", "analyze", "cluster", "completion", "ingest", "crawl"},
+    },
+}
+
+# Pairs of modules that still depend on each other. None may be added.
+KNOWN_CYCLES = {
+    "app": {("bench", "cli")},
+    "crawler": {("config", "fetch")},
+    "inference": {
+        ("backend", "ep"),
+        ("batcher", "engine"),
+        ("ep", "report"),
+        ("ep", "runtime"),
+        ("ep", "unavailable"),
+        ("models", "pixels"),
+    },
+    "queue": {("job", "queue"), ("lanes", "queue")},
+    "server": {
+        ("auth", "middleware"),
+        ("auth", "router"),
+        ("auth", "state"),
+        ("confirmation", "state"),
+        ("error", "middleware"),
+        ("extract", "middleware"),
+        ("middleware", "state"),
+        ("router", "routes"),
+        ("routes", "state"),
+    },
+    "store": {("database", "search"), ("erasures", "tombstones"), ("images", "sources")},
+    "vision": {("crop", "view")},
+}
+
+
+def code_of(path):
+    """Returns the text of a file without its test module, comments and strings."""
+    text = re.split(r"#\[cfg\(test\)\]\s*mod \w+ \{", path.read_text())[0]
+    text = re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
+    return re.sub(r"//[^\n]*", "", text)
+
+
+def names_after(text, prefix):
+    """Yields the first name of each path that starts with `prefix`, groups in braces included."""
+    for match in re.finditer(prefix + r"::(\{|[A-Za-z_]\w*)", text):
+        if match.group(1) != "{":
+            yield match.group(1)
+            continue
+        depth, start, at = 1, match.end(), match.end()
+        while depth and at < len(text):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+        flat = text[start : at - 1]
+        while "{" in flat:
+            flat = re.sub(r"\{[^{}]*\}", "", flat)
+        for part in flat.split(","):
+            if name := re.match(r"\s*([A-Za-z_]\w*)", part):
+                yield name.group(1)
+
+
+def exports(root):
+    """Returns which module each name comes from that `lib.rs` exports again."""
+    origin = {}
+    for match in re.finditer(r"\buse (?:self::)?(\w+)::([^;]+);", code_of(root / "lib.rs")):
+        for name in re.findall(r"\w+", match.group(2)):
+            origin.setdefault(name, match.group(1))
+    return origin
+
+
+def dependencies(root):
+    """Returns the modules that each module of a crate depends on."""
+    origin, found = exports(root), {}
+    for path in sorted(root.rglob("*.rs")):
+        parts = list(path.relative_to(root).with_suffix("").parts)
+        if parts[-1] == "mod":
+            parts.pop()
+        if parts[0] in ("lib", "main", "bin"):
+            continue
+        text = code_of(path)
+        names = set(names_after(text, r"\bcrate"))
+        names |= set(names_after(text, r"(?<!::)\b" + "::".join(["super"] * len(parts))))
+        names -= {"super"}
+        uses = found.setdefault(parts[0], set())
+        uses |= {origin.get(name, name) for name in names} - {parts[0]}
+    return {module: uses & found.keys() for module, uses in found.items()}
+
+
+def wrong(crate, root):
+    """Yields a line for each dependency that must not be."""
+    uses = dependencies(Path(root))
+    if order := ORDER.get(crate):
+        for module, names in uses.items():
+            if module not in order:
+                yield f"{crate}: the module {module} has no place in the order of modules"
+            for name in sorted(names - order.get(module, set())):
+                yield f"{crate}: {module} must not use {name}"
+    known = KNOWN_CYCLES.get(crate, set())
+    found = {
+        (module, name)
+        for module, names in uses.items()
+        for name in names
+        if module < name and module in uses[name]
+    }
+    for pair in sorted(found - known):
+        yield f"{crate}: {pair[0]} and {pair[1]} use each other"
+    for pair in sorted(known - found):
+        yield f"{crate}: {pair[0]} and {pair[1]} no longer use each other; take them off the list"
