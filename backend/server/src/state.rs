@@ -129,7 +129,7 @@ impl AppState {
     /// done.
     ///
     /// One caller gets at most three quarters of the admitted analyses. A batch that is larger than
-    /// the limit counts as the whole limit.
+    /// the limit is admitted only while no other analysis is admitted.
     ///
     /// # Errors
     /// Fails with 429 if the limit of all analyses or the caller's share is reached.
