@@ -1,4 +1,4 @@
-//! `GET /crawls/{id}/export`
+//! Tests `GET /crawls/{id}/export`.
 use crate::support::site::Site;
 use crate::support::{App, Options, field, json_of, problem};
 use reqwest::StatusCode;
@@ -25,7 +25,7 @@ fn lines(text: &str) -> Vec<Value> {
 async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
-    // Another crawl saw one of the pictures before; that is none of this one's business.
+    // Another crawl found one of the images before. Its source must not appear in this export.
     app.crawl(&[site.picture("ada_small.jpg")]).await;
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/export", crawl["id"].as_str().unwrap());
@@ -85,7 +85,7 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
     let crawl: Uuid = created["id"].as_str().unwrap().parse().unwrap();
     let store = &app.state.services.store;
     let collection = store.collection("default").await.unwrap().id;
-    // Two URLs for each image: it is one line all the same.
+    // Two URLs per image still give one line.
     let urls: Vec<NewImageUrl> = (0..2 * IMAGES)
         .map(|n| NewImageUrl {
             url: format!("http://127.0.0.1:9/{n}.jpg"),

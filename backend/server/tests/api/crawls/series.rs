@@ -1,4 +1,4 @@
-//! `every` of `POST /crawls`: a crawl that starts again.
+//! Tests `every` of `POST /crawls`: recurring crawls.
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, ok, problem};
 use reqwest::StatusCode;
@@ -16,7 +16,7 @@ async fn create(app: &App, seed: String) -> String {
     created["id"].as_str().unwrap().to_owned()
 }
 
-/// Nobody waits for an hour in a test.
+/// Makes the scheduled next run due now.
 async fn an_hour_later(app: &App) {
     app.database.execute("update jobs set scheduled_at = now() where kind = 'start_crawl'").await;
 }
@@ -71,9 +71,9 @@ async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
         answer["jobs"].as_array().unwrap().iter().all(|job| job["state"] == "completed")
     })
     .await;
-    assert_eq!(runs(&app, &id, 1).await.len(), 1, "the time came, and nothing began");
+    assert_eq!(runs(&app, &id, 1).await.len(), 1, "no run starts after the cancellation");
 
-    // By the id that the caller knows, whichever run is under way.
+    // The caller cancels with the id of the first run, whichever run is active.
     let id = create(&app, format!("{}/held.jpg", site.url)).await;
     site.asked.notified().await;
     site.release.notify_one();
