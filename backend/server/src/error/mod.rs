@@ -1,7 +1,7 @@
 //! Contains the errors of the API as problem documents (RFC 9457).
 //!
-//! Every error has a stable `code` and names what was wrong and what is allowed. Which problems an
-//! operation can return is documented in `openapi::problems`.
+//! Every error has a stable `code` and names what was wrong and what is allowed. The errors of
+//! other crates are converted in `convert`. Each operation documents its own problems.
 mod code;
 mod convert;
 mod example;

@@ -168,12 +168,16 @@ async fn faces_are_judged_by_the_settings_of_their_collection() {
         judged(&ok(app.post_raw(&path, "image/jpeg", pair.clone()).await).await)
     };
     let (strict, lax) = (detect("quality_profile=strict").await, detect("quality_profile=off").await);
-    assert_ne!(strict, lax, "the picture tells the profiles apart");
+    assert_ne!(strict, lax, "the profiles must judge this image differently");
     assert_eq!(
         (detect("collection=strict").await, detect("collection=lax").await),
         (strict.clone(), lax.clone())
     );
-    assert_eq!(detect("collection=strict&quality_profile=off").await, lax, "what the caller says wins");
+    assert_eq!(
+        detect("collection=strict&quality_profile=off").await,
+        lax,
+        "a parameter overrides the collection"
+    );
     let report = app.post_raw("/images/quality?collection=strict", "image/jpeg", pair.clone()).await;
     assert_eq!(judged(&ok(report).await), strict);
 

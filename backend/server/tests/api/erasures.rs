@@ -57,7 +57,7 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
     });
     let pair = pair.unwrap()["id"].as_str().unwrap().to_owned();
     problem(app.get(&format!("/images/{pair}/thumbnail")).await, 404, "not_found").await;
-    assert!(app.blobs() <= blobs - 6, "two crops, two chips and two thumbnails at least");
+    assert!(app.blobs() <= blobs - 6, "at least two crops, two chips and two thumbnails are deleted");
 
     // The list and the audit log contain counts, but not the person.
     let list = app.get_ok("/erasures").await;

@@ -84,7 +84,7 @@ async fn wrong_crawls_are_refused_with_the_field() {
     }
     problem(app.post_raw("/crawls", "application/json", b"{".to_vec()).await, 400, "bad_json").await;
     problem(app.post_raw("/crawls", "text/plain", b"{}".to_vec()).await, 415, "unsupported_media_type").await;
-    assert_eq!(app.get_ok("/crawls").await["crawls"], json!([]), "nothing was begun");
+    assert_eq!(app.get_ok("/crawls").await["crawls"], json!([]), "no crawl may be created");
 }
 
 /// Returns a seed with `bytes` bytes in normal form, and about a third of that in the request. In
@@ -100,7 +100,10 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
     const SEEDS: usize = 1 << 10;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let mut seeds: Vec<String> = (0..SEEDS).map(|number| seed(number, 1 << 10)).collect();
-    assert!(seeds.iter().map(String::len).sum::<usize>() < 400 << 10, "a third of it is sent");
+    assert!(
+        seeds.iter().map(String::len).sum::<usize>() < 400 << 10,
+        "a request must have about a third of the bytes"
+    );
     let whole = json!({"seeds": seeds, "max_pages": SEEDS});
     json_of(app.post_json("/crawls", &whole).await, StatusCode::CREATED).await;
     seeds[0].push('x');

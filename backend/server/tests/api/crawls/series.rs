@@ -50,7 +50,10 @@ async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
     assert_eq!((&first["id"], &first["next_run_at"]), (&json!(id), &Value::Null));
     assert_eq!((&second["series_id"], &second["state"]), (&json!(id), &json!("completed")));
     assert_eq!((&second["seeds"], &second["options"]), (&first["seeds"], &first["options"]));
-    assert_eq!(second["counts"]["images"]["duplicate"], 1, "its own ledger, and the picture is known");
+    assert_eq!(
+        second["counts"]["images"]["duplicate"], 1,
+        "each run has its own ledger, and the image is known"
+    );
     assert!(second["next_run_at"].is_string());
     assert_eq!(app.delete(&format!("/crawls/{id}")).await.status(), StatusCode::NO_CONTENT);
     an_hour_later(&app).await;
@@ -94,6 +97,6 @@ async fn a_run_that_takes_longer_is_followed_at_once() {
     let ended = app.state.services.crawls.reconcile().await.unwrap();
     assert_eq!(ended.crawls, 1);
     let run = app.get_ok(&format!("/crawls/{id}")).await;
-    assert_eq!(run["state"], "failed", "a failed run is followed too");
+    assert_eq!(run["state"], "failed", "the next run follows a failed one too");
     assert!(time(&run["next_run_at"]) <= OffsetDateTime::now_utc());
 }

@@ -35,7 +35,7 @@ async fn until(app: &App, name: &str, wanted: f64) {
 
 /// Waits for the next chunk of the stream and returns its text.
 async fn next(stream: &mut Response) -> String {
-    let chunk = stream.chunk().await.unwrap().expect("the stream goes on");
+    let chunk = stream.chunk().await.unwrap().expect("the stream must not end");
     String::from_utf8(chunk.to_vec()).unwrap()
 }
 

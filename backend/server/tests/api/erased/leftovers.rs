@@ -40,7 +40,7 @@ async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title
 
     erase(&app, &json!({"image_id": shown.unwrap()["id"]})).await;
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);
-    assert!(dump(&app).contains("ben.jpg"), "the other picture is still there");
+    assert!(dump(&app).contains("ben.jpg"), "the other image must remain");
 
     // A crawl that finds the image again does not store the words again.
     let again = app.crawl(&[site.url("/"), site.url("/linked")]).await;
