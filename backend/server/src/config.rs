@@ -1,4 +1,4 @@
-//! What the operator chose for the API.
+//! Contains the operator's settings for the API, without reading them from the environment.
 use crate::hosts::PublicHost;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -9,55 +9,62 @@ pub enum Auth {
     /// Everyone who can reach the port may use it.
     #[default]
     None,
-    /// Holders of a key, each as far as its scopes and its collection go.
+    /// Callers need a key. Its scopes and its collection limit what they may do.
     Keys,
 }
 
-/// Limits and manners of the HTTP API.
+/// Contains the limits and policies of the HTTP API.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who may call.
+    /// Whether callers need a key.
     pub auth: Auth,
-    /// The address that the service listens on. Without keys, a request may name it as its host.
+    /// The address that the service listens on. Without keys, the `Host` header of a request may
+    /// name it.
     pub listen: IpAddr,
-    /// Further hosts that a request may name where no key is asked for, besides loopback names and
-    /// `listen`.
+    /// Further hosts that the `Host` header may name when no keys are used. Loopback names and
+    /// `listen` are always allowed.
     pub public_hosts: Vec<PublicHost>,
-    /// Most rows that one call may delete without the confirmation token of a dry run.
+    /// Maximum number of rows that one call may delete without the confirmation token of a dry run.
     pub confirm_above: u64,
-    /// Longest accepted image, in bytes of the file.
+    /// Maximum size of an image file, in bytes.
     pub image_limit: usize,
-    /// Longest accepted body of a batch, in bytes.
+    /// Maximum size of the body of a batch, in bytes.
     pub batch_limit: usize,
-    /// Longest accepted JSON body that carries no image, in bytes.
+    /// Maximum size of a JSON body without an image, in bytes.
     pub json_limit: usize,
-    /// Bytes of bodies that are held at once, and as many again of images that are fetched for callers.
+    /// Maximum memory for request bodies, in bytes. Images that are fetched for callers have a
+    /// second budget of the same size.
     pub body_budget: u64,
-    /// Bytes of enhanced pictures that are held at once, until they have been read.
+    /// Maximum memory for enhanced images that are still being sent to callers, in bytes.
     pub answer_budget: u64,
-    /// Most images in one batch.
+    /// Maximum number of images in one batch.
     pub batch_images: usize,
-    /// Images of one batch that are analysed at a time.
+    /// Number of images of one batch that are analyzed concurrently.
     pub batch_concurrency: usize,
-    /// Analyses admitted at a time, running and waiting; one more is answered 429.
+    /// Maximum number of admitted analyses, running and waiting. Further requests fail with 429.
     pub max_analyses: usize,
-    /// From the head of a request to the head of its answer; longer is answered 503 `timeout`.
+    /// Maximum time from the head of a request to the head of its response. A slower request fails
+    /// with 503 `timeout`.
     pub request_timeout: Duration,
-    /// Time between two looks at a crawl whose events are followed.
+    /// Interval at which an event stream polls its crawl.
     pub events_interval: Duration,
-    /// Streams of events that one caller (a key, or an address without keys) may have open.
+    /// Maximum number of open event streams per caller. A caller is a key, or an address if no keys
+    /// are used.
     pub max_streams: usize,
-    /// Origins whose pages may call the API from a browser; empty is none.
+    /// Origins whose pages may call the API from a browser. If the list is empty, no other origin
+    /// may.
     pub allow_origins: Vec<String>,
-    /// Similarity from which `/faces/compare` says `match`, and below which search leaves a face out; `None` is the embedder's own.
+    /// Minimum cosine similarity for `match` in `/faces/compare` and for results of a search.
+    /// `None` uses the threshold of the embedding model.
     pub match_threshold: Option<f32>,
     /// How long a shutdown waits for accepted requests.
     pub drain: Duration,
-    /// How long a connection may take to send the head of a request, and may stay open between two requests.
+    /// Maximum time until a connection sends the head of a request. It also limits the idle time
+    /// between two requests.
     pub connection_idle: Duration,
-    /// How long a connection may go without writing, while there is something to write.
+    /// Maximum time for which a connection may block a write because its reader is too slow.
     pub write_stall: Duration,
-    /// Connections open at a time; one more waits until another is closed.
+    /// Maximum number of open connections. A further connection waits until another one closes.
     pub max_connections: usize,
 }
 
@@ -90,14 +97,18 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Longest accepted body of `count` multipart images: one image may fill its limit, two may too; a larger number shares the batch's limit.
+    /// Returns the maximum size of a multipart body with `count` images, in bytes.
+    ///
+    /// One or two images may each use the full limit of an image. More images share the limit of a
+    /// batch.
     pub fn parts_limit(&self, count: usize) -> usize {
         const FRAMING: usize = 64 << 10;
         let batch = self.batch_limit.max(2 * self.image_limit) + FRAMING;
         (self.image_limit + FRAMING).saturating_mul(count).min(batch)
     }
 
-    /// Longest accepted body that carries one image: the file as base64 in JSON, or with the seams of a multipart body.
+    /// Returns the maximum size of a body with one image, in bytes. The image is base64 in JSON,
+    /// which is a third longer than the file, or a multipart part.
     pub fn single_body_limit(&self) -> usize {
         self.image_limit / 3 * 4 + (64 << 10)
     }

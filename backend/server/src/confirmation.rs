@@ -1,8 +1,10 @@
-//! Tokens of dry runs: proof that a caller has seen how much a deletion takes along.
+//! Contains confirmation tokens, which prove that a caller saw how much a deletion removes.
 //!
 //! A token is signed and not stored, so every process of the service accepts it. It is bound to the
-//! operation and its target. It also has the number of rows; the call may delete up to
-//! `confirm_above` rows more.
+//! operation and its target. It contains the number of rows that the dry run counted, and the call
+//! may delete up to `confirm_above` rows more.
+//!
+//! The dry runs and the deletions themselves are in `routes`.
 use crate::{ApiError, AppState, Code};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,34 +13,34 @@ use sha2::Sha256;
 use time::OffsetDateTime;
 use tokio::sync::OnceCell;
 
-/// Seconds in which a token can be used.
+/// Lifetime of a token, in seconds.
 const VALID: u64 = 15 * 60;
 
-/// The secret of all processes, read once.
+/// Holds the signing secret that all processes share. It is read from the database once.
 #[derive(Default)]
 pub(crate) struct Secret(OnceCell<Vec<u8>>);
 
 /// Signs and checks tokens.
 pub(crate) struct Confirmations {
     mac: Hmac<Sha256>,
-    /// Rows that one call may delete without a token.
+    /// Maximum number of rows that one call may delete without a token.
     most: u64,
 }
 
-/// A deletion that cannot be undone.
+/// Describes a deletion that cannot be undone.
 pub(crate) struct Deletion {
-    /// The operation's id and whatever tells its target from others.
+    /// Identifies the operation and its target. Two different deletions have different texts.
     pub(crate) target: String,
-    /// Rows that go.
+    /// Number of rows that the deletion removes.
     pub(crate) count: u64,
 }
 
 impl AppState {
-    /// Returns the tokens of this service. To be called before a transaction begins: the secret may
-    /// have to be read.
+    /// Returns the signer for confirmation tokens. Call it before a transaction begins, because it
+    /// may have to read the secret from the database.
     ///
     /// # Errors
-    /// 503 while the database is away.
+    /// Fails with 503 if the database is unavailable.
     pub(crate) async fn confirmations(&self) -> Result<Confirmations, ApiError> {
         let read = || self.services.store.confirmation_secret();
         let secret = self.confirmation_secret.0.get_or_try_init(read).await?;
@@ -48,20 +50,20 @@ impl AppState {
 }
 
 impl Confirmations {
-    /// Returns the token that a dry run answers.
+    /// Returns the token for the response of a dry run.
     pub(crate) fn token(&self, deletion: &Deletion) -> String {
         let (until, count) = (now() + VALID, deletion.count);
         let mac = self.sign(&deletion.target, until, count).finalize().into_bytes();
         format!("{until}.{count}.{}", URL_SAFE_NO_PAD.encode(mac))
     }
 
-    /// Lets a deletion through that is small, or that was confirmed.
+    /// Accepts a deletion that is small or was confirmed.
     ///
-    /// What was added since the dry run may be as much as is deleted without a token: a crawl that
-    /// goes on does not make every token worthless.
+    /// The number of rows may grow by up to `confirm_above` after the dry run. Without this
+    /// tolerance, a running crawl would invalidate every token.
     ///
     /// # Errors
-    /// 428 `confirmation_needed`, whose `reason` says what is wrong with the token.
+    /// Fails with 428 `confirmation_needed`. Its `reason` says what is wrong with the token.
     pub(crate) fn check(&self, deletion: &Deletion, token: Option<&str>) -> Result<(), ApiError> {
         if deletion.count <= self.most {
             return Ok(());

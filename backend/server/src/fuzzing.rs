@@ -1,6 +1,7 @@
-//! Functions for the fuzz targets in `fuzz/`. They read bodies and parameters as the handlers do.
+//! Contains functions for the fuzz targets in `fuzz/`. They read bodies and parameters as the
+//! handlers do.
 //!
-//! They have no state of a service, so they need neither a database nor a model.
+//! They need no `AppState`, so they need neither a database nor a model.
 use crate::ApiError;
 use crate::extract::fuzzing::body;
 use crate::extract::image::{BatchBody, ImageSource};
@@ -19,7 +20,7 @@ fn read<T: DeserializeOwned>(text: &[u8]) -> Result<(), ApiError> {
     body::<T>(text).map(drop)
 }
 
-/// Every type that a JSON body is read as, by name.
+/// Every type that a JSON body is parsed into, by name.
 pub const BODIES: [(&str, ReadBody); 14] = [
     ("BatchBody", read::<BatchBody>),
     ("ClusterBody", read::<collections::ClusterBody>),

@@ -1,33 +1,35 @@
-//! Names of hosts: those that a request may carry where no key is asked for, and those of a page's
-//! origin.
+//! Parses and compares host names: those of the `Host` header, and those of a page's origin.
 //!
-//! A browser sends the name that its user, or a page, asked for. A page of somebody else whose name
-//! leads to this service (DNS rebinding) is told by that name, since no list here has it.
+//! With DNS rebinding, a foreign page uses a name of its own that resolves to this service. The
+//! browser sends that name in `Host`. The request is refused because no list here contains the
+//! name.
+//!
+//! The checks of requests are in `middleware::hosts`.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use url::{Host, Url};
 
-/// A host as `Host` and origins name it.
+/// A host as the `Host` header and origins spell it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostName {
     Address(IpAddr),
-    /// In lower case, without the dot of the root.
+    /// A name in lower case, without the trailing dot.
     Name(String),
 }
 
-/// A host with the port that was named with it.
+/// A host and the port that was given with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Authority {
     pub(crate) host: HostName,
     pub(crate) port: Option<u16>,
 }
 
-/// A host that the operator allows: `faces.example.org`, with a port (`faces.example.org:8443`), or
-/// `*` for any.
+/// A host that the operator allows: `faces.example.org`, the same with a port
+/// (`faces.example.org:8443`), or `*` for any host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicHost(Option<Authority>);
 
-/// The text is no host.
+/// The text is not a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a host name, an address, either of them with a port, or *")]
 pub struct NotAHost;
@@ -46,8 +48,8 @@ impl HostName {
         (!name.is_empty() && name.len() <= 253 && name.bytes().all(plain)).then_some(Self::Name(name))
     }
 
-    /// Returns whether the host is this machine, whatever its resolver says: RFC 6761 reserves the
-    /// names.
+    /// Returns whether the host is this machine. RFC 6761 reserves the name `localhost` and its
+    /// subdomains, so no resolver is asked.
     fn is_loopback(&self) -> bool {
         match self {
             Self::Address(address) => address.is_loopback(),
@@ -57,7 +59,7 @@ impl HostName {
 }
 
 impl Authority {
-    /// Parses the value of a `Host` header.
+    /// Parses the value of a `Host` header. Returns `None` if the value is not a host.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         // The colons of an IPv6 address are inside brackets.
         let (host, port) = match text.rfind(':').filter(|at| !text[*at..].contains(']')) {
@@ -72,20 +74,20 @@ impl Authority {
         HostName::parse(host).map(|host| Self { host, port })
     }
 
-    /// Returns whether a request may name this host.
+    /// Returns whether a request may name this host in its `Host` header.
     pub(crate) fn is_allowed(&self, listen: IpAddr, public: &[PublicHost]) -> bool {
         let listen = listen.to_canonical();
         let listened_on = match self.host {
-            // No name can be made to lead to a request that names an address, so all of this
-            // machine's are allowed.
+            // DNS rebinding needs a name, so a request that names an address cannot be an attack.
+            // If the service listens on all addresses, every address is allowed.
             HostName::Address(address) => listen.is_unspecified() || address == listen,
             HostName::Name(_) => false,
         };
         self.host.is_loopback() || listened_on || public.iter().any(|rule| rule.covers(self))
     }
 
-    /// Returns whether a page of this origin came from the host, whichever of http and https is
-    /// spoken here: TLS may end at a proxy.
+    /// Returns whether a page of this origin came from this host. The scheme is not compared,
+    /// because TLS may end at a proxy in front of the service.
     pub(crate) fn is_origin(&self, origin: &Origin) -> bool {
         self.host == origin.host && self.port.map_or(origin.is_default_port, |port| port == origin.port)
     }
@@ -98,7 +100,8 @@ impl PublicHost {
         })
     }
 
-    /// Returns whether pages of the origin are this service's own. `*` names none in particular.
+    /// Returns whether a page of this origin belongs to this service. The rule `*` matches no
+    /// origin.
     pub(crate) fn is_origin(&self, origin: &Origin) -> bool {
         self.0.as_ref().is_some_and(|rule| rule.is_origin(origin))
     }
@@ -115,10 +118,10 @@ impl FromStr for PublicHost {
     }
 }
 
-/// The origin of a page.
+/// The origin of a page: scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// As `ALLOW_ORIGINS` spells it.
+    /// The text in the form of `ALLOW_ORIGINS`.
     pub(crate) text: String,
     host: HostName,
     port: u16,
@@ -126,12 +129,12 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Parses the value of an `Origin` header; `null` and what is no origin of http or https is
-    /// none.
+    /// Parses the value of an `Origin` header. Returns `None` for `null` and for anything that is
+    /// not an http or https origin.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
         let spelled = url.origin().ascii_serialization();
-        // An origin has neither a path nor a user.
+        // The value of an `Origin` header has neither a path nor a user.
         if !spelled.eq_ignore_ascii_case(text) {
             return None;
         }

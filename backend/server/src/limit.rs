@@ -1,15 +1,15 @@
-//! Counts how many permits each holder (an address, a key) has, and refuses more than allowed.
+//! Limits how many permits each holder (an address, a key) has at the same time.
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Limits the permits of each holder. Only holders that have a permit take memory.
+/// Limits the permits of each holder. A holder without permits takes no memory.
 pub(crate) struct KeyedLimit<K> {
     most: usize,
     held: Arc<Mutex<HashMap<K, usize>>>,
 }
 
-/// Represents one permit of a holder. Dropping it returns it.
+/// Represents one permit of a holder. Dropping it releases the permit.
 pub(crate) struct KeyedPermit<K: Eq + Hash> {
     holder: K,
     held: Arc<Mutex<HashMap<K, usize>>>,
@@ -21,7 +21,7 @@ impl<K: Copy + Eq + Hash> KeyedLimit<K> {
         Self { most, held: Arc::default() }
     }
 
-    /// Returns a permit, or `None` if the holder has `most` already.
+    /// Returns a permit, or `None` if the holder already has `most` permits.
     pub(crate) fn try_acquire(&self, holder: K) -> Option<KeyedPermit<K>> {
         let mut held = locked(&self.held);
         let count = held.get(&holder).copied().unwrap_or_default();
@@ -66,6 +66,6 @@ mod tests {
         let third = limit.try_acquire(one).unwrap();
         assert!(limit.try_acquire(one).is_none());
         drop((second, third));
-        assert_eq!(locked(&limit.held).len(), 1, "who has nothing is forgotten");
+        assert_eq!(locked(&limit.held).len(), 1, "holders without permits are removed");
     }
 }

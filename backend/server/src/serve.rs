@@ -1,7 +1,8 @@
-//! Accepting connections until the process is asked to stop.
+//! Contains the loop that accepts connections until the process is asked to stop.
 //!
-//! `axum::serve` gives a connection no time limit and no number, and a stop closes connections whose next request is already on its
-//! way. This loop does the same work with a limit on both, and a stop that first says so on every answer.
+//! `axum::serve` limits neither the number of connections nor their time. When it stops, it also
+//! closes connections whose next request is already on its way. This loop limits both. When it
+//! stops, it first sends `connection: close` with every response.
 use crate::Config;
 use crate::auth::Peer;
 use crate::limit::{KeyedLimit, KeyedPermit};
@@ -25,25 +26,33 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-/// Longest request line and headers together, in bytes; a longer head is answered with 431. The
-/// buffer grows in steps, so that some heads of up to twice this length pass.
+/// Maximum size of the request line and headers together, in bytes. A longer head gets a 431
+/// response. The buffer grows in steps, so some heads of up to twice this size are accepted.
 const MAX_HEAD: usize = 64 << 10;
 
-/// How long a stop still takes what comes on open connections, answered with `connection: close`: a client that sends its next
-/// request at the moment of the stop is answered instead of cut off. Shorter when no connection is open. A connection that was
-/// accepted meanwhile has as long for its request.
+/// How long a shutdown still accepts requests on open connections. Their responses carry
+/// `connection: close`.
+///
+/// A client that sends its next request at the moment of the shutdown gets a response this way. The
+/// wait ends early when no connection is open. A connection that is accepted during the wait gets
+/// the same time for its request.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Before accepting is tried again when the process or the machine has no more file descriptors.
+/// Delay before the next accept after the process or the machine ran out of file descriptors.
 const OUT_OF_FILES: Duration = Duration::from_secs(1);
 
-/// Serves until `shutdown` fires, then answers what was accepted, for at most `config.drain`. Give the same token to `AppState`, so
-/// that event streams end too.
+/// Serves until `shutdown` fires. Then it finishes the accepted requests for at most
+/// `config.drain`. Give the same token to `AppState`, so that event streams end too.
 ///
-/// At most `config.max_connections` are open at a time; others wait to be accepted. One address has
-/// at most three quarters of them, and a further connection from it is closed at once. A connection
-/// that sends no head of a request for `config.connection_idle` is closed. So is a connection whose
-/// caller does not read an answer for `config.write_stall`.
+/// At most `config.max_connections` are open at a time; further connections wait to be accepted.
+/// One address gets at most three quarters of them, and a further connection from it is closed at
+/// once.
+///
+/// A connection is closed if it sends no request head for `config.connection_idle`. It is also
+/// closed if its peer does not read a response for `config.write_stall`.
+///
+/// # Errors
+/// Fails if the listener, or a connection that waits in its queue, cannot be set up at shutdown.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -65,7 +74,8 @@ pub async fn serve(
         never = connections.accept(&listener) => match never {},
         () = shutdown.cancelled() => Instant::now() + config.drain,
     };
-    // Says no more than that `wait` may return; connections are still opened.
+    // `close` only lets `wait` return when no connection is open. New connections can still be
+    // spawned.
     connections.open.close();
     tokio::select! {
         never = connections.accept(&listener) => match never {},
@@ -75,47 +85,49 @@ pub async fn serve(
     connections.accept_waiting(listener)?;
     connections.closing.cancel();
     if tokio::time::timeout_at(deadline, connections.open.wait()).await.is_err() {
-        tracing::warn!(drain = ?config.drain, "some requests were not answered in time and are cut off");
+        tracing::warn!(drain = ?config.drain, "shutdown deadline passed; closing unfinished connections");
     }
     Ok(())
 }
 
-/// What all connections share.
+/// Contains what all connections share.
 struct Connections {
     router: Router,
-    /// From here on, answers say that they are the last of their connection.
+    /// After it fires, every response carries `connection: close`.
     shutdown: CancellationToken,
     idle: Duration,
     write_stall: Duration,
-    /// From here on, a connection without a request ends.
+    /// After it fires, connections without a request in progress are closed.
     closing: CancellationToken,
     permits: Arc<Semaphore>,
     of_address: KeyedLimit<Peer>,
     open: TaskTracker,
 }
 
-/// What `Connections::accept` returns: it never does.
+/// The return type of `Connections::accept`, which never returns.
 enum Never {}
 
 impl Connections {
     async fn accept(&self, listener: &TcpListener) -> Never {
         loop {
-            // Before accepting: who is one too many waits in the kernel's queue, and costs nothing here.
+            // The permit is acquired before the accept. Connections above the limit stay in the
+            // kernel's queue, where they cost this process nothing.
             let Ok(permit) = self.permits.clone().acquire_owned().await else {
-                unreachable!("nobody closes this semaphore")
+                unreachable!("the semaphore is never closed")
             };
             match listener.accept().await {
                 Ok((stream, address)) => self.open(stream, address.ip().into(), permit),
                 Err(error) if is_of_the_connection(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections; trying again");
+                    tracing::warn!(%error, "failed to accept a connection; retrying");
                     tokio::time::sleep(OUT_OF_FILES).await;
                 }
             }
         }
     }
 
-    /// Takes what the kernel has accepted for this process already, so that closing the listener resets nobody.
+    /// Opens the connections that the kernel has already accepted. Otherwise closing the listener
+    /// would reset them.
     fn accept_waiting(&self, listener: TcpListener) -> io::Result<()> {
         let listener = listener.into_std()?;
         while let (Ok(permit), Ok((stream, address))) =
@@ -128,15 +140,15 @@ impl Connections {
     }
 
     fn open(&self, stream: TcpStream, peer: Peer, permit: OwnedSemaphorePermit) {
-        // The connection holds one of all permits, so waiting here would take one from other
-        // addresses.
+        // The connection already holds a global permit. Waiting here would keep that permit from
+        // other addresses.
         let Some(of_address) = self.of_address.try_acquire(peer) else {
             metrics::counter!("facecrawl_http_connections_refused_total").increment(1);
             return;
         };
-        // Answers are small and whole: waiting for more to send only delays them.
+        // Responses are small and written at once, so waiting for more data only delays them.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "cannot set TCP_NODELAY");
+            tracing::debug!(%error, "failed to set TCP_NODELAY");
         }
         let (router, shutdown) = (self.router.clone(), self.shutdown.clone());
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
@@ -156,7 +168,8 @@ impl Connections {
             .max_buf_size(MAX_HEAD)
             .serve_connection(Progressing::new(TokioIo::new(stream), self.write_stall), service);
         let (closing, opened) = (self.closing.clone(), Instant::now());
-        // A new connection that is told to close does so before it has read anything.
+        // `graceful_shutdown` would close a new connection before it reads anything. So a new
+        // connection first gets `LINGER`.
         let time_is_over = async move {
             closing.cancelled().await;
             tokio::time::sleep_until(opened + LINGER).await;
@@ -172,19 +185,20 @@ impl Connections {
                 }
             };
             if let Err(error) = result {
-                tracing::debug!(%error, "a connection ended early");
+                tracing::debug!(%error, "connection failed");
             }
         });
     }
 }
 
-/// Errors of one connection that was gone before it was accepted.
+/// Returns whether the error belongs to one connection that failed before it was accepted.
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Counts an open connection. Holds its permit of `max_connections` and its permit of its address.
+/// Counts an open connection and holds its two permits: one of `max_connections` and one of its
+/// address.
 struct Open {
     _permit: OwnedSemaphorePermit,
     _of_address: KeyedPermit<Peer>,

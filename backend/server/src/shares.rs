@@ -1,5 +1,7 @@
-//! Limits how much of a common resource one caller holds: memory, running analyses, connections to
-//! the database.
+//! Limits the share of a common resource that one caller holds. Such resources are memory, running
+//! analyses and database connections.
+//!
+//! The total amounts are limited elsewhere.
 use crate::auth::CallerId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Unit of memory budgets, in bytes.
 pub(crate) const KIB: u64 = 1 << 10;
 
-/// Holds the shares of all callers that use the resource.
+/// Contains the shares of all callers that currently use the resource.
 pub(crate) struct Shares {
     unit: u64,
     units: u32,
@@ -20,7 +22,7 @@ struct Entry {
     holders: usize,
 }
 
-/// Represents what one holder (such as a request) has of its caller's share.
+/// Represents what one holder, such as a request, has of its caller's share.
 pub(crate) struct Mine {
     unit: u64,
     units: u32,
@@ -38,7 +40,7 @@ impl Shares {
         Self { unit, units: (units - units / 4).max(1), open: Arc::default() }
     }
 
-    /// Opens the share of the current request's caller, for a holder that has nothing yet.
+    /// Opens the share of the current request's caller. The new holder has nothing yet.
     pub(crate) fn open(&self) -> Mine {
         let caller = CallerId::current();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,17 +61,19 @@ impl Mine {
         self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    /// Waits until the caller's other holders leave room for `amount`. Call it only on a holder
-    /// that has nothing yet.
+    /// Waits until the caller's other holders leave room for `amount`, then takes it. Call it only
+    /// on a holder that has nothing yet.
     pub(crate) async fn begin(&mut self, amount: u64) {
         let units = self.units_of(amount);
         // The semaphore is never closed.
         self.held = self.room.clone().acquire_many_owned(units).await.ok();
     }
 
-    /// Raises what this holder has to `amount` and returns `true`, or returns `false` if the
-    /// caller's share has no room. The amount counts as the whole share at most, so a caller's only
-    /// holder always succeeds.
+    /// Raises the amount of this holder to `amount` and returns `true`. Returns `false` if the
+    /// caller's share has no room.
+    ///
+    /// An amount above the whole share counts as the whole share. Therefore a caller's only holder
+    /// always succeeds.
     pub(crate) fn grow(&mut self, amount: u64) -> bool {
         let held = u32::try_from(self.held_units()).unwrap_or(u32::MAX);
         let more = self.units_of(amount).saturating_sub(held);
@@ -81,7 +85,7 @@ impl Mine {
         true
     }
 
-    /// Releases what exceeds `amount`.
+    /// Releases the part that exceeds `amount`.
     pub(crate) fn shrink(&mut self, amount: u64) {
         let surplus = self.held_units().saturating_sub(self.units_of(amount) as usize);
         drop(self.held.as_mut().and_then(|held| held.split(surplus)));

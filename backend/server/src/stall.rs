@@ -1,4 +1,4 @@
-//! A connection whose other end must go on reading.
+//! Wraps a connection so that writes fail when the peer reads too slowly. Reads have no limit here.
 use hyper::rt::{Read, ReadBufCursor, Write};
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -6,13 +6,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Bytes a second that earn time to wait: the slowest reader who gets his answer.
+/// Rate at which written data earns waiting time, in bytes per second. A slower reader is
+/// disconnected in the end.
 const SLOWEST: u32 = 16 << 10;
 
-/// Ends writes that wait too long for the reader.
+/// Fails a write if the peer reads too slowly.
 ///
-/// A connection may wait for `patience`. What is written earns time again, at [`SLOWEST`] bytes a
-/// second and never more than `patience`, so that a byte now and then is no progress.
+/// A connection has at most `patience` of waiting time. Every written byte earns waiting time
+/// again, at [`SLOWEST`] bytes per second. A reader that takes one byte now and then therefore
+/// cannot keep the connection open.
 pub(crate) struct Progressing<T> {
     inner: T,
     patience: Duration,
@@ -25,7 +27,7 @@ impl<T> Progressing<T> {
         Self { inner, patience, left: patience, waiting: None }
     }
 
-    /// Counts what a write did. One that waits fails when its time is over.
+    /// Accounts for the result of a write. A pending write fails when the waiting time is used up.
     fn note(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let Poll::Ready(done) = written else {
             let left = self.left;
@@ -94,7 +96,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A connection that holds 1 KiB between its ends.
+    /// Returns a connection whose buffer holds 1 KiB.
     fn connection() -> (Progressing<TokioIo<DuplexStream>>, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 10);
         (Progressing::new(TokioIo::new(ours), PATIENCE), theirs)
@@ -117,7 +119,7 @@ mod tests {
         drop(theirs);
     }
 
-    /// Reads `bytes` every ten seconds, and answers whether four mebibytes arrive.
+    /// Reads `bytes` every ten seconds. Returns whether a write of 4 MiB succeeds.
     async fn reads(bytes: usize) -> bool {
         let (mut ours, mut theirs) = connection();
         let reader = tokio::spawn(async move {

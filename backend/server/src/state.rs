@@ -1,4 +1,5 @@
-//! What the handlers share.
+//! Contains the state that all handlers share. Shared state of a single module is defined in that
+//! module.
 use crate::auth::{CallerId, Keyring, Rates};
 use crate::confirmation::Secret;
 use crate::middleware::bodies::Elder;
@@ -17,68 +18,71 @@ use store::{Blobs, Store};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// The parts of the product that the API calls.
+/// Contains the services that the handlers call.
 #[derive(Clone)]
 pub struct Services {
-    /// Bytes to faces.
+    /// Finds and analyzes the faces in image bytes.
     pub analyzer: Analyzer,
-    /// Rows.
+    /// Access to the tables.
     pub store: Store,
-    /// Crops, chips and thumbnails.
+    /// Storage for face crops, aligned chips and thumbnails.
     pub blobs: Blobs,
-    /// Jobs.
+    /// The job queue.
     pub queue: Queue,
-    /// Creates and steers crawls.
+    /// Creates crawls and changes their state.
     pub crawls: Crawls,
-    /// Knows the registered embedding model.
+    /// Stores analyzed images. It knows the registered embedding model.
     pub ingest: Ingest,
-    /// Guarded fetch of images that a caller names by URL.
+    /// Fetches images that a caller names by URL. It refuses forbidden addresses.
     pub fetcher: Fetcher,
 }
 
-/// Everything a handler needs; cheap to clone.
+/// Holds the shared state of all handlers. It is cheap to clone.
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
-/// Behind `AppState`.
+/// Contains the fields of `AppState`.
 pub struct Shared {
-    /// The parts of the product that the API calls.
+    /// The services that the handlers call.
     pub services: Services,
-    /// Limits and manners.
+    /// The limits and policies of the API.
     pub config: Config,
     /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
-    /// Fires when the process is asked to stop: not ready any more, event streams end.
+    /// Fires when the process is asked to stop. Readiness then fails, and event streams end.
     pub shutdown: CancellationToken,
     analyses: Arc<Semaphore>,
     /// Each caller's share of the analyses.
     analysis_shares: Shares,
-    /// Each caller's share of the connections to the database.
+    /// Each caller's share of the database connections.
     pub(crate) places: Shares,
-    /// Memory for the bodies of requests.
+    /// Memory for request bodies.
     pub(crate) bodies: Budget,
-    /// The body that waits for more of it.
+    /// The partly read body that waits for more of that memory.
     pub(crate) elder: Elder,
-    /// What the bodies of each caller hold of it.
+    /// Each caller's share of that memory.
     pub(crate) shares: Shares,
-    /// Memory for images that are fetched for callers. Apart from that for bodies: a body is still held while its images are fetched.
+    /// Memory for images that are fetched for callers. It is separate from `bodies`, because a body
+    /// is still held while its images are fetched.
     pub(crate) fetched: Budget,
     /// Each caller's share of that memory.
     pub(crate) fetched_shares: Shares,
-    /// Memory for enhanced pictures that have not been read yet.
+    /// Memory for enhanced images that are still being sent to callers.
     pub(crate) answers: Budget,
-    /// What the answers of each caller hold of it.
+    /// Each caller's share of that memory.
     pub(crate) answer_shares: Shares,
     pub(crate) follows: Follows,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     pub(crate) confirmation_secret: Secret,
-    /// Queue gauges that were shown once, so that one that vanishes from the counts is shown as 0.
+    /// Labels of the queue gauges that were exported before. A gauge that is missing from the
+    /// current counts is exported as 0.
     pub(crate) seen_gauges: Mutex<HashSet<(String, &'static str)>>,
 }
 
 impl AppState {
-    /// `metrics` is the handle of the recorder that the process installed (see `telemetry::prometheus`).
+    /// Returns the state. `metrics` is the handle of the recorder that the process installed (see
+    /// `telemetry::prometheus`).
     pub fn new(
         services: Services,
         config: Config,
@@ -111,8 +115,8 @@ impl AppState {
         }))
     }
 
-    /// Returns the analyzer for the request that this task answers. Its work takes turns with that
-    /// of other callers, and it starts no work after the request's deadline.
+    /// Returns an analyzer for the current request. Its work is scheduled fairly with that of other
+    /// callers, and no work starts after the request's deadline.
     pub(crate) fn analyzer(&self) -> Analyzer {
         let analyzer = self.services.analyzer.on_behalf_of(CallerId::current().into());
         match crate::middleware::timeout::deadline() {
@@ -121,13 +125,14 @@ impl AppState {
         }
     }
 
-    /// Admits `images` analyses of the current caller. One caller has at most three quarters of all
-    /// analyses that may wait. Hold the admission until they are done.
+    /// Admits `images` analyses of the current caller. Keep the admission until the analyses are
+    /// done.
     ///
-    /// A batch larger than the limit itself is admitted when nothing else runs.
+    /// One caller gets at most three quarters of the admitted analyses. A batch that is larger than
+    /// the limit is admitted only while no other analysis is admitted.
     ///
     /// # Errors
-    /// Fails with 429 if there is no room for any caller, or none for this caller.
+    /// Fails with 429 if the limit of all analyses or the caller's share is reached.
     pub(crate) fn admit(&self, images: usize) -> Result<Admission, ApiError> {
         let refused = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
         let wanted = images.clamp(1, self.config.max_analyses.max(1));
@@ -140,21 +145,23 @@ impl AppState {
         Ok(Admission { _all: all, _share: share })
     }
 
-    /// The similarity from which two faces count as one person, where no collection says otherwise.
+    /// Returns the default similarity from which two faces count as one person. A collection can
+    /// override it.
     pub(crate) fn match_threshold(&self) -> f32 {
         self.config
             .match_threshold
             .unwrap_or_else(|| self.services.analyzer.engine().embedder().match_threshold)
     }
 
-    /// The false-match rate of a threshold, if it is the model's own and was measured.
+    /// Returns the false match rate at `threshold`. It is known only for the model's own threshold,
+    /// and only if it was measured.
     pub(crate) fn match_fmr(&self, threshold: f32) -> Option<f64> {
         let embedder = self.services.analyzer.engine().embedder();
         embedder.match_fmr.filter(|_| threshold == embedder.match_threshold)
     }
 }
 
-/// Permits analyses to wait and run. Dropping it releases them.
+/// Permits the admitted analyses to wait and run. Dropping it releases their places.
 pub(crate) struct Admission {
     _all: OwnedSemaphorePermit,
     _share: Mine,

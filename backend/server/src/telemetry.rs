@@ -1,14 +1,17 @@
-//! The metrics recorder, with the buckets that the product's histograms need.
+//! Configures the metrics recorder with the buckets of the histograms. Metrics are recorded
+//! elsewhere.
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 
-/// Seconds, from half a millisecond to a minute.
+/// Buckets for durations, in seconds: from half a millisecond to a minute.
 const SECONDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-/// Images per batch.
+/// Buckets for images per batch.
 const BATCH: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
-/// A recorder builder: every metric named `…_seconds` and `…_batch_size` is a histogram with explicit buckets. The process
-/// installs it once (`install_recorder`) and hands the handle to `AppState`.
+/// Returns a recorder builder in which every metric named `…_seconds` or `…_batch_size` is a
+/// histogram with explicit buckets.
+///
+/// The process calls `install_recorder` on it once and gives the handle to `AppState`.
 pub fn prometheus() -> Result<PrometheusBuilder, BuildError> {
     PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS)?

@@ -1,4 +1,4 @@
-//! How the errors of the other crates become problems.
+//! Converts the errors of the other crates to problems.
 use super::{ApiError, Code};
 use crate::middleware::request_id;
 use crawler::FetchError;
@@ -60,12 +60,13 @@ impl From<FetchError> for ApiError {
             FetchError::TooLarge { .. } => Code::TooManyBytes,
             _ => Code::UrlUnreachable,
         };
-        // What a name of the operator's network leads to is for the log alone.
+        // The addresses of names in the operator's network may be logged, but callers must not see
+        // them.
         let why = match &error {
             FetchError::Guard(error) => error.secret(),
             error => error.to_string(),
         };
-        tracing::info!(request_id = request_id::current(), why, "cannot fetch a URL for a caller");
+        tracing::info!(request_id = request_id::current(), why, "failed to fetch a URL for a caller");
         let reason = error.code();
         let sentence = match code {
             Code::UrlUnreachable => format!("the URL could not be fetched: {reason}"),

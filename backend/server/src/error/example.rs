@@ -1,14 +1,15 @@
-//! One problem document of each code, as the service writes it: the examples of the OpenAPI document.
+//! Contains one problem document per code, as the service writes it. They are the examples of the
+//! OpenAPI document.
 use super::{ApiError, Code, Problem};
 use crawler::{FetchError, GuardError};
 use std::net::Ipv4Addr;
 use vision::DecodeError;
 
-/// The id in every example of a problem.
+/// The request id in every example.
 const REQUEST_ID: &str = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11";
 
 impl Problem {
-    /// An example of a code.
+    /// Returns an example of a code.
     pub(crate) fn example(code: Code) -> Self {
         Self { request_id: REQUEST_ID.to_owned(), ..*example(code).into_problem() }
     }

@@ -1,4 +1,7 @@
-//! Problem documents (RFC 9457): every error of the API has a stable `code`, and names what was wrong and what is allowed.
+//! Contains the errors of the API as problem documents (RFC 9457).
+//!
+//! Every error has a stable `code` and names what was wrong and what is allowed. The errors of
+//! other crates are converted in `convert`. Each operation documents its own problems.
 mod code;
 mod convert;
 mod example;
@@ -13,16 +16,16 @@ use std::time::Duration;
 use store::transient::{Cause, Transient};
 use utoipa::ToSchema;
 
-/// When callers come back to a service whose database is away.
+/// Value of `Retry-After` while the database is unavailable.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Maximum characters of `detail`, which repeats a part of the request.
+/// Maximum characters of `detail`, which can repeat a part of the request.
 const LONGEST_DETAIL: usize = 1000;
 /// Maximum characters of `field` and `value`.
 const LONGEST_VALUE: usize = 200;
 
-/// Cuts the middle out of a text of more than `limit` characters. The ends matter: serde's messages
-/// begin with the value in the request and end with what is allowed.
+/// Cuts the middle out of a text of more than `limit` characters. Both ends are kept, because
+/// serde's messages begin with the received value and end with what is allowed.
 fn shorten(text: &mut String, limit: usize) {
     if text.len() <= limit || text.chars().count() <= limit {
         return;
@@ -84,7 +87,7 @@ pub struct Problem {
 pub struct ApiError(Box<Problem>);
 
 impl ApiError {
-    /// A problem with the code's own status and title.
+    /// Returns a problem with the status and the title of the code.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let mut detail = detail.into();
         shorten(&mut detail, LONGEST_DETAIL);
@@ -106,7 +109,7 @@ impl ApiError {
         }))
     }
 
-    /// Names what is wrong.
+    /// Names the field, parameter, part or image that is wrong.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
         let mut field = field.into();
@@ -115,7 +118,7 @@ impl ApiError {
         self
     }
 
-    /// Shows the value that was sent.
+    /// Adds the value that was sent.
     #[must_use]
     pub fn value(mut self, value: impl AsRef<str>) -> Self {
         self.0.value = Some(value.as_ref().chars().take(LONGEST_VALUE).collect());
@@ -129,21 +132,21 @@ impl ApiError {
         self
     }
 
-    /// Adds a finer code.
+    /// Adds a more specific code.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.0.reason = Some(reason.into());
         self
     }
 
-    /// Adds the single sentences.
+    /// Adds one sentence for each of several errors.
     #[must_use]
     pub fn errors(mut self, errors: Vec<String>) -> Self {
         self.0.errors = errors;
         self
     }
 
-    /// Says which of several images is meant: `a`, `images[3]`.
+    /// Puts the problem inside one of several images, such as `a` or `images[3]`.
     #[must_use]
     pub fn within(mut self, place: &str) -> Self {
         self.0.field = Some(match self.0.field.take() {
@@ -153,13 +156,13 @@ impl ApiError {
         self
     }
 
-    /// The same, made on another thread than that of the request.
+    /// Sets the id of the current request. Use it for an error that was created on another thread.
     pub(crate) fn of_this_request(mut self) -> Self {
         self.0.request_id = request_id::current();
         self
     }
 
-    /// 429 with `Retry-After`.
+    /// Returns a 429 with `Retry-After`.
     pub fn overloaded(detail: impl Into<String>, retry_after: Duration) -> Self {
         Self::new(Code::Overloaded, detail).retry_after(retry_after)
     }
@@ -178,18 +181,18 @@ impl ApiError {
         self
     }
 
-    /// 500. The cause goes to the log under the request id, never to the caller.
+    /// Returns a 500. The cause is logged with the request id and is not sent to the caller.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         tracing::error!(request_id = request_id::current(), error = %cause, "request failed");
         Self::unexplained()
     }
 
-    /// What the caller is told of our mistakes.
+    /// Returns the 500 that callers see.
     fn unexplained() -> Self {
         Self::new(Code::Internal, "the service failed; its log has the cause under this request id")
     }
 
-    /// 503 for a database that is away at the moment. The error itself goes to the log.
+    /// Returns a 503 for a database that is unavailable. The error is logged.
     pub(crate) fn database(cause: Cause, error: &dyn std::fmt::Display) -> Self {
         tracing::warn!(request_id = request_id::current(), %error, "the database is unavailable");
         let mut problem = Self::unavailable();
@@ -197,31 +200,31 @@ impl ApiError {
         problem
     }
 
-    /// What the caller is told of it.
+    /// Returns the 503 that callers see while the database is unavailable.
     fn unavailable() -> Self {
         let detail = "the database is unavailable at the moment; nothing was changed";
         Self::new(Code::DatabaseUnavailable, detail).retry_after(DATABASE_PAUSE)
     }
 
-    /// 503 for a change of which nobody knows whether it was made.
+    /// Returns a 503 for a change whose commit may or may not have succeeded.
     pub(crate) fn outcome_unknown(error: &dyn std::fmt::Display) -> Self {
-        tracing::error!(request_id = request_id::current(), %error, "a commit was not answered");
+        tracing::error!(request_id = request_id::current(), %error, "commit outcome unknown");
         let detail =
             "the database was lost while it made the change; look whether it was made before you ask again";
         Self::new(Code::DatabaseUnavailable, detail).reason("outcome_unknown")
     }
 
-    /// 404 for a thing that is not there.
+    /// Returns a 404.
     pub fn not_found(what: &str, id: impl std::fmt::Display) -> Self {
         Self::new(Code::NotFound, format!("there is no {what} {id}"))
     }
 
-    /// Its code.
+    /// Returns the code.
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// The document, for answers that carry problems inside (a batch).
+    /// Returns the document, for responses that contain problems (a batch).
     pub fn into_problem(self) -> Box<Problem> {
         self.0
     }
@@ -236,10 +239,10 @@ impl Transient for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.0.code.status();
-        let body = serde_json::to_vec(&self.0).expect("a problem is plain data");
+        let body = serde_json::to_vec(&self.0).expect("a problem always serializes");
         let mut response = (status, body).into_response();
         if let Some(cause) = self.0.cause {
-            // What a layer outside sees: the handler failed for a moment.
+            // Tells the retry layer that the failure is transient.
             response.extensions_mut().insert(cause);
         }
         let headers = response.headers_mut();

@@ -1,7 +1,8 @@
-//! Reading bodies with a limit, in a way that lets the caller see the refusal.
+//! Reads bodies with a size limit, so that the caller still receives the refusal.
 //!
-//! A server that closes a connection while the caller still sends makes many clients lose the answer (the unread bytes
-//! turn into a reset). So what exceeds a limit is read on and thrown away for a while before the answer is given.
+//! If a server closes a connection while the caller sends, the unread bytes cause a reset. Many
+//! clients then lose the response. So a body above its limit is read and discarded for a while
+//! before the response.
 use crate::middleware::bodies::NoRoom;
 use crate::{ApiError, Code};
 use axum::body::{Body, BodyDataStream};
@@ -11,9 +12,9 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use std::time::Duration;
 
-/// Bytes over the limit that are read and dropped before the answer.
+/// Maximum number of bytes above the limit that are read and discarded before the response.
 const LINGER_BYTES: usize = 64 << 20;
-/// The longest time spent on that.
+/// Maximum time for that.
 const LINGER_TIME: Duration = Duration::from_secs(5);
 
 /// Marks the end of a limited body that was longer than allowed.
@@ -28,8 +29,13 @@ pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
         .allowed([format!("at most {limit} bytes")])
 }
 
-/// Refuses by `Content-Length` alone where reading on would be pointless: the caller waits for leave to send
-/// (`Expect: 100-continue`), or announces more than would be thrown away.
+/// Refuses a body by its `Content-Length` if reading it has no use.
+///
+/// That is the case if the caller waits for permission to send (`Expect: 100-continue`). It is also
+/// the case if the body announces more bytes than the server would discard.
+///
+/// # Errors
+/// Fails with 413 `too_many_bytes`.
 pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Result<(), ApiError> {
     let length = headers
         .get(header::CONTENT_LENGTH)
@@ -41,7 +47,8 @@ pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Res
     if hopeless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
 }
 
-/// The body cut off with `TooLong` after `limit` bytes; what follows is thrown away first.
+/// Returns the body, which ends with the error `TooLong` after `limit` bytes. The rest is discarded
+/// before the error.
 pub(super) fn limited(body: Body, limit: usize) -> Body {
     let state = (body.into_data_stream(), 0_usize);
     Body::from_stream(futures::stream::try_unfold(state, move |(mut stream, seen)| async move {
@@ -56,7 +63,7 @@ pub(super) fn limited(body: Body, limit: usize) -> Body {
     }))
 }
 
-/// Reads on for a while and throws away what comes.
+/// Reads and discards a body, up to `LINGER_BYTES` and `LINGER_TIME`.
 pub(crate) async fn linger(stream: &mut BodyDataStream) {
     let reading = async {
         let mut dropped = 0;
@@ -67,29 +74,34 @@ pub(crate) async fn linger(stream: &mut BodyDataStream) {
             }
         }
     };
-    // Whether it ends in time changes nothing for the answer.
+    // The response is the same whether the body ends in time or not.
     let _ = tokio::time::timeout(LINGER_TIME, reading).await;
 }
 
-/// Throws away a body that nobody will read, so that its sender sees the answer; one that waits for leave to send is not asked for.
+/// Discards a body that nobody will read, so that its sender sees the response. If the caller waits
+/// for permission to send, nothing is read.
 pub(crate) async fn drop_unread(request: Request) {
     if !request.headers().contains_key(header::EXPECT) {
         linger(&mut request.into_body().into_data_stream()).await;
     }
 }
 
-/// Finds `TooLong` behind whatever wrapped it.
+/// Returns whether `TooLong` is among the causes of an error.
 pub(super) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |e| e.source()).any(|e| e.is::<TooLong>())
 }
 
-/// Finds why there was no room for more of a body.
+/// Returns the problem if the cause of an error is missing memory for the body.
 pub(super) fn no_room(error: &(dyn std::error::Error + 'static)) -> Option<ApiError> {
     let mut causes = std::iter::successors(Some(error), |e| e.source());
     causes.find_map(|cause| cause.downcast_ref::<NoRoom>()).cloned().map(ApiError::from)
 }
 
-/// The whole body.
+/// Reads the whole body. `what` names it in the error.
+///
+/// # Errors
+/// Fails with 413 for more than `limit` bytes, 429 if there is no memory for the body, and 400 if
+/// it cannot be read.
 pub(super) async fn read(
     headers: &HeaderMap,
     body: Body,
@@ -159,7 +171,8 @@ mod tests {
             (with(&[]), false),
             (with(&[(header::CONTENT_LENGTH, "10"), expect.clone()]), false),
             (with(&[(header::CONTENT_LENGTH, "11"), expect]), true),
-            // Without the question, a little too much is read and thrown away so that the caller sees the answer.
+            // Without `Expect`, a small excess is read and discarded, so that the caller sees the
+            // response.
             (with(&[(header::CONTENT_LENGTH, "11")]), false),
             (with(&[(header::CONTENT_LENGTH, "1000000000000")]), true),
         ] {

@@ -1,10 +1,10 @@
-//! Opaque cursors: the last id of a page, newest first.
+//! Encodes and decodes opaque cursors. A cursor contains the key of the last row of a page.
 use crate::{ApiError, Code};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use uuid::Uuid;
 
-/// What rows are told apart and put in order by.
+/// A key that identifies and orders rows.
 pub(crate) trait Mark: Sized {
     fn to_bytes(&self) -> Vec<u8>;
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
@@ -30,7 +30,10 @@ impl Mark for i64 {
     }
 }
 
-/// The id before which the next page begins.
+/// Decodes the key after which the next page begins.
+///
+/// # Errors
+/// Fails with 400 `bad_query` for a text that is not a cursor.
 pub(crate) fn decode<M: Mark>(cursor: Option<&str>) -> Result<Option<M>, ApiError> {
     let Some(text) = cursor else { return Ok(None) };
     URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| M::from_bytes(&bytes)).map(Some).ok_or_else(|| {
@@ -41,7 +44,8 @@ pub(crate) fn decode<M: Mark>(cursor: Option<&str>) -> Result<Option<M>, ApiErro
     })
 }
 
-/// Cuts a list that was asked for with one row too many to `limit`, and answers the cursor of the next page if there is one.
+/// Cuts `rows` to `limit` and returns the cursor of the next page. Returns `None` if there is no
+/// next page. The caller must have selected `limit + 1` rows.
 pub(crate) fn cut<T, M: Mark>(rows: &mut Vec<T>, limit: i64, id: impl Fn(&T) -> M) -> Option<String> {
     let limit = usize::try_from(limit).unwrap_or(0);
     if rows.len() <= limit {

@@ -1,4 +1,6 @@
-//! Images that the service fetches for a caller.
+//! Fetches images for callers and reserves the memory for them.
+//!
+//! The rules for addresses are in the crate `crawler`.
 use super::body;
 use crate::middleware::timeout;
 use crate::shares::Mine;
@@ -9,7 +11,7 @@ use inference::Lane;
 use pipeline::Share;
 use std::sync::Arc;
 
-/// A fetched image, and its room in memory.
+/// A fetched image and its reserved memory.
 struct Fetched {
     body: Bytes,
     _room: Share,
@@ -29,17 +31,18 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Waits for memory for `images` images of a request, before the first fetch. Their lengths are
-    /// not known yet, so each gets memory for the longest image allowed. The memory is taken all at
-    /// once, because a holder that waits for more could block others. Slow fetches of one caller
-    /// leave memory for those of others.
+    /// Waits for memory for `images` images of a request. Call it before the first fetch.
+    ///
+    /// The sizes are not known yet, so each image gets memory for the maximum size. The memory is
+    /// taken all at once, because a holder that waits for more could block others. A caller's share
+    /// leaves memory for the fetches of other callers.
     ///
     /// # Errors
-    /// Fails with 503 if the request's time is nearly over.
+    /// Fails with 429 if the budget has no memory shortly before the request's deadline.
     pub(super) async fn take(state: &AppState, images: u64) -> Result<Self, ApiError> {
         let bytes = images * state.config.image_limit as u64;
         let mut share = state.fetched_shares.open();
-        // The request's timeout ends this wait.
+        // The timeout of the request ends this wait.
         share.begin(bytes).await;
         let held = state.fetched.take(bytes, Lane::Interactive, timeout::deadline()).await?;
         Ok(Self { held, share: Arc::new(share) })
@@ -51,8 +54,15 @@ impl Room {
     }
 }
 
-/// Fetches an image under the same guard as the crawler; answers it and the address that answered. Its room shrinks to its length, and goes with
-/// the last of its bytes.
+/// Fetches an image with the address checks of the crawler. Returns its bytes and the URL after
+/// redirects.
+///
+/// The reserved memory shrinks to the size of the image. It is released when the last reference to
+/// the bytes is dropped.
+///
+/// # Errors
+/// Fails with 422 for a URL that is invalid, forbidden or unreachable, and with 413 for an image
+/// that is too large.
 pub(super) async fn fetch(state: &AppState, text: &str, room: Room) -> Result<(Bytes, String), ApiError> {
     let bad = |reason: String| {
         ApiError::new(Code::BadUrl, format!("url: {reason}"))

@@ -1,5 +1,5 @@
-//! Entry points for the fuzz targets: JSON and multipart bodies without a service around them. They
-//! call the same functions as the extractors and decide nothing themselves.
+//! Contains entry points for the fuzz targets: JSON and multipart bodies without a running service.
+//! They call the same functions as the extractors and contain no logic of their own.
 use super::image::{ImageAsBase64, ImageSource, decode_base64};
 use super::{json, multipart, query, shape};
 use crate::ApiError;
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 pub const MAX_VALUES: usize = shape::VALUES;
 /// Maximum number of nested levels of a JSON body.
 pub const MAX_DEPTH: usize = shape::DEPTH;
-/// Names that [`multipart`] allows.
+/// Part names that [`multipart`] accepts.
 pub const PART_NAMES: &[&str] = &["image", "image_a", "image_b"];
 
 /// Checks the structure of a JSON text.
@@ -34,7 +34,7 @@ pub(crate) fn parameters<T: DeserializeOwned>(text: &str) -> Result<T, ApiError>
     query::parse(text)
 }
 
-/// Decodes a picture in a body. A picture by URL is an error.
+/// Decodes an image in a body. An image by URL is an error.
 pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiError> {
     match source {
         ImageSource::Base64(ImageAsBase64 { image_base64 }) => decode_base64(&image_base64, limit),
@@ -42,12 +42,12 @@ pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiErr
     }
 }
 
-/// Holds a part that was read.
+/// A part that was read.
 #[derive(Debug)]
 pub struct Part {
     /// Its name.
     pub name: String,
-    /// Its content, or why it cannot be used.
+    /// Its content, or the reason why it cannot be used.
     pub bytes: Result<Bytes, ApiError>,
 }
 

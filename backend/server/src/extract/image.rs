@@ -1,4 +1,5 @@
-//! The three ways to pass an image: a multipart part, a raw body, or JSON with a URL or base64. Every operation takes them through here.
+//! Reads images from requests: a multipart part, a raw body, or JSON with a URL or base64. Every
+//! operation with an image uses this module. Decoding of the pixels is in the crate `vision`.
 use super::{body, fetched, json, multipart};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Content types that carry an image; `image/*` stands for any of them.
+/// Content types that can contain an image. `image/*` stands for any image type.
 const TYPES: &[&str] = &["multipart/form-data", "application/json", "image/*", "application/octet-stream"];
 
 /// An image by URL or as base64: exactly one of the two.
@@ -69,7 +70,7 @@ pub(crate) struct ImageForm {
     image: Vec<u8>,
 }
 
-/// How a body carries its images.
+/// How a body transmits its images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Multipart,
@@ -78,8 +79,11 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// By content type. A page of another site can send a body without one, and with the few types
-    /// that forms have, unasked.
+    /// Returns the carrier for the content type.
+    ///
+    /// # Errors
+    /// Fails with 415 for another type or none. A page of another site can send a body without a
+    /// type, or with one of the three form types, without a CORS preflight.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let media = json::media_type(headers);
         match media.as_str() {
@@ -92,7 +96,7 @@ impl Carrier {
     }
 }
 
-/// The bytes of the one image of a request.
+/// Contains the bytes of the only image of a request.
 pub(crate) struct ImageBody(pub(crate) Bytes);
 
 impl FromRequest<AppState> for ImageBody {
@@ -110,7 +114,7 @@ impl FromRequest<AppState> for ImageBody {
     }
 }
 
-/// The `image` part.
+/// Reads the part `image`.
 pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
     let mut parts = read_parts(request, state, &["image"], 1).await?;
     match parts.pop() {
@@ -119,7 +123,7 @@ pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes
     }
 }
 
-/// The body itself.
+/// Reads a raw image body.
 pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
     let (parts, body) = request.into_parts();
     let bytes = body::read(&parts.headers, body, state.config.image_limit, "the image").await?;
@@ -134,7 +138,7 @@ pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, Api
     Ok(bytes)
 }
 
-/// A JSON body that may carry one image.
+/// Reads a JSON body that may contain one image.
 pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
     request: Request,
     state: &AppState,
@@ -143,7 +147,7 @@ pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
     json::parse(body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?).await
 }
 
-/// Two images, told apart by name (`image_a`, `image_b`) or by order (`image` twice).
+/// Reads two images from a multipart body. The parts are `image_a` and `image_b`, or twice `image`.
 pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2], ApiError> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
     let refuse = |name: &str, what: &str| {
@@ -175,7 +179,7 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
     }
 }
 
-/// Two images in JSON.
+/// Reads two images from JSON.
 pub(crate) async fn pair_of_sources(
     state: &AppState,
     a: ImageSource,
@@ -195,11 +199,11 @@ pub(crate) async fn pair_of_sources(
     Ok([a.map_err(|error| named("a", error))?, b.map_err(|error| named("b", error))?])
 }
 
-/// One image of a batch, with its bytes or its own problem.
+/// One image of a batch: its bytes, its own problem, or its source.
 pub(crate) enum BatchInput {
-    /// Read already.
+    /// A multipart part, which is already read.
     Part(Result<Bytes, ApiError>),
-    /// Still to be resolved.
+    /// A source that is not resolved yet.
     Source(ImageSource),
 }
 
@@ -230,7 +234,7 @@ pub(crate) struct BatchForm {
     image: Vec<Vec<u8>>,
 }
 
-/// Reads a batch.
+/// Reads the images of a batch.
 pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>, ApiError> {
     let limit = state.config.batch_images;
     match Carrier::of(request.headers())? {
@@ -279,12 +283,13 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
         .allowed(allowed.iter().copied())
 }
 
-/// The bytes that a source stands for.
+/// Returns the image bytes of a source.
 pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes, ApiError> {
     resolve_at(state, source).await.map(|(bytes, _)| bytes)
 }
 
-/// The same, and the address that answered for what was fetched.
+/// Returns the image bytes of a source. If the image was fetched, it also returns the URL after
+/// redirects.
 pub(crate) async fn resolve_at(
     state: &AppState,
     source: ImageSource,
@@ -296,8 +301,7 @@ pub(crate) async fn resolve_at(
         }
         ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {
             let limit = state.config.image_limit;
-            // A large picture takes long enough to hold up everything else that waits for the same
-            // thread.
+            // Decoding a large image would block all other tasks of this thread.
             let decoded = tokio::task::spawn_blocking(move || decode_base64(&text, limit)).await;
             let decoded = decoded.map_err(ApiError::internal)?;
             decoded.map(|bytes| (bytes, None)).map_err(ApiError::of_this_request)
@@ -325,7 +329,7 @@ pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes, ApiError>
     } else {
         text
     };
-    // Line breaks, as `base64` of the shell makes them, are no mistake.
+    // Line breaks are allowed, because the shell command `base64` inserts them.
     let compact: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     if compact.is_empty() {
         return Err(ApiError::new(Code::MissingImage, "`image_base64` is empty").field("image_base64"));

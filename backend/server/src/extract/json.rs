@@ -1,4 +1,5 @@
-//! JSON bodies: malformed text is `bad_json`; well-formed text with a wrong field is `invalid_field` and names the field.
+//! Parses JSON bodies. Malformed text gives `bad_json`. Well-formed text with a wrong field gives
+//! `invalid_field`, which names the field.
 use super::{body, query::allowed_of, shape};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
@@ -7,11 +8,11 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-/// Texts of so many bytes are parsed where they came in; others would hold up everything else that
-/// waits for the same thread.
+/// Maximum size of a text that is parsed on the current thread, in bytes. A larger text would block
+/// all other tasks of that thread.
 const SMALL: usize = 64 << 10;
 
-/// A JSON body without images.
+/// Contains a JSON body without images.
 pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Json<T> {
@@ -27,7 +28,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Json<T> {
     }
 }
 
-/// The media type in lower case, without parameters; empty when there is none.
+/// Returns the media type in lower case, without parameters. It is empty if there is none.
 pub(super) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
@@ -47,12 +48,12 @@ pub(crate) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
         .allowed(allowed.iter().copied())
 }
 
-/// Parses a JSON text, a long one on a thread of its own.
+/// Parses a JSON text. A long text is parsed on a thread for blocking work.
 pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, ApiError> {
     if bytes.len() <= SMALL {
         return parse_here(&bytes);
     }
-    // The request's id is known to this task alone.
+    // Only the current task knows the id of the request.
     let parsed = tokio::task::spawn_blocking(move || parse_here(&bytes)).await;
     parsed.map_err(ApiError::internal)?.map_err(ApiError::of_this_request)
 }
@@ -65,7 +66,8 @@ pub(super) fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
         let root = serde_path_to_error::Track::new().path();
         deserializer.end().map_err(|error| serde_path_to_error::Error::new(root, error)).map(|()| value)
     });
-    // serde takes the items of an array for the fields of a struct, in their order, which no caller means.
+    // serde also accepts an array for a struct and takes its items as the fields. No caller means
+    // that.
     if parsed.is_ok() && bytes.trim_ascii_start().starts_with(b"[") {
         let sentence = "invalid type: sequence, expected an object";
         return Err(ApiError::new(Code::InvalidField, sentence).allowed(["an object"]));
@@ -77,7 +79,7 @@ pub(super) fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
             return ApiError::new(Code::BadJson, format!("the body is not JSON: {error}"));
         }
         let message = error.to_string();
-        // The position is of no use to a caller who made the text with a library.
+        // The position does not help a caller whose library generated the text.
         let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(text, _)| text);
         let field = match path.as_str() {
             "." => message.split('`').nth(1).unwrap_or_default().to_owned(),
@@ -137,7 +139,7 @@ mod tests {
             let problem = parse_here::<Body>(text.as_bytes()).unwrap_err().into_problem();
             assert_eq!((problem.code, problem.field.as_deref()), (Code::InvalidField, Some(field)), "{text}");
         }
-        // A backslash before the word is a text like any other.
+        // A `u0000` after an escaped backslash is ordinary text.
         assert_eq!(parse_here::<Body>(br#"{"name": "a\\u0000"}"#).unwrap().name, r"a\u0000");
     }
 

@@ -1,20 +1,20 @@
-//! Images as multipart parts.
+//! Reads images from multipart bodies.
 use super::body::{self, too_many_bytes};
 use crate::{ApiError, Code};
 use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
 use bytes::{Bytes, BytesMut};
 
-/// What a multipart body may hold.
+/// Limits what a multipart body may contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Names of parts.
+    /// Accepted part names.
     pub(super) parts: &'static [&'static str],
-    /// Most parts.
+    /// Maximum number of parts.
     pub(super) count: usize,
-    /// Bytes of one part.
+    /// Maximum size of one part, in bytes.
     pub(super) part_bytes: usize,
-    /// Bytes of the body.
+    /// Maximum size of the body, in bytes.
     pub(super) body_bytes: usize,
 }
 
@@ -22,16 +22,18 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) name: String,
-    /// Its bytes, or why this one cannot be used (a batch answers per image).
+    /// The bytes of the image, or why this part cannot be used. A batch reports an error per image.
     pub(super) bytes: Result<Bytes, ApiError>,
 }
 
-/// Reads all parts in order. A fault of the whole body (a part of another name, too many of them) is remembered and the rest thrown
-/// away, so that the caller has sent everything before the answer comes.
+/// Reads all parts in order.
+///
+/// An error of the whole body is an unknown part or too many parts. After such an error the rest is
+/// read and discarded, so that the caller has sent everything before the response.
 pub(super) async fn read(request: Request, limits: Limits) -> Result<Vec<Part>, ApiError> {
     body::check_length(request.headers(), limits.body_bytes, "the body")?;
     let mut request = request.map(|inner| body::limited(inner, limits.body_bytes));
-    // The line above bounds the body; axum's own limit of 2 MB would cut it short.
+    // `limited` bounds the body. The default limit of axum (2 MB) would be too small.
     DefaultBodyLimit::disable().apply(&mut request);
     let mut multipart = Multipart::from_request(request, &())
         .await
@@ -59,7 +61,7 @@ pub(super) async fn read(request: Request, limits: Limits) -> Result<Vec<Part>, 
     fault.map_or(Ok(parts), Err)
 }
 
-/// A part's bytes; over the limit its end is still awaited.
+/// Returns the bytes of a part. A part above the limit is still read to its end.
 async fn collect(
     field: &mut Field<'_>,
     limit: usize,

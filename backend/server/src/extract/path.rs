@@ -1,10 +1,10 @@
-//! Ids and names in paths.
+//! Reads ids and names from paths.
 use crate::{ApiError, Code};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use uuid::Uuid;
 
-/// The `{id}` of a path where a name does too.
+/// The `{id}` of a path that accepts a name or an id.
 #[derive(Clone, Debug)]
 pub(crate) enum NameOrId {
     Id(Uuid),
@@ -17,7 +17,7 @@ impl<S: Send + Sync> FromRequestParts<S> for NameOrId {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let text = match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(text)) if !text.contains('\0') => text,
-            // Percent-encoding that is no UTF-8, or of a character that no name has, names nothing.
+            // Invalid UTF-8 and NUL cannot be part of a name. The empty name matches nothing.
             _ => String::new(),
         };
         Ok(Uuid::parse_str(&text).map_or_else(|_| Self::Name(text), Self::Id))
@@ -58,7 +58,7 @@ impl<S: Send + Sync> FromRequestParts<S> for SubjectFace {
     }
 }
 
-/// An id in a path that is none.
+/// Returns the problem for an id that is not a UUID.
 fn refuse(field: &str, text: &str) -> ApiError {
     ApiError::new(Code::BadId, format!("{field}: `{text}` is not a UUID"))
         .field(field)
@@ -66,7 +66,7 @@ fn refuse(field: &str, text: &str) -> ApiError {
         .allowed(["a UUID"])
 }
 
-/// The last part of the path as it was sent, for percent-encoding that is no UTF-8.
+/// Returns the last part of the raw path. It is used if the percent-encoding is not valid UTF-8.
 fn last_part(parts: &Parts) -> &str {
     parts.uri.path().rsplit('/').next().unwrap_or_default()
 }

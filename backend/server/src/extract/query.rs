@@ -1,4 +1,5 @@
-//! Query strings, strictly: an unknown, repeated or wrong parameter is an error that names it, its value and what is allowed.
+//! Parses query strings strictly. An unknown, repeated or wrong parameter is an error that names
+//! the parameter, its value and what is allowed.
 use super::{NO_NUL, NUL};
 use crate::{ApiError, Code};
 use axum::extract::FromRequestParts;
@@ -8,7 +9,7 @@ use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor}
 use std::borrow::Cow;
 use std::fmt;
 
-/// The parameters of a request as a plain struct (`#[serde(default, deny_unknown_fields)]`).
+/// Contains the parameters of a request as a struct with `#[serde(default, deny_unknown_fields)]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Query<T>(pub(crate) T);
 
@@ -32,13 +33,13 @@ pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
     T::deserialize(MapDeserializer::<_, Mistake>::new(map)).map_err(|mistake| mistake.into_problem(&pairs))
 }
 
-/// One value; knows its key, so that an error can name it.
+/// One value. It knows its key, so that an error can name it.
 struct Text<'a> {
     key: &'a str,
     text: &'a str,
 }
 
-/// What serde says went wrong, and where.
+/// An error message of serde and the parameter that it concerns.
 #[derive(Debug)]
 struct Mistake {
     key: Option<String>,
@@ -53,7 +54,8 @@ impl Mistake {
 
     fn into_problem(self, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) -> ApiError {
         let allowed = allowed_of(&self.message);
-        // serde speaks of an unknown or repeated field without a place; the name is the first word it quotes.
+        // serde reports an unknown or repeated field without its position. The first word in
+        // backticks is the name.
         let unplaced = self.key.is_none();
         let key = self.key.or_else(|| quoted(&self.message).next().map(str::to_owned)).unwrap_or_default();
         let message = self.message.replace("field", "parameter");
@@ -84,8 +86,9 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Returns the allowed values that a message of serde names. They stand at its end, as a list of
-/// names or a sentence. The value in the request stands before them and can contain the same words.
+/// Returns the allowed values that a message of serde names. They are a list of names or a sentence
+/// at its end. The received value comes before them and can contain the same words, so the last
+/// match counts.
 pub(super) fn allowed_of(message: &str) -> Vec<String> {
     let Some((_, expected)) = message.rsplit_once("expected ") else { return Vec::new() };
     let names: Vec<String> = quoted(expected).map(str::to_owned).collect();

@@ -1,8 +1,8 @@
-//! The shape of a JSON text, looked at before anything is built of it.
+//! Checks the structure of a JSON text before it is parsed into values.
 //!
-//! Reading a text costs no more memory than its depth. What the text is built into costs many times
-//! its length where it is made of small values, so their number, their depth and their names are
-//! bounded here, in one pass.
+//! This check needs memory only for the depth of the text. The parsed values can take many times
+//! the length of a text with many small values. So this module limits the number of values, their
+//! depth and their names in one pass.
 use super::{NO_NUL, NUL};
 use crate::{ApiError, Code};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -11,29 +11,29 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-/// Values that a body may have, arrays and objects included: more than any operation has a use for,
-/// and a megabyte however they are built.
+/// Maximum number of values in a body, including arrays and objects. No operation needs that many.
+/// Their parsed form takes at most about one megabyte.
 pub(super) const VALUES: usize = 20_000;
-/// Characters of a name that are repeated in an answer.
+/// Maximum number of characters of a field name that a problem repeats.
 const LONGEST_NAME: usize = 200;
-/// Objects and arrays inside each other.
+/// Maximum number of nested objects and arrays.
 pub(super) const DEPTH: usize = 32;
 
-/// Looks through a text.
+/// Checks the structure of a text.
 ///
 /// # Errors
-/// 422 for a NUL character, a name that an object has twice, and more values or levels than
-/// allowed; `field` says where. A text that is not JSON passes: whoever parses it says what is
-/// wrong with it.
+/// Fails with 422 for a NUL character, for a name that occurs twice in an object, and for too many
+/// values or levels. `field` names the position. A text that is not JSON passes, because the parser
+/// reports that error.
 pub(super) fn check(text: &[u8]) -> Result<(), ApiError> {
     let mut walk = Walk { place: Vec::new(), values: 0, hasher: RandomState::new(), fault: None };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    // Without a fault of ours an error is one of the text.
+    // An error without `fault` means that the text is not JSON.
     let _ = Value(&mut walk).deserialize(&mut deserializer);
     walk.fault.map_or(Ok(()), Err)
 }
 
-/// Where a value stands in the one around it.
+/// One step of the path to a value.
 enum Step {
     Field(String),
     Item(usize),
@@ -47,7 +47,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Notes what is wrong and ends the walk.
+    /// Stores the problem and returns an error that ends the walk.
     fn refuse<E: Error>(&mut self, sentence: &str, allowed: String) -> E {
         let place = self.place();
         let detail = if place.is_empty() { sentence.to_owned() } else { format!("{place}: {sentence}") };
@@ -68,12 +68,12 @@ impl Walk {
         if text.contains('\0') { Err(self.refuse(NUL, NO_NUL.to_owned())) } else { Ok(()) }
     }
 
-    /// Whether another level may begin.
+    /// Checks that another level is allowed.
     fn descend<E: Error>(&mut self) -> Result<(), E> {
         if self.place.len() < DEPTH {
             return Ok(());
         }
-        // The way down would be a text of its own.
+        // The full path to this value would be too long for a message.
         self.place.truncate(1);
         Err(self.refuse(&format!("nested deeper than {DEPTH} levels"), format!("at most {DEPTH} levels")))
     }
@@ -91,7 +91,7 @@ impl Walk {
     }
 }
 
-/// A value of any kind, which is looked at and dropped.
+/// Accepts a value of any type, checks it and drops it.
 struct Value<'a>(&'a mut Walk);
 
 impl<'de> DeserializeSeed<'de> for Value<'_> {
@@ -149,8 +149,8 @@ impl<'de> Visitor<'de> for Value<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
         self.0.descend()?;
-        // Names themselves can be as long as the body; two that share a hash of 64 random bits are
-        // one.
+        // Names can be as long as the body, so only their hashes are kept. Two names with the same
+        // 64-bit hash count as equal. The hash key is random.
         let mut seen = HashSet::new();
         while let Some(Name(name)) = fields.next_key()? {
             let is_new = seen.insert(self.0.hasher.hash_one(&*name));
@@ -171,7 +171,7 @@ impl<'de> Visitor<'de> for Value<'_> {
     }
 }
 
-/// A field's name, borrowed from the text where it has no escapes.
+/// The name of a field. It is borrowed from the text if it has no escapes.
 struct Name<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {

@@ -1,11 +1,12 @@
-//! Numbers with a range, for query strings and JSON alike.
+//! Contains the value types of query strings and JSON bodies: numbers with a range, times and
+//! UUIDs.
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use std::fmt;
 use time::OffsetDateTime;
 use time::format_description::well_known;
 use uuid::Uuid;
 
-/// A whole number from `MIN` to `MAX`.
+/// A whole number from `MIN` to `MAX`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounded<const MIN: i64, const MAX: i64>(i64);
 
@@ -44,7 +45,8 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX>
                     .ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
             }
 
-            /// 3.0 is a whole number in JSON Schema, and as some languages write it.
+            /// JSON Schema counts 3.0 as a whole number, and some languages write whole numbers
+            /// this way.
             fn visit_f64<E: Error>(self, value: f64) -> Result<i64, E> {
                 if value.fract() == 0.0 && (MIN as f64..=MAX as f64).contains(&value) {
                     Ok(value as i64)
@@ -80,7 +82,7 @@ macro_rules! ranged {
                     }
 
                     fn visit_f64<E: Error>(self, value: f64) -> Result<f64, E> {
-                        // NaN is in no range.
+                        // NaN is outside every range.
                         if ($min..=$max).contains(&value) {
                             Ok(value)
                         } else {
@@ -103,20 +105,20 @@ macro_rules! ranged {
 }
 
 ranged!(
-    /// A score or a quality.
+    /// A score or a quality, from 0 to 1.
     Fraction, 0.0, 1.0, "a number from 0 to 1"
 );
 ranged!(
-    /// A lowest `det_score`. Below [`pipeline::MIN_SCORE_FLOOR`] any patch is a face, and a picture
-    /// has thousands of them.
+    /// A minimum `det_score`. Below [`pipeline::MIN_SCORE_FLOOR`], thousands of image regions would
+    /// count as faces.
     Score, 0.1, 1.0, "a number from 0.1 to 1"
 );
 ranged!(
-    /// A cosine similarity.
+    /// A cosine similarity, from -1 to 1.
     Cosine, -1.0, 1.0, "a number from -1 to 1"
 );
 
-/// Side of a detection canvas.
+/// Side of the square detection input, in pixels: a multiple of 32 from 64 to 2048.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DetSize(pub(crate) u32);
 
@@ -141,14 +143,15 @@ impl<'de> Deserialize<'de> for DetSize {
     }
 }
 
-/// A field that is there, null included: told from one that is left out (`#[serde(default)]`).
+/// Deserializes a field that is present, even if it is null. With `#[serde(default)]`, an absent
+/// field is `None` and a null is `Some(None)`.
 pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// An optional RFC 3339 time whose error says so.
+/// Deserializes an optional RFC 3339 time. The error message shows the format.
 pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OffsetDateTime>, D::Error> {
     struct Rfc3339(OffsetDateTime);
     impl<'de> Deserialize<'de> for Rfc3339 {
@@ -172,7 +175,7 @@ pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     Option::<Rfc3339>::deserialize(deserializer).map(|time| time.map(|Rfc3339(time)| time))
 }
 
-/// An optional UUID whose error says so.
+/// Deserializes an optional UUID. The error message names the format.
 pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
     struct Hyphenated(Uuid);
     impl<'de> Deserialize<'de> for Hyphenated {

@@ -1,4 +1,5 @@
-//! A read whose database failed for a moment is done again: the caller never sees it.
+//! Repeats a read request whose database call failed with a transient error, so that the caller
+//! does not see the error.
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Method;
@@ -7,7 +8,7 @@ use axum::response::Response;
 use store::retried;
 use store::transient::{Cause, Transient};
 
-/// An answer that says that the database failed.
+/// A response that reports a database failure.
 struct Failed(Response, Cause);
 
 impl Transient for Failed {
@@ -16,13 +17,14 @@ impl Transient for Failed {
     }
 }
 
-/// `GET` and `HEAD` change nothing, so the whole handler can run again. Other methods repeat, where that is safe, only the part that is.
+/// Runs the handler again for `GET` and `HEAD`, which change nothing. For other methods, handlers
+/// repeat the safe part of their work themselves.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return next.run(request).await;
     }
     let (head, body) = request.into_parts();
-    // What a reading request carries has no meaning; it is dropped here.
+    // The body of a read request has no meaning, so it is dropped here.
     drop(body);
     let answered = retried("api_read", || {
         let (head, next) = (head.clone(), next.clone());

@@ -1,29 +1,31 @@
-//! Headers that keep answers where they belong.
+//! Sets the security and caching headers of responses. CORS headers are set by the router.
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// An answer of the API is data: nothing in it may run or be framed.
+/// Policy for responses of the API, which are data. Nothing in them may be executed or framed.
 const API_POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox");
-/// The page loads only what this server serves, and nothing that is written into it can become a script (trusted types without a policy: no
-/// `innerHTML`). Pictures that were chosen, and those fetched with a key, are shown from blobs.
+/// Policy for the page. It loads only files of this server. Trusted types without a policy forbid
+/// `innerHTML`, so no text on the page can become a script. Chosen images, and images fetched with
+/// a key, are shown from blobs.
 const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 );
-/// The API browser as well. Swagger UI writes style attributes.
+/// Policy for the API browser. Swagger UI writes style attributes.
 const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; \
      font-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
-/// The page may ask for the camera; nothing here needs more.
+/// The page may use the camera. No other device is needed.
 const PERMISSIONS: HeaderValue = HeaderValue::from_static(
     "camera=(self), microphone=(), geolocation=(), display-capture=(), payment=(), usb=()",
 );
 
-/// Sets what the handler did not set itself. Faces are personal data: nothing is stored by caches unless a handler allows it.
+/// Sets the headers that the handler did not set. Faces are personal data, so caches may store
+/// nothing unless a handler allows it.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let (policy, page) = match path {

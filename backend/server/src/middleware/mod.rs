@@ -1,6 +1,8 @@
-//! What happens around every handler, outermost first: request id, log and metrics, headers, panic,
-//! timeout, hosts and origins; after the caller is known, reads that are done again, and room for
-//! bodies.
+//! Contains the layers around every handler. From the outside in: request id, logs and metrics,
+//! CORS, headers, panics, timeout, hosts and origins.
+//!
+//! After the authentication follow retries of reads, memory for bodies, and database connections.
+//! The authentication itself is in `auth`.
 pub(crate) mod again;
 pub(crate) mod bodies;
 pub(crate) mod headers;

@@ -1,4 +1,4 @@
-//! A span, a log line and the HTTP metrics of every request.
+//! Records a span, a log line and the HTTP metrics of every request.
 use super::request_id;
 use axum::extract::{MatchedPath, Request};
 use axum::http::Method;
@@ -7,7 +7,7 @@ use axum::response::Response;
 use std::time::Instant;
 use tracing::Instrument;
 
-/// Decrements when dropped, so that a request whose caller hung up is counted out too.
+/// Counts a request in flight. Dropping it decrements the gauge, also if the caller disconnected.
 struct InFlight;
 
 impl InFlight {
@@ -23,7 +23,8 @@ impl Drop for InFlight {
     }
 }
 
-/// Labels are the route's template and a known method: callers cannot make new time series.
+/// Records one request. The labels are the route's template and a known method, so callers cannot
+/// create new time series.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let method = method_label(request.method());
     let route = request

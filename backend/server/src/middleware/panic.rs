@@ -1,9 +1,9 @@
-//! A panic in a handler is one failed request, not a broken connection.
+//! Turns a panic in a handler into a 500 response, so that the connection stays open.
 use crate::ApiError;
 use axum::response::{IntoResponse, Response};
 use std::any::Any;
 
-/// Turns the payload of a panic into a problem; the payload goes to the log.
+/// Converts the payload of a panic to a problem. The payload is logged and not sent.
 pub(crate) fn answer(payload: Box<dyn Any + Send + 'static>) -> Response {
     let text = payload
         .downcast_ref::<String>()

@@ -1,4 +1,5 @@
-//! One id per request: in the log, in the answer's header, in every problem document.
+//! Assigns one id to each request. The id appears in the log, in the response header and in every
+//! problem document.
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
@@ -11,12 +12,14 @@ tokio::task_local! {
     static CURRENT: String;
 }
 
-/// The id of the request that this task serves; empty outside of one.
+/// Returns the id of the request that the current task serves, or an empty string outside of a
+/// request.
 pub(crate) fn current() -> String {
     CURRENT.try_with(Clone::clone).unwrap_or_default()
 }
 
-/// Takes the caller's id when it is sane (so that it can be followed through several services), else a new UUIDv7.
+/// Uses the caller's id if it is valid, so that a request can be followed through several services.
+/// Otherwise it creates a UUIDv7.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let id = request
         .headers()
@@ -24,13 +27,13 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
         .and_then(|value| value.to_str().ok())
         .filter(|text| is_sane(text))
         .map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
-    let header = HeaderValue::from_str(&id).expect("letters, digits and a few marks");
+    let header = HeaderValue::from_str(&id).expect("an id has only letters, digits and - _ . :");
     let mut response = CURRENT.scope(id, next.run(request)).await;
     response.headers_mut().insert(HEADER, header);
     response
 }
 
-/// Short, and of characters that can neither forge a log line nor break a header.
+/// Returns whether an id is short and can neither forge a log line nor break a header.
 fn is_sane(text: &str) -> bool {
     (1..=128).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'))

@@ -1,4 +1,4 @@
-//! No request waits for ever.
+//! Limits the time of every request.
 use crate::{ApiError, AppState, Code};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -9,12 +9,12 @@ tokio::task_local! {
     static DEADLINE: Instant;
 }
 
-/// When the time of the request is over that this task answers, so that work for it can be given up unstarted.
+/// Returns the deadline of the current request. Work that has not started by then can be skipped.
 pub(crate) fn deadline() -> Option<Instant> {
     DEADLINE.try_with(|deadline| *deadline).ok()
 }
 
-/// Bounds the time to the head of the answer; a body that streams (events) may go on.
+/// Limits the time until the head of the response. The body of a stream (events) may take longer.
 pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let limit = state.config.request_timeout;
     let deadline = Instant::now() + limit;

@@ -1,4 +1,4 @@
-//! Keys: who is let in, and as far as what.
+//! Tests keys: which requests are allowed, and how far.
 use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
 use crate::support::{App, json_of, ok, problem};
@@ -6,7 +6,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
 
-/// Every operation that asks for a key, with the scope that its description names, if one is needed.
+/// Returns every operation that requires a key, with the scope that the OpenAPI document names, if
+/// any.
 fn guarded_operations() -> Vec<(Method, String, Option<Scope>)> {
     let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
     let mut found = Vec::new();
@@ -92,7 +93,7 @@ async fn keys_that_do_not_work_are_told_apart() {
     let mut tx = store.begin().await.unwrap();
     store.revoke_key(tx.conn(), revoked.id, false).await.unwrap();
     tx.commit().await.unwrap();
-    // A service that has just seen it may believe it for some seconds more.
+    // A process that has just checked the key may accept it for a few more seconds.
     while app.ask(&key, Method::GET, "/crawls", None).await.status() == StatusCode::OK {
         tokio::task::yield_now().await;
     }
@@ -132,7 +133,8 @@ async fn a_bound_key_means_its_own_collection() {
             problem(response, 404, "not_found").await;
         }
     }
-    // The whole service is not a tenant's to see, not even with a scope that was written into the table by hand.
+    // A tenant may not see data of the whole service. A scope that was written directly into the
+    // table does not change that.
     app.database.execute("update api_keys set scopes = scopes || 'system'::text").await;
     let (_, late) = app.key(Some("ours"), &tenant_scopes()).await;
     app.database.execute("update api_keys set scopes = scopes || 'system'::text").await;
@@ -160,7 +162,7 @@ async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
     assert!((1..=30).contains(&wait), "{wait}");
     assert!(response.headers()["ratelimit"].to_str().unwrap().starts_with("\"key\";r=0;t="));
     problem(response, 429, "rate_limited").await;
-    // Others go on, and have no headers of a limit that they do not have.
+    // Other keys still work. A key without a rate limit has no rate limit headers.
     let response = app.ask(&free, Method::GET, "/collections", None).await;
     assert!(!response.headers().contains_key("ratelimit"), "{}", made.id);
     ok(response).await;
@@ -180,7 +182,7 @@ async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
     let mut tx = store.begin().await.unwrap();
     store.revoke_key(tx.conn(), made.id, false).await.unwrap();
     tx.commit().await.unwrap();
-    // The crawl goes on for ever, the stream does not.
+    // The crawl does not end, but the stream does.
     while events.chunk().await.unwrap().is_some() {}
     assert_eq!(store.crawl(crawl["id"].as_str().unwrap().parse().unwrap()).await.unwrap().state, "running");
 }

@@ -1,15 +1,15 @@
-//! A database whose connections are cut while the API is asked.
+//! Tests the API while its database connections are terminated.
 use crate::support::{App, Models, Options, problem};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Repeats that the service must have needed before the test is content.
+/// Number of retries that the service must make before the test ends.
 const REPEATS: u64 = 20;
-/// Who asks at the same time.
+/// Number of concurrent callers.
 const CALLERS: usize = 8;
 
-/// All connections but the one that says it.
+/// Terminates all connections except the one that runs this statement.
 const CUT: &str = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()";
 
 async fn fixture_app() -> App {
@@ -17,7 +17,7 @@ async fn fixture_app() -> App {
     App::spawn_with(options).await
 }
 
-/// Repeats so far, of all apps of this process.
+/// Returns the number of retries so far, summed over all services of this process.
 async fn repeats(app: &App) -> u64 {
     let text = app.get("/metrics").await.text().await.unwrap();
     let shown = text.lines().filter(|line| line.starts_with("facecrawl_database_retries_total{"));
@@ -45,7 +45,8 @@ async fn reads_and_searches_survive_connections_that_are_cut() {
                     let status = response.status();
                     let text = response.text().await.unwrap();
                     if text.contains("outcome_unknown") {
-                        // The record of a search may have been lost on the way; that is told, and the search not made again.
+                        // The commit of the search's audit record may have an unknown outcome. Then
+                        // the caller is told, and the search is not repeated.
                         assert_eq!((status.as_u16(), caller % 4), (503, 3), "{text}");
                     } else {
                         assert_eq!(status, 200, "{text}");
@@ -61,12 +62,9 @@ async fn reads_and_searches_survive_connections_that_are_cut() {
         let seen = answered.load(Ordering::SeqCst);
         app.database.execute(CUT).await;
         cuts += 1;
-        assert!(cuts < 10_000, "nothing is ever repeated");
+        assert!(cuts < 10_000, "no database call was retried");
         while answered.load(Ordering::SeqCst) == seen {
-            assert!(
-                callers.iter().all(|caller| !caller.is_finished()),
-                "a caller was not answered as it should be"
-            );
+            assert!(callers.iter().all(|caller| !caller.is_finished()), "a caller got a wrong response");
             tokio::task::yield_now().await;
         }
     }
@@ -76,7 +74,8 @@ async fn reads_and_searches_survive_connections_that_are_cut() {
     }
 }
 
-/// A trigger on the audit log that counts how often it was written to, and then does `what`.
+/// Adds a trigger to the audit log that runs the function `trouble` at commit. `what` is the SQL
+/// that creates this function. It increments the sequence `attempts`.
 async fn when_a_search_is_recorded(app: &App, what: &'static str) {
     app.database.execute("create sequence attempts").await;
     app.database.execute(what).await;

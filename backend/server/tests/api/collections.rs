@@ -1,4 +1,4 @@
-//! `/collections`
+//! Tests `/collections`.
 use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
 use crate::support::{App, Models, Options, field, json_of, ok, pictures, problem};
@@ -10,7 +10,7 @@ async fn patch(app: &App, path: &str, body: &Value) -> reqwest::Response {
     app.client.patch(format!("{}{path}", app.url)).json(body).send().await.unwrap()
 }
 
-/// Runs no models: collections need none.
+/// Starts a service with fixture models. These tests mostly need no analysis.
 async fn app() -> App {
     App::spawn_with(Options { models: Models::Fixture, ..Options::default() }).await
 }
@@ -42,7 +42,7 @@ async fn a_collection_is_made_found_by_name_and_id_and_changed() {
     assert_eq!(app.get_ok("/collections/press").await, made);
     assert_eq!(app.get_ok(&format!("/collections/{id}")).await, made);
 
-    // What is left out stays, null takes the choice back.
+    // Omitted fields keep their value, and null resets a field to its default.
     let changed =
         ok(patch(&app, "/collections/press", &json!({"retention_days": null, "name": "news"})).await).await;
     assert_eq!((&changed["retention_days"], &changed["quality_profile"]), (&Value::Null, &json!("strict")));
@@ -88,7 +88,7 @@ async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_pic
     assert!(!faces["faces"].as_array().unwrap().is_empty(), "{faces}");
     let pictures = app.blobs();
 
-    // A crawl that runs when it happens is cancelled.
+    // A running crawl is cancelled by the deletion.
     let body = json!({"seeds": [site.page()], "collection": "press", "delay_ms": 300_000, "every": "24h"});
     let running = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
     assert_eq!(app.delete("/collections/press").await.status(), StatusCode::ACCEPTED);
@@ -96,7 +96,7 @@ async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_pic
         problem(app.get(path).await, 404, "not_found").await;
     }
     problem(app.delete("/collections/press").await, 404, "not_found").await;
-    // The name is free.
+    // The name can be used again.
     json_of(app.post_json("/collections", &json!({"name": "press"})).await, StatusCode::CREATED).await;
 
     app.until("/audit?action=collection.erased", |log| !log["records"].as_array().unwrap().is_empty()).await;
@@ -105,11 +105,11 @@ async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_pic
     let face = faces["faces"][0]["id"].as_str().unwrap();
     problem(app.get(&format!("/faces/{face}")).await, 404, "not_found").await;
     assert_eq!(app.get_ok("/faces?collection=press").await["faces"], json!([]));
-    // The other collection has the same pictures, by the same content: not one of them is lost.
+    // The other collection has the same images with the same content, so all blobs remain.
     assert_eq!(app.blobs(), pictures);
     assert_eq!(app.get_ok(&format!("/crawls/{}", kept["id"].as_str().unwrap())).await, kept);
 
-    // `default` is emptied, and stays.
+    // `default` is emptied, but not deleted.
     assert_eq!(app.delete("/collections/default").await.status(), StatusCode::ACCEPTED);
     assert_eq!(app.get_ok("/faces").await["faces"], json!([]));
     app.until("/audit?action=collection.erased", |log| log["records"].as_array().unwrap().len() == 2).await;
@@ -131,7 +131,7 @@ async fn a_tenant_rules_its_own_collection_and_makes_none() {
             problem(app.ask(&ours, method, &path, Some(&body)).await, 404, "not_found").await;
         }
     }
-    // Whether the name is taken or free.
+    // The response is the same for a name that exists and one that does not.
     for name in ["theirs", "free"] {
         let response = app.ask(&ours, Method::POST, "/collections", Some(&json!({"name": name}))).await;
         problem(response, 403, "scope_missing").await;
@@ -139,7 +139,8 @@ async fn a_tenant_rules_its_own_collection_and_makes_none() {
     let gone = app.ask(&ours, Method::DELETE, "/collections/ours", None).await;
     assert_eq!(gone.status(), StatusCode::ACCEPTED);
     ok(app.ask(&theirs, Method::GET, "/collections/theirs", None).await).await;
-    // Its keys went with it; a service that has just seen one finds nothing behind it.
+    // The keys of the collection are deleted too. A process that has just checked one finds no
+    // collection.
     let after = app.ask(&ours, Method::GET, "/faces", None).await.status();
     assert!(after == StatusCode::NOT_FOUND || after == StatusCode::UNAUTHORIZED, "{after}");
     let (_, all) = app.key(None, &[Scope::Admin]).await;
@@ -167,12 +168,16 @@ async fn faces_are_judged_by_the_settings_of_their_collection() {
         judged(&ok(app.post_raw(&path, "image/jpeg", pair.clone()).await).await)
     };
     let (strict, lax) = (detect("quality_profile=strict").await, detect("quality_profile=off").await);
-    assert_ne!(strict, lax, "the picture tells the profiles apart");
+    assert_ne!(strict, lax, "the profiles must judge this image differently");
     assert_eq!(
         (detect("collection=strict").await, detect("collection=lax").await),
         (strict.clone(), lax.clone())
     );
-    assert_eq!(detect("collection=strict&quality_profile=off").await, lax, "what the caller says wins");
+    assert_eq!(
+        detect("collection=strict&quality_profile=off").await,
+        lax,
+        "a parameter overrides the collection"
+    );
     let report = app.post_raw("/images/quality?collection=strict", "image/jpeg", pair.clone()).await;
     assert_eq!(judged(&ok(report).await), strict);
 
@@ -183,7 +188,7 @@ async fn faces_are_judged_by_the_settings_of_their_collection() {
         assert!(passed.iter().all(|face| stored.contains(face)), "{collection}: {stored:?}, {passed:?}");
     }
 
-    // Two people are no match where 0.99 is asked for, and are one where anything will do.
+    // Two different people do not match at 0.99, but match at -1.
     let parts = [("image_a", pair.clone()), ("image_b", pair)];
     for (collection, threshold, matches) in [("strict", 0.99, false), ("lax", -1.0, true)] {
         let path = format!("/faces/compare?face_a=0&face_b=1&collection={collection}");

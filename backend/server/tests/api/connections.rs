@@ -1,4 +1,4 @@
-//! What a connection may do, and how the server treats those that are open when it stops.
+//! Tests limits of connections, and how the server treats open connections when it stops.
 use crate::support::{App, Models, Options};
 use server::Config;
 use std::time::Duration;
@@ -14,14 +14,14 @@ async fn connect(app: &App) -> TcpStream {
     TcpStream::connect(app.url.strip_prefix("http://").unwrap()).await.unwrap()
 }
 
-/// Connects from `address` instead of the usual one.
+/// Connects from `address` instead of 127.0.0.1.
 async fn connect_from(app: &App, address: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
     socket.connect(app.url.strip_prefix("http://").unwrap().parse().unwrap()).await.unwrap()
 }
 
-/// Sends a request on an open connection and reads the head of its answer and the whole body.
+/// Sends a request on an open connection and reads the whole response.
 async fn ask(stream: &mut TcpStream) -> String {
     stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
@@ -31,7 +31,7 @@ async fn ask(stream: &mut TcpStream) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// What comes until the server closes the connection; a reset is a close too.
+/// Reads until the server closes the connection. A reset also counts as a close.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut rest = Vec::new();
     let _closed = stream.read_to_end(&mut rest).await;
@@ -46,7 +46,7 @@ async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
     let mut silent = connect(&app).await;
     let mut idle = connect(&app).await;
     assert!(ask(&mut idle).await.starts_with("HTTP/1.1 200"));
-    // Each returns because the server closes it; nothing here does.
+    // The reads return only because the server closes the connections.
     for stream in [&mut half, &mut silent, &mut idle] {
         assert_eq!(rest(stream).await, "");
     }
@@ -61,12 +61,12 @@ async fn a_head_that_is_too_long_is_refused() {
         let head = format!(
             "GET /health/live HTTP/1.1\r\nhost: localhost\r\nx-filler: {filler}\r\nconnection: close\r\n\r\n"
         );
-        // The service may answer before it has read everything.
+        // The service may respond before it has read everything.
         let _refused = stream.write_all(head.as_bytes()).await;
         let mut answer = Vec::new();
         let _closed = stream.read_to_end(&mut answer).await;
         let answer = String::from_utf8(answer).unwrap();
-        // A connection that is reset takes an answer that was not read along.
+        // A reset can discard a response that was not read yet.
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {status}")) || (status == "431" && answer.is_empty()),
             "{length}: {answer}"
@@ -81,7 +81,8 @@ async fn one_connection_too_many_waits_for_another_to_be_closed() {
     ask(&mut first).await;
     let mut second = connect(&app).await;
     second.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await.unwrap();
-    // The first one is still served, so the server is alive and the second one has not been accepted.
+    // The first connection is still served, so the server works and has not accepted the second
+    // one.
     let mut byte = [0];
     for _ in 0..20 {
         ask(&mut first).await;
@@ -119,7 +120,8 @@ async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
     let app = spawn(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
     ask(&mut first).await;
-    // Waits in the kernel until the first one is closed, which only the stop does here.
+    // This connection waits in the kernel until the first one is closed, which happens only at
+    // shutdown.
     let mut late = connect(&app).await;
     late.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
     app.shutdown.cancel();
@@ -148,7 +150,7 @@ async fn one_address_holds_three_quarters_of_the_connections_and_not_one_more() 
     for stream in &mut held {
         ask(stream).await;
     }
-    // A new connection is accepted as soon as the service has noticed that an old one was closed.
+    // A new connection is accepted as soon as the service notices that an old one was closed.
     held.pop();
     loop {
         let mut next = connect(&app).await;

@@ -1,4 +1,4 @@
-//! `/erasures`: what goes, and what does not come back.
+//! Tests `/erasures`: what an erasure deletes, and what it suppresses.
 use crate::support::keys::guarded;
 use crate::support::site::Site;
 use crate::support::{App, field, json_of, ok, pictures, problem};
@@ -17,7 +17,7 @@ fn showing(name: &str) -> Value {
     json!({"image_base64": STANDARD.encode(pictures::picture(name))})
 }
 
-/// The body with more fields.
+/// Returns the body with additional fields.
 fn and(mut body: Value, more: Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
@@ -43,11 +43,12 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
         "{look}"
     );
     assert_eq!(len(&look, "affected"), 2);
-    assert_eq!(len(&app.get_ok("/faces").await, "faces"), all, "a look changes nothing");
+    assert_eq!(len(&app.get_ok("/faces").await, "faces"), all, "a dry run changes nothing");
 
     let done = erase(&app, &probe).await;
     assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(1)), "{done}");
-    // The portrait is gone; the other picture stays without him, and without the thumbnail, which shows him.
+    // The portrait is deleted. The image of two people stays without the erased face and without
+    // its thumbnail, which showed that face.
     assert_eq!(len(&app.get_ok("/faces").await, "faces"), all - 2);
     let images = app.get_ok("/images").await;
     assert_eq!(len(&images, "images"), 2);
@@ -56,19 +57,21 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
     });
     let pair = pair.unwrap()["id"].as_str().unwrap().to_owned();
     problem(app.get(&format!("/images/{pair}/thumbnail")).await, 404, "not_found").await;
-    assert!(app.blobs() <= blobs - 6, "two crops, two chips and two thumbnails at least");
+    assert!(app.blobs() <= blobs - 6, "at least two crops, two chips and two thumbnails are deleted");
 
-    // The list says how much, and not who; so does the audit log.
+    // The list and the audit log contain counts, but not the person.
     let list = app.get_ok("/erasures").await;
     assert_eq!(list["erasures"][0], done["erasure"]);
     assert_eq!(list["erasures"][0]["kind"], "likeness");
-    // The portrait's hashes, the place in the other picture, the sketch.
+    // The suppressions are the hashes of the portrait, the region in the other image, and the
+    // sketch of the face.
     assert_eq!(list["erasures"][0]["suppressions"], 3);
     let log = app.get_ok("/audit?action=erasure.create").await;
     assert_eq!(log["records"][0]["detail"]["erasure_id"], done["erasure"]["id"]);
     assert_eq!(len(&app.get_ok("/audit?action=erasure.preview").await, "records"), 1);
 
-    // The same site again, once with the picture of both gone, and pictures of him that were never seen.
+    // The site is crawled again, first with the image of two people stored and then after its
+    // deletion. Then new images of the person are crawled.
     let again = app.crawl(&[site.page()]).await;
     assert_eq!(again["reasons"]["suppressed_image"], 1, "{again}");
     assert_eq!(app.delete(&format!("/images/{pair}")).await.status(), StatusCode::NO_CONTENT);
@@ -102,7 +105,7 @@ async fn a_face_of_several_stays_away_from_its_picture_without_a_sketch() {
     );
     let left = app.get_ok("/faces").await;
     assert_eq!(left["faces"][0]["bbox"], faces["faces"][1]["bbox"]);
-    // The last one takes the picture along.
+    // The erasure of the last face deletes the image too.
     let last = erase(&app, &json!({"face_id": left["faces"][0]["id"], "suppress": false})).await;
     assert_eq!((&last["images"], &last["erasure"]["suppressions"]), (&json!(1), &json!(0)), "{last}");
     assert_eq!(app.blobs(), 0);
@@ -118,18 +121,18 @@ async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
     assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{done}");
     let again = app.crawl(&[site.page()]).await;
     assert_eq!(again["reasons"]["suppressed_url"], 1, "{again}");
-    // The page takes everything that was found on it.
+    // An erasure of the page deletes everything that was found on it.
     let done = erase(&app, &json!({"url": site.page()})).await;
     assert_eq!(done["images"], 1, "{done}");
     let again = app.crawl(&[site.page()]).await;
     assert_eq!(again["counts"]["images"]["suppressed"], 2, "{again}");
     assert_eq!(app.get_ok("/images").await["images"], json!([]));
-    // The ledgers forget the address, too.
+    // The ledgers of the crawls forget the URL too.
     let crawls = app.get_ok("/crawls").await;
     let first = crawls["crawls"].as_array().unwrap().last().unwrap()["id"].as_str().unwrap().to_owned();
     let export = app.get(&format!("/crawls/{first}/export")).await.text().await.unwrap();
     assert!(!export.contains("ben.jpg"), "{export}");
-    // Nothing was ever found there: it is kept out all the same.
+    // A URL where nothing was found is suppressed as well.
     let done = erase(&app, &json!({"url": "https://example.org/never.jpg"})).await;
     assert_eq!((&done["images"], &done["erasure"]["suppressions"]), (&json!(0), &json!(1)), "{done}");
 }
@@ -170,7 +173,7 @@ async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_i
     let person = erase(&app, &and(showing("ada_2.jpg"), json!({"suppress_person": true}))).await;
     let address = erase(&app, &json!({"url": site.picture("ada.jpg")})).await;
     let twice = erase(&app, &json!({"url": site.picture("ada.jpg")})).await;
-    assert_eq!(twice["erasure"]["suppressions"], 1, "each erasure keeps out for itself: {twice}");
+    assert_eq!(twice["erasure"]["suppressions"], 1, "each erasure has its own suppression: {twice}");
     let lift = async |done: &Value| {
         let path = format!("/erasures/{}/suppressions", done["erasure"]["id"].as_str().unwrap());
         ok(app.delete(&path).await).await
@@ -181,11 +184,11 @@ async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_i
     let lifted = lift(&person).await;
     assert_eq!((&lifted["lifted"], &lifted["erasure"]["suppressions"]), (&json!(2), &json!(2)), "{lifted}");
     assert!(lifted["erasure"]["lifted_at"].is_string());
-    assert_eq!(lift(&person).await["lifted"], 0, "doing it again changes nothing");
+    assert_eq!(lift(&person).await["lifted"], 0, "lifting it again changes nothing");
     assert_eq!(lift(&person).await["erasure"]["lifted_at"], lifted["erasure"]["lifted_at"]);
-    assert_eq!(kept_out().await, 1, "the address is still kept out");
+    assert_eq!(kept_out().await, 1, "the URL is still suppressed");
     lift(&address).await;
-    assert_eq!(kept_out().await, 1, "by the other one as well");
+    assert_eq!(kept_out().await, 1, "the other erasure still suppresses the URL");
     assert_eq!(lift(&twice).await["lifted"], 1);
     assert_eq!(kept_out().await, 0);
     let found = ok(app.post_json("/faces/search", &showing("ada_2.jpg")).await).await;
@@ -212,7 +215,7 @@ async fn who_may_erase_may_not_yet_let_in_again() {
     assert_eq!(ok(app.ask(&admin, Method::DELETE, &path, None).await).await["lifted"], 1);
 }
 
-/// Everything in the database as text, and every byte of the blob folder.
+/// Returns the whole database as text, and the content of every file in the blob folder.
 fn remains(app: &App) -> (String, Vec<Vec<u8>>) {
     let programs = std::env::var("POSTGRES_BIN_DIR").unwrap_or_else(|_| "../../.runtime/postgres/bin".into());
     let dump = Command::new(format!("{programs}/pg_dump")).arg(app.database.url()).output().unwrap();
@@ -238,7 +241,8 @@ async fn no_byte_of_an_erased_person_is_left() {
             pieces.push(picture.to_vec());
         }
     }
-    // The rows as the dump writes them: the face's id, and the embedding's first components, which no other face shares.
+    // The dump contains each row with the id of the face. The first components of its embedding are
+    // unique to this face.
     let (dump, files) = remains(&app);
     let embeddings: Vec<String> = theirs
         .iter()
@@ -251,7 +255,7 @@ async fn no_byte_of_an_erased_person_is_left() {
         assert_eq!(dump.matches(embedding.as_str()).count(), 1);
     }
     for piece in &pieces {
-        assert!(files.contains(piece), "the search finds what is there");
+        assert!(files.contains(piece), "the search must find the pieces before the erasure");
     }
     let subject = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11";
     app.database
@@ -281,6 +285,6 @@ async fn no_byte_of_an_erased_person_is_left() {
         let holds = |file: &Vec<u8>| file.windows(piece.len()).any(|window| window == piece.as_slice());
         assert!(!files.iter().any(holds));
     }
-    // The two others are still there.
+    // The faces of the two other people remain.
     assert_eq!(len(&app.get_ok("/faces").await, "faces"), 2);
 }

@@ -1,4 +1,4 @@
-//! `/keys`
+//! Tests `/keys`.
 use crate::support::keys::guarded;
 use crate::support::{App, field, json_of, ok, problem};
 use reqwest::{Method, StatusCode};
@@ -56,7 +56,7 @@ async fn no_key_gains_anything_by_making_another() {
     assert_eq!(all["allowed"], json!(["press"]));
     make(&app, &tenant, &good()).await;
 
-    // A key that ends makes none that goes on.
+    // A key with an expiry time cannot create a key that expires later or never.
     let end = OffsetDateTime::now_utc() + Duration::DAY;
     let store = &app.state.services.store;
     let new = NewKey {
@@ -82,7 +82,7 @@ async fn no_key_gains_anything_by_making_another() {
     )
     .await;
 
-    // What cannot be a key at all.
+    // These keys are invalid for every caller.
     let (_, operator) = app.key(None, Scope::ALL).await;
     for (changes, name) in [
         (json!({"scopes": []}), "scopes"),
@@ -94,7 +94,8 @@ async fn no_key_gains_anything_by_making_another() {
     ] {
         refused(&operator, changes, 422, "invalid_field", name).await;
     }
-    // Nobody gets a key to everything by leaving something out.
+    // A missing `collection` is an error, so that no caller creates a key to all collections by
+    // accident.
     let silent = json!({"name": "a", "scopes": ["read"]});
     let refusal = app.ask(&operator, Method::POST, "/keys", Some(&silent)).await;
     assert_eq!(field(&problem(refusal, 422, "invalid_field").await), "collection");
@@ -124,7 +125,7 @@ async fn a_revoked_key_opens_nothing_and_stays_listed() {
     problem(nobodys, 404, "not_found").await;
 }
 
-/// Whoever got hold of a key has made others with it before anybody noticed.
+/// The holder of a leaked key can create other keys with it before anyone notices.
 #[tokio::test]
 async fn a_key_is_revoked_with_all_that_came_from_it() {
     let app = App::spawn_with(guarded()).await;
@@ -146,7 +147,7 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
         let answer = ok(app.ask(&operator, Method::POST, &path, None).await).await;
         (answer["descendants_revoked"].as_i64().unwrap(), answer["descendants_working"].as_i64().unwrap())
     };
-    // A key in the middle that works no more hides nothing of what came from it.
+    // A revoked key between two others does not hide the keys that were created with it.
     assert_eq!(revoke(&child, "").await, (0, 1));
     assert_eq!(revoke(&leaked, "").await, (0, 1));
     assert_eq!(revoke(&leaked, "?descendants=true").await, (1, 0));
@@ -154,7 +155,7 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
     let refused = app.ask(&grandchild_secret, Method::GET, "/faces", None).await;
     assert_eq!(problem(refused, 401, "unauthorized").await["reason"], "revoked");
     ok(app.ask(&bystander, Method::GET, "/faces", None).await).await;
-    // Whose keys they were can see it in the log of their own collection.
+    // Each revoked key appears in the audit log of its own collection.
     let log =
         ok(app.ask(&operator, Method::GET, "/audit?action=key.revoke&collection=press", None).await).await;
     let revoked: Vec<&Value> =
@@ -164,7 +165,8 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
     problem(app.ask(&operator, Method::POST, &wrong, None).await, 400, "bad_query").await;
 }
 
-/// A service believes a key for some seconds: enough to let it make another, which would go on.
+/// A process accepts a checked key for some seconds. In that time the key must not create another
+/// key, which would stay valid.
 #[tokio::test]
 async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
     let app = App::spawn_with(guarded()).await;
@@ -176,7 +178,8 @@ async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
     tx.commit().await.unwrap();
     let body = json!({"name": "a", "collection": null, "scopes": ["read"]});
     let refused = app.ask(&secret, Method::POST, "/keys", Some(&body)).await;
-    // By the service as long as it believes the key, then at the door.
+    // While the process still accepts the key, the operation refuses it (409). Later the
+    // authentication refuses it (401).
     assert!(matches!(refused.status().as_u16(), 401 | 409), "{}", refused.status());
     assert_eq!(store.keys(None, 10).await.unwrap().len(), 1);
 }
@@ -193,7 +196,8 @@ async fn a_caller_learns_what_the_own_key_may_do() {
     );
 }
 
-/// A key that somebody made while the service was open would go on working when it no longer is.
+/// Otherwise a key that is created while no keys are required would stay valid after keys become
+/// required.
 #[tokio::test]
 async fn a_service_that_asks_for_no_keys_lets_nobody_change_them() {
     let app = App::spawn().await;

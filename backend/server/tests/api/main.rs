@@ -1,4 +1,5 @@
-//! The HTTP API over real sockets, on a database of its own per test, with the real models. The modules mirror the URL tree.
+//! Tests the HTTP API over real sockets with the real models. Each test has its own database. The
+//! modules mirror the URL tree.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;

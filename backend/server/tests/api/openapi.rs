@@ -1,4 +1,4 @@
-//! `GET /openapi.json`
+//! Tests `GET /openapi.json`.
 use crate::support::{App, Models, Options, field, problem};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -8,7 +8,7 @@ fn document() -> Value {
     serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap()
 }
 
-/// Every operation of the document with its method and path.
+/// Returns every operation of the document with its method and path.
 fn operations(document: &Value) -> Vec<(String, String, &Value)> {
     let paths = document["paths"].as_object().unwrap();
     paths
@@ -22,7 +22,8 @@ fn operations(document: &Value) -> Vec<(String, String, &Value)> {
         .collect()
 }
 
-/// One line per operation: what a caller would notice if it changed.
+/// The snapshot has one line per operation, with everything that a caller would notice if it
+/// changed.
 #[test]
 fn the_contract_is_as_it_was() {
     let document = document();
@@ -55,13 +56,13 @@ fn every_operation_is_described() {
         let place = format!("{method} {path}");
         assert!(
             ids.insert(operation["operationId"].as_str().unwrap().to_owned()),
-            "{place}: the id is taken"
+            "{place}: the id occurs twice"
         );
         assert!(operation["summary"].as_str().is_some_and(|text| text.len() > 10), "{place}: no summary");
         assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{place}: no tag");
         let responses = operation["responses"].as_object().unwrap();
-        assert!(responses.keys().any(|status| status.starts_with('2')), "{place}: no good answer");
-        assert!(!responses.contains_key("default"), "{place}: every status is named");
+        assert!(responses.keys().any(|status| status.starts_with('2')), "{place}: no success response");
+        assert!(!responses.contains_key("default"), "{place}: every status must be listed");
         for (status, response) in responses {
             assert!(response["headers"]["x-request-id"].is_object(), "{place} {status}");
             if status.starts_with(['4', '5']) {
@@ -86,7 +87,8 @@ fn every_operation_is_described() {
     }
 }
 
-/// A wrong mixture of attributes makes schemas that nothing fits: `allOf` of a string and an object, or bytes as an array of numbers.
+/// A wrong combination of attributes creates schemas that no value satisfies. Examples are `allOf`
+/// of a string and an object, or bytes as an array of numbers.
 #[test]
 fn no_schema_contradicts_itself() {
     fn walk(value: &Value, place: &str) {
@@ -110,7 +112,7 @@ fn no_schema_contradicts_itself() {
     walk(&document(), "");
 }
 
-/// References that lead nowhere make every client generator fail.
+/// Client generators fail on references without a target.
 #[test]
 fn every_reference_leads_somewhere() {
     fn walk(value: &Value, document: &Value) {
@@ -118,7 +120,7 @@ fn every_reference_leads_somewhere() {
             Value::Object(fields) => {
                 if let Some(reference) = fields.get("$ref").and_then(Value::as_str) {
                     let target = document.pointer(reference.trim_start_matches('#'));
-                    assert!(target.is_some(), "{reference} leads nowhere");
+                    assert!(target.is_some(), "{reference} has no target");
                 }
                 fields.values().for_each(|field| walk(field, document));
             }
@@ -130,7 +132,7 @@ fn every_reference_leads_somewhere() {
     walk(&document, &document);
 }
 
-/// What is told to come back is told when, wherever that is known.
+/// Responses with a known retry time declare the header `retry-after`.
 #[test]
 fn retry_after_is_declared_where_it_is_sent() {
     let document = document();
@@ -147,7 +149,8 @@ fn retry_after_is_declared_where_it_is_sent() {
     }
 }
 
-/// A misspelt field is told, not passed over: the document says so of every body, and it is so.
+/// An unknown field is an error. The document declares this for every body, and the service
+/// enforces it.
 #[tokio::test]
 async fn no_body_takes_a_field_that_the_document_does_not_name() {
     fn closed(schema: &Value, document: &Value, place: &str) {
@@ -203,7 +206,7 @@ async fn the_document_and_the_service_agree() {
         let status = response.status().as_u16().to_string();
         let text = response.text().await.unwrap();
         let code = serde_json::from_str::<Value>(&text).map_or(Value::Null, |answer| answer["code"].clone());
-        assert!(code != "route_not_found" && code != "method_not_allowed", "{method} {path} is not served");
+        assert!(code != "route_not_found" && code != "method_not_allowed", "{method} {path} must be served");
         let listed = operation["responses"].as_object().unwrap();
         assert!(listed.contains_key(&status), "{method} {path} answers {status}, {code}");
         if let Some(code) = code.as_str() {

@@ -1,4 +1,4 @@
-//! What every answer has, and the problems that belong to no single operation.
+//! Tests what every response has in common, and the problems that belong to no single operation.
 use crate::support::pictures::drawn;
 use crate::support::{App, Options, problem};
 use reqwest::{Method, StatusCode};
@@ -69,7 +69,7 @@ async fn one_analysis_too_many_is_answered_with_retry_after() {
     let config = Config { max_analyses: 1, request_timeout: Duration::from_secs(30), ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = crate::support::site::Site::with(&[]).await;
-    // A batch whose picture is held by its server holds the only place.
+    // The server of this batch's image holds its response, so the batch occupies the only place.
     let body = json!({"images": [{"url": format!("{}/held.jpg", site.url)}]});
     let (client, url) = (app.client.clone(), format!("{}/faces/detect/batch", app.url));
     let held = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
@@ -137,7 +137,7 @@ async fn an_array_is_not_taken_for_an_object() {
 #[test]
 fn codes_are_stable_and_errors() {
     let names: std::collections::HashSet<&str> = server::Code::ALL.iter().map(|code| code.as_str()).collect();
-    assert_eq!(names.len(), server::Code::ALL.len(), "no code stands for two things");
+    assert_eq!(names.len(), server::Code::ALL.len(), "every code has its own name");
     for code in server::Code::ALL {
         assert!(code.status().is_client_error() || code.status().is_server_error(), "{}", code.as_str());
         assert!(code.as_str().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'));

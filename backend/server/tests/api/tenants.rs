@@ -1,4 +1,5 @@
-//! No way from one collection into another: every operation of the API is tried with a key to one and the ids of the other.
+//! Tests the isolation of collections. Each operation of the API is tried with a key to one
+//! collection and the ids of another collection.
 use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
 use crate::support::{App, json_of, ok, pictures};
@@ -8,13 +9,13 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// What a stranger could have guessed, or what is nobody's.
+/// Ids and names of another collection, or of none.
 #[derive(Clone, Debug)]
 struct Names {
     collection: String,
     collection_id: String,
     key: String,
-    /// A crawl that has ended, one that is paused, one that runs.
+    /// A completed crawl, a paused one and a running one.
     crawls: [String; 3],
     image: String,
     face: String,
@@ -43,7 +44,8 @@ impl Names {
         [collection, collection_id, key, a, b, c, image, face, subject, erasure].map(String::as_str).to_vec()
     }
 
-    /// A text in which these names are no more to be told from others.
+    /// Replaces these ids and names by numbers, so that texts about different names can be
+    /// compared.
     fn anonymous(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (index, name) in self.all().into_iter().enumerate() {
@@ -56,10 +58,10 @@ impl Names {
     }
 }
 
-/// A request: what follows the operation's path, and a body.
+/// A request: the path with its query, and a body.
 type Try = (String, Option<Value>);
 
-/// Every way to name something of another's to an operation.
+/// Returns every way to name a resource of another collection in a request of an operation.
 fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<Try> {
     let Names { collection, collection_id, key, crawls, image, face, subject, erasure } = names;
     let at = |id: &str| path.replace("{id}", id);
@@ -69,12 +71,13 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
     let of_crawls = |tail: &str| crawls.iter().map(|id| (format!("{}{tail}", at(id)), None)).collect();
     let body = |body: Value| (path.to_owned(), Some(body));
     match operation {
-        // Nothing to name.
+        // These operations accept no name.
         "health_live" | "health_ready" | "get_openapi" | "get_gpu" | "get_metrics" | "list_collections"
         | "get_job_stats" => {
             vec![(path.to_owned(), None)]
         }
-        // Nothing to name either, and what is answered changes with use: see `looks`.
+        // These operations accept no name either. Their response changes over time, so `looks`
+        // tests them.
         "list_keys" | "get_current_key" => Vec::new(),
         "create_key" => {
             let new = |collection: Value| {
@@ -147,11 +150,12 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
         "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
         "get_job" | "retry_job" => vec![(at(&crawls[2]), None)],
-        other => panic!("say here how a stranger could name another's things to `{other}`"),
+        other => panic!("add the ways to name a foreign resource in `{other}`"),
     }
 }
 
-/// Requests that name nothing, whose answers differ from time to time, and that must show nothing all the same.
+/// Returns requests without a name, whose responses change over time. They must not show anything
+/// of another collection either.
 fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
     let cursor = |id: &str| URL_SAFE_NO_PAD.encode(Uuid::parse_str(id).unwrap());
     let mut looks: Vec<(Method, Try)> = [
@@ -181,7 +185,7 @@ fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
     looks
 }
 
-/// Everything that a tenant has, as it sees it.
+/// Returns everything that a tenant can see of its collection.
 async fn inventory(app: &App, key: &str) -> Vec<Value> {
     let mut all = Vec::new();
     for path in ["/collections", "/crawls", "/images", "/faces", "/subjects", "/erasures"] {
@@ -197,7 +201,8 @@ async fn answer(app: &App, key: &str, method: &Method, (path, body): &Try) -> (S
     (status, response.text().await.unwrap().replace(&request_id, "<request>"))
 }
 
-/// Fills a collection: a crawl that has ended, one that is paused and one that waits for a picture.
+/// Fills a collection with a completed crawl, a paused one, and one that waits for an image.
+/// Returns their ids.
 async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
     let ended = app.crawl_as(key, None, &site.page()).await;
     assert!(ended["counts"]["faces"].as_i64().unwrap() > 0, "{ended}");
@@ -213,7 +218,7 @@ async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
     [ended["id"].as_str().unwrap().to_owned(), paused, begin().await]
 }
 
-/// Somebody whom a face shows.
+/// Creates a subject with this face and returns its id.
 async fn enrol(app: &App, key: &str, face: &Value) -> String {
     let made = app.ask(key, Method::POST, "/subjects", Some(&json!({"name": "theirs"}))).await;
     let subject = json_of(made, StatusCode::CREATED).await["id"].as_str().unwrap().to_owned();
@@ -248,7 +253,7 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     let (_, lines) = answer(&app, &theirs, &Method::GET, &(export, None)).await;
     let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     let embedding: Vec<f32> = serde_json::from_value(line["faces"][0]["embedding"].clone()).unwrap();
-    // So that there is something in their audit log.
+    // This request creates a record in the audit log of the other tenant.
     ok(app.ask(&theirs, Method::POST, "/faces/search", Some(&json!({"face_id": real.face}))).await).await;
     let before = inventory(&app, &theirs).await;
 
@@ -274,7 +279,8 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
                 let (status, text) = answer(&app, &ours, &method, &theirs).await;
                 let (other_status, other_text) = answer(&app, &ours, &method, &nobody).await;
                 let place = format!("{method} {} {:?}", theirs.0, theirs.1);
-                // What is another's is answered as what is nobody's: not even that it exists can be told.
+                // A foreign resource and a missing one have the same response, so a caller cannot
+                // learn that the foreign one exists.
                 assert_eq!(status, other_status, "{place}: {text}\n{other_text}");
                 assert_eq!(real.anonymous(&text), nobodys.anonymous(&other_text), "{place}");
                 assert!(!text.contains(&site.url), "{place}: {text}");
@@ -283,7 +289,7 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
         }
     }
     assert!(tried > 50, "{tried}");
-    // The ids were good: their owner sees all of it, and nothing of it has changed.
+    // The ids were valid: their owner still sees everything, unchanged.
     assert_eq!(inventory(&app, &theirs).await, before);
     for path in [
         "/collections/theirs".into(),

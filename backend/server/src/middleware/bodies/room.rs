@@ -1,4 +1,4 @@
-//! The room of one body, out of the budget of all and the share of its sender.
+//! Reserves the memory of one body, from the budget of all bodies and from the share of its sender.
 use crate::shares::{KIB, Mine};
 use crate::{ApiError, AppState};
 use inference::Lane;
@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Why a body that was half read got no further.
+/// Why a partly read body could not get more memory.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum NoRoom {
     /// All bodies together hold too much.
     #[error(transparent)]
     All(#[from] Exhausted),
-    /// The other bodies of the same sender do.
+    /// The other bodies of the same sender hold too much.
     #[error("the caller's other bodies hold its share of {0}")]
     Share(&'static str, Exhausted),
 }
@@ -28,11 +28,12 @@ impl From<NoRoom> for ApiError {
     }
 }
 
-/// The one body that waits although it holds room already.
+/// The oldest partly read body that waits for more memory. Its entry holds the age of the body and
+/// a token that ends the wait. A lower age means an older body.
 #[derive(Clone, Default)]
 pub(crate) struct Elder(Arc<Mutex<Option<(u64, CancellationToken)>>>);
 
-/// The place of the elder, given up when it is dropped.
+/// Represents the place of the waiting body. Dropping it clears the place.
 struct Place<'a> {
     elder: &'a Elder,
     age: u64,
@@ -44,7 +45,8 @@ impl Elder {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Waits for `room` unless a body that began earlier waits, or until one comes.
+    /// Waits for `room`. Returns `None` if an older body is already waiting, or when an older body
+    /// starts to wait.
     async fn wait<T>(
         &self,
         age: u64,
@@ -77,7 +79,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// What one body holds.
+/// Represents the memory that one body holds.
 pub(super) struct Room {
     budget: Budget,
     elder: Elder,
@@ -101,21 +103,23 @@ impl Room {
         }
     }
 
-    /// Bytes that are held; all there is counts as enough for any body, which then comes in alone.
+    /// Returns the reserved bytes. A body that holds the whole budget needs no more, so the result
+    /// is then `u64::MAX`.
     pub(super) fn bytes(&self) -> u64 {
         if self.bytes >= self.budget.limit() { u64::MAX } else { self.bytes }
     }
 
-    /// Holds `bytes` in all.
+    /// Raises the reservation to `bytes` in total.
     ///
     /// # Errors
-    /// [`NoRoom`], with what was held before still held.
+    /// Fails with [`NoRoom`]. The previous reservation stays.
     pub(super) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
-        // Whole units of the budget, so that the parts of a body are no more than the body.
+        // Round up to whole units of the budget, so that the partial reservations of a body do not
+        // add up to more than the body.
         let bytes = bytes.next_multiple_of(KIB).min(self.budget.limit());
         let more = bytes.saturating_sub(self.bytes);
         let Some(held) = &mut self.held else {
-            // It holds nothing that others wait for, so it can wait for its turn.
+            // This body holds nothing that others wait for, so it may wait.
             let begin = self.share.begin(bytes);
             let begun = match self.until {
                 Some(until) => tokio::time::timeout_at(until.into(), begin).await.is_ok(),
@@ -151,7 +155,7 @@ impl Room {
         NoRoom::Share(exhausted.what, exhausted)
     }
 
-    /// Gives back what is more than `bytes`.
+    /// Releases the part that exceeds `bytes`.
     pub(super) fn shrink(&mut self, bytes: u64) {
         if let Some(held) = &mut self.held {
             held.shrink(bytes);
@@ -160,7 +164,7 @@ impl Room {
         }
     }
 
-    /// Gives back everything.
+    /// Releases everything.
     pub(super) fn release(&mut self) {
         self.shrink(0);
     }

@@ -1,4 +1,4 @@
-//! `POST·GET /crawls`, `GET /crawls/{id}`
+//! Tests `POST` and `GET /crawls`, and `GET /crawls/{id}`.
 use crate::support::site::Site;
 use crate::support::{App, Options, field, json_of, problem};
 use reqwest::StatusCode;
@@ -84,10 +84,11 @@ async fn wrong_crawls_are_refused_with_the_field() {
     }
     problem(app.post_raw("/crawls", "application/json", b"{".to_vec()).await, 400, "bad_json").await;
     problem(app.post_raw("/crawls", "text/plain", b"{}".to_vec()).await, 415, "unsupported_media_type").await;
-    assert_eq!(app.get_ok("/crawls").await["crawls"], json!([]), "nothing was begun");
+    assert_eq!(app.get_ok("/crawls").await["crawls"], json!([]), "no crawl may be created");
 }
 
-/// Returns a seed with `bytes` bytes in its normal form, and about a third of that in the request.
+/// Returns a seed with `bytes` bytes in normal form, and about a third of that in the request. In
+/// normal form, each 3-byte character is percent-encoded with 9 bytes.
 fn seed(number: usize, bytes: usize) -> String {
     let start = format!("http://127.0.0.1:9/{number}/");
     let (escaped, plain) = ((bytes - start.len()) / 9, (bytes - start.len()) % 9);
@@ -99,14 +100,17 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
     const SEEDS: usize = 1 << 10;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let mut seeds: Vec<String> = (0..SEEDS).map(|number| seed(number, 1 << 10)).collect();
-    assert!(seeds.iter().map(String::len).sum::<usize>() < 400 << 10, "a third of it is sent");
+    assert!(
+        seeds.iter().map(String::len).sum::<usize>() < 400 << 10,
+        "a request must have about a third of the bytes"
+    );
     let whole = json!({"seeds": seeds, "max_pages": SEEDS});
     json_of(app.post_json("/crawls", &whole).await, StatusCode::CREATED).await;
     seeds[0].push('x');
     let refused = app.post_json("/crawls", &json!({"seeds": seeds, "max_pages": SEEDS})).await;
     let refused = problem(refused, 422, "invalid_field").await;
     assert_eq!(field(&refused), "seeds", "{refused}");
-    // A seed that is given twice is stored once and counted once.
+    // A seed that is given twice is stored and counted once.
     seeds[0] = seeds[1].clone();
     let body = json!({"seeds": seeds, "max_pages": SEEDS});
     json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
@@ -115,7 +119,7 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
 #[tokio::test]
 async fn lists_and_events_show_the_first_seeds_and_how_many_there_are() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
-    // Short seeds, and long ones of which 16 have 16 KiB together.
+    // A list shows at most 100 seeds and 16 KiB of them. The limits apply to short and long seeds.
     for (bytes, shown) in [(30, 100), (1 << 10, 16), (8_000, 2)] {
         let seeds: Vec<String> = (0..120).map(|number| seed(number, bytes)).collect();
         let created = json_of(app.post_json("/crawls", &json!({"seeds": seeds})).await, StatusCode::CREATED);

@@ -1,11 +1,11 @@
-//! `GET /crawls/{id}/events`
+//! Tests `GET /crawls/{id}/events`.
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, problem};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use store::pages::NewImageUrl;
 
-/// Events as they come; comments (keep-alive) are left out.
+/// Reads the events of a stream. It skips comments (keep-alive).
 struct Events {
     response: Response,
     text: String,
@@ -19,7 +19,7 @@ impl Events {
         Self { response, text: String::new() }
     }
 
-    /// The next event's name and data; `None` at the end of the stream.
+    /// Returns the name and the data of the next event, or `None` at the end of the stream.
     async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
@@ -54,8 +54,8 @@ async fn progress_is_told_until_the_crawl_is_done() {
             break data;
         }
         assert_eq!((name.as_str(), &data["state"]), ("progress", &json!("running")));
-        assert_ne!(seen.last(), Some(&data), "only changes are told");
-        // The held picture keeps the crawl running until its progress was seen.
+        assert_ne!(seen.last(), Some(&data), "an event is sent only after a change");
+        // The held image keeps the crawl running until this test has seen the progress.
         if data["counts"]["images"]["processed"] == 1 {
             site.release.notify_one();
         }
@@ -66,7 +66,7 @@ async fn progress_is_told_until_the_crawl_is_done() {
     assert_eq!((&last["state"], &last["counts"]["images"]["failed"]), (&json!("completed"), &json!(1)));
     assert_eq!(events.next().await, None);
 
-    // Of a crawl that has ended there is one event.
+    // The stream of an ended crawl has one event.
     let mut again = Events::of(&app, id).await;
     assert_eq!(again.next().await, Some(("done".to_owned(), last)));
     assert_eq!(again.next().await, None);
@@ -108,7 +108,7 @@ async fn many_changes_are_told_in_order_without_repetition() {
             let images = &data["counts"]["images"];
             let (now, queued) = (images["failed"].as_i64().unwrap(), images["queued"].as_i64().unwrap());
             assert_eq!((name.as_str(), now + queued), ("progress", IMAGES));
-            assert!(now > failed, "only changes are told, and in order: {failed}, then {now}");
+            assert!(now > failed, "events are sent after changes and in order: {failed}, then {now}");
             failed = now;
         }
     }

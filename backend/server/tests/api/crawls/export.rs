@@ -1,4 +1,4 @@
-//! `GET /crawls/{id}/export`
+//! Tests `GET /crawls/{id}/export`.
 use crate::support::site::Site;
 use crate::support::{App, Options, field, json_of, problem};
 use reqwest::StatusCode;
@@ -25,7 +25,7 @@ fn lines(text: &str) -> Vec<Value> {
 async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
-    // Another crawl saw one of the pictures before; that is none of this one's business.
+    // Another crawl found one of the images before. Its source must not appear in this export.
     app.crawl(&[site.picture("ada_small.jpg")]).await;
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/export", crawl["id"].as_str().unwrap());
@@ -35,7 +35,7 @@ async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
     let faces = app.get_ok("/faces?limit=1000").await;
     let known = |face: &Value| {
         let mut faces = faces["faces"].as_array().unwrap().iter();
-        faces.find(|known| known["id"] == face["face_id"]).cloned().expect("a stored face")
+        faces.find(|known| known["id"] == face["face_id"]).cloned().expect("every exported face is stored")
     };
     let mut seen = 0;
     for image in &exported {
@@ -51,7 +51,7 @@ async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
             for key in ["bbox", "det_score", "landmarks", "quality", "embedding_model"] {
                 assert_eq!(face[key], stored[key], "{key}");
             }
-            assert_eq!(face.get("embedding"), None, "only on request");
+            assert_eq!(face.get("embedding"), None, "embeddings are exported only on request");
             seen += 1;
         }
     }
@@ -85,7 +85,7 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
     let crawl: Uuid = created["id"].as_str().unwrap().parse().unwrap();
     let store = &app.state.services.store;
     let collection = store.collection("default").await.unwrap().id;
-    // Two URLs for each image: it is one line all the same.
+    // Two URLs per image still give one line.
     let urls: Vec<NewImageUrl> = (0..2 * IMAGES)
         .map(|n| NewImageUrl {
             url: format!("http://127.0.0.1:9/{n}.jpg"),
@@ -124,7 +124,7 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
     let path = format!("/crawls/{crawl}/export");
     let exported = lines(&text(&app, &path, "application/x-ndjson").await);
     let ids: Vec<&str> = exported.iter().map(|image| image["image_id"].as_str().unwrap()).collect();
-    assert!(ids.iter().copied().eq(expected.iter().map(String::as_str)), "all, once, oldest first");
+    assert!(ids.iter().copied().eq(expected.iter().map(String::as_str)), "each image once, the oldest first");
     assert_eq!(exported[0]["sources"].as_array().unwrap().len(), 2);
     let table = text(&app, &format!("{path}?format=csv"), "text/csv").await;
     assert_eq!(table.split_terminator("\r\n").count(), 1 + IMAGES);

@@ -1,4 +1,4 @@
-//! `every` of `POST /crawls`: a crawl that starts again.
+//! Tests `every` of `POST /crawls`: recurring crawls.
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, ok, problem};
 use reqwest::StatusCode;
@@ -16,7 +16,7 @@ async fn create(app: &App, seed: String) -> String {
     created["id"].as_str().unwrap().to_owned()
 }
 
-/// Nobody waits for an hour in a test.
+/// Makes the scheduled next run due now.
 async fn an_hour_later(app: &App) {
     app.database.execute("update jobs set scheduled_at = now() where kind = 'start_crawl'").await;
 }
@@ -50,7 +50,10 @@ async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
     assert_eq!((&first["id"], &first["next_run_at"]), (&json!(id), &Value::Null));
     assert_eq!((&second["series_id"], &second["state"]), (&json!(id), &json!("completed")));
     assert_eq!((&second["seeds"], &second["options"]), (&first["seeds"], &first["options"]));
-    assert_eq!(second["counts"]["images"]["duplicate"], 1, "its own ledger, and the picture is known");
+    assert_eq!(
+        second["counts"]["images"]["duplicate"], 1,
+        "each run has its own ledger, and the image is known"
+    );
     assert!(second["next_run_at"].is_string());
     assert_eq!(app.delete(&format!("/crawls/{id}")).await.status(), StatusCode::NO_CONTENT);
     an_hour_later(&app).await;
@@ -71,9 +74,9 @@ async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
         answer["jobs"].as_array().unwrap().iter().all(|job| job["state"] == "completed")
     })
     .await;
-    assert_eq!(runs(&app, &id, 1).await.len(), 1, "the time came, and nothing began");
+    assert_eq!(runs(&app, &id, 1).await.len(), 1, "no run starts after the cancellation");
 
-    // By the id that the caller knows, whichever run is under way.
+    // The caller cancels with the id of the first run, whichever run is active.
     let id = create(&app, format!("{}/held.jpg", site.url)).await;
     site.asked.notified().await;
     site.release.notify_one();
@@ -94,6 +97,6 @@ async fn a_run_that_takes_longer_is_followed_at_once() {
     let ended = app.state.services.crawls.reconcile().await.unwrap();
     assert_eq!(ended.crawls, 1);
     let run = app.get_ok(&format!("/crawls/{id}")).await;
-    assert_eq!(run["state"], "failed", "a failed run is followed too");
+    assert_eq!(run["state"], "failed", "the next run follows a failed one too");
     assert!(time(&run["next_run_at"]) <= OffsetDateTime::now_utc());
 }

@@ -1,4 +1,4 @@
-//! `POST /crawls/{id}/{pause,resume,cancel}`, `DELETE /crawls/{id}`
+//! Tests `POST /crawls/{id}/{pause,resume,cancel}` and `DELETE /crawls/{id}`.
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, ok, problem};
 use reqwest::StatusCode;

@@ -1,4 +1,4 @@
-//! `webhook` of `POST /crawls`: a listener on loopback is told, by messages that it can believe.
+//! Tests `webhook` of `POST /crawls`: a receiver on loopback gets signed messages.
 use crate::support::site::Site;
 use crate::support::{App, Options, field, json_of, ok, problem};
 use axum::Router;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 pub(super) const SECRET: &str = "correct horse battery staple";
 
-/// A message as it came.
+/// A received message.
 pub(super) struct Message {
     path: String,
     headers: HeaderMap,
@@ -30,7 +30,7 @@ impl Message {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// Checks it as a receiver does: one of the signatures must be right.
+    /// Checks the message as a receiver does. One of its signatures must be valid.
     pub(super) fn is_signed_with(&self, secret: &str) -> bool {
         let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
         mac.update(self.header("x-facecrawl-timestamp").as_bytes());
@@ -43,7 +43,8 @@ impl Message {
     }
 }
 
-/// Answers `/busy` with 503 the first time, `/moved` with a redirect, `/gone` with 410, and everything else with 204.
+/// Receives messages. It returns 503 for the first request to `/busy`, a redirect for `/moved`, 410
+/// for `/gone`, and 204 for all other requests.
 pub(super) struct Receiver {
     pub(super) url: String,
     messages: mpsc::UnboundedReceiver<Message>,
@@ -80,7 +81,7 @@ impl Receiver {
 
     pub(super) async fn next(&mut self) -> Message {
         let wait = tokio::time::timeout(std::time::Duration::from_secs(60), self.messages.recv());
-        wait.await.expect("a message comes").unwrap()
+        wait.await.expect("no message arrived").unwrap()
     }
 }
 
@@ -144,7 +145,7 @@ async fn redirects_are_not_followed_and_gone_is_gone() {
     let missing = format!("{}/nowhere.jpg", site.url);
     create(&app, missing.clone(), format!("{}/moved", receiver.url)).await;
     for _ in 0..3 {
-        assert_eq!(receiver.next().await.path, "/moved", "and nobody asks /elsewhere");
+        assert_eq!(receiver.next().await.path, "/moved", "/elsewhere must not be requested");
     }
     create(&app, missing, format!("{}/gone", receiver.url)).await;
     while receiver.next().await.path != "/gone" {}

@@ -1,4 +1,4 @@
-//! A secret for each collection's webhooks, its rotation, and who sees where messages go.
+//! Tests the webhook secrets of collections, their rotation, and who can see webhook URLs.
 use super::webhook::{Receiver, SECRET};
 use crate::support::keys::guarded;
 use crate::support::site::Site;
@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
 
-/// A service that asks for keys, two collections with a key each, and a site without pictures.
+/// Starts a service that requires keys, two collections with a key each, and a site without images.
 async fn tenants() -> (App, [String; 2], Site) {
     let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..guarded() }).await;
     let scopes = [Scope::Crawl, Scope::Read, Scope::Write, Scope::Admin, Scope::Erase];
@@ -16,7 +16,7 @@ async fn tenants() -> (App, [String; 2], Site) {
     (app, [ours, theirs], Site::with(&[]).await)
 }
 
-/// Crawls a page; the webhook hears when it is done.
+/// Creates a crawl of a page with a webhook, and returns its id.
 async fn crawl(app: &App, key: &str, site: &Site, webhook: &str) -> String {
     let body = json!({"seeds": [site.page()], "delay_ms": 0, "webhook": webhook});
     let created =
@@ -46,7 +46,7 @@ async fn a_collection_with_its_own_secret_signs_with_that_and_the_others_with_th
     let log = ok(app.ask(&ours, Method::GET, "/audit?action=collection.webhook_secret", None).await).await;
     assert_eq!(log["records"].as_array().unwrap().len(), 1);
     assert!(!log.to_string().contains(secret));
-    assert!(!crate::erased::dump(&app).contains(secret), "the database does not have it");
+    assert!(!crate::erased::dump(&app).contains(secret), "the secret must not be in the database");
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn two_secrets_sign_during_a_rotation_and_one_after_it() {
     crawl(&app, &ours, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(&secret(&second)));
-    assert!(!message.is_signed_with(SECRET), "two at a time");
+    assert!(!message.is_signed_with(SECRET), "at most two secrets sign a message");
 
     let third = rotate(&app, &ours, "ours", json!({"overlap_hours": 0})).await;
     crawl(&app, &ours, &site, &receiver.url).await;
@@ -124,8 +124,8 @@ async fn events_of_a_crawl_that_goes_on_show_the_token_to_those_who_may_write_al
     let path = format!("/crawls/{}", created["id"].as_str().unwrap());
     let follow = async |key: &str| app.ask(key, Method::GET, &format!("{path}/events"), None).await;
     let (read, write) = (follow(&reader).await, follow(&writer).await);
-    // The handler loaded the first event before the answers began. The next event comes from the
-    // task that follows the crawl.
+    // The handler loads the first event before the response begins. Later events come from the task
+    // that follows the crawl.
     ok(app.ask(&crawler, Method::POST, &format!("{path}/cancel"), None).await).await;
     for (stream, shown) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
         let text = stream.text().await.unwrap();

@@ -1,11 +1,12 @@
-//! What cannot be undone and takes much along asks for the token of a dry run.
+//! Tests confirmation tokens: a large deletion needs the token of a dry run.
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, ok, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use server::{AppState, Config};
 
-/// A service in which one call may delete `most` faces and images, and what it has found.
+/// Starts a service in which one call may delete `most` rows without a token. Crawls these images
+/// and returns the service and the crawl.
 async fn crawled(most: u64, pictures: &[&str]) -> (App, Value) {
     let config = Config { confirm_above: most, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
@@ -14,7 +15,7 @@ async fn crawled(most: u64, pictures: &[&str]) -> (App, Value) {
     (app, crawl)
 }
 
-/// The body with more fields.
+/// Returns the body with additional fields.
 fn and(mut body: Value, more: Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
@@ -30,7 +31,7 @@ async fn faces(app: &App) -> usize {
 
 #[tokio::test]
 async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
-    // A picture with two faces: three in all.
+    // The erasure deletes three rows: an image and its two faces.
     let (app, _) = crawled(3, &["two_people.jpg", "cora.jpg"]).await;
     let images = app.get_ok("/images").await;
     let pair = images["images"].as_array().unwrap().iter().find(|image| image["face_count"] == 2).unwrap();
@@ -84,14 +85,15 @@ async fn a_token_is_good_for_what_was_looked_at_alone() {
     forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
     refused(&app, and(target.clone(), json!({"confirm": String::from_utf8(forged).unwrap()})), "mismatch")
         .await;
-    // A later end of its time would be somebody else's word.
+    // The signature covers the expiry time, so a later time is refused. A past time is reported as
+    // expired before the signature is checked.
     let (time, rest) = token.split_once('.').unwrap();
     let later = format!("{}.{rest}", time.parse::<u64>().unwrap() + 1);
     refused(&app, and(target.clone(), json!({"confirm": later})), "mismatch").await;
     let past = format!("1.{rest}");
     refused(&app, and(target.clone(), json!({"confirm": past})), "expired").await;
 
-    // Another process of the service takes the token of this one.
+    // Another process of the service accepts the token of this process.
     let other = AppState::new(
         app.state.services.clone(),
         app.state.config.clone(),
@@ -115,14 +117,14 @@ async fn a_collection_with_much_in_it_is_deleted_with_the_token_of_a_look() {
     assert_eq!((&refused["reason"], &refused["field"]), (&json!("missing"), &json!("confirm")));
     let look = ok(app.delete(&format!("{path}?dry_run=true")).await).await;
     assert_eq!((&look["dry_run"], &look["images"], &look["faces"]), (&json!(true), &json!(2), &json!(2)));
-    assert_eq!(faces(&app).await, 2, "a look changes nothing");
+    assert_eq!(faces(&app).await, 2, "a dry run changes nothing");
     let token = confirm(&look).to_owned();
-    // Not that of another collection.
+    // The token of another collection is refused.
     json_of(app.post_json("/collections", &json!({"name": "empty"})).await, StatusCode::CREATED).await;
     let empty = ok(app.delete("/collections/empty?dry_run=true").await).await;
     problem(app.delete(&format!("{path}?confirm={}", confirm(&empty))).await, 428, "confirmation_needed")
         .await;
-    assert_eq!(app.delete("/collections/empty").await.status(), 202, "nothing is in it");
+    assert_eq!(app.delete("/collections/empty").await.status(), 202, "an empty collection needs no token");
     assert_eq!(app.delete(&format!("{path}?confirm={token}")).await.status(), 202);
     assert_eq!(faces(&app).await, 0);
 }
@@ -132,7 +134,7 @@ async fn what_was_added_since_the_look_may_be_as_much_as_needs_none() {
     for (most, status) in [(2, 202), (1, 428)] {
         let (app, _) = crawled(most, &["ada.jpg", "ben.jpg"]).await;
         let look = ok(app.delete("/collections/default?dry_run=true").await).await;
-        // An image and its face.
+        // The crawl adds two rows: an image and its face.
         let site = Site::with(&["cora.jpg"]).await;
         app.crawl(&[site.page()]).await;
         let path = format!("/collections/default?confirm={}", confirm(&look));
@@ -161,15 +163,15 @@ async fn a_retention_that_takes_much_at_once_is_set_with_the_token_of_a_look() {
     };
     let refused = problem(set("", 9).await, 428, "confirmation_needed").await;
     assert_eq!(refused["reason"], "missing", "{refused}");
-    // What is as old as that stays.
+    // The images are 10 days old, so a retention of 11 days deletes none of them.
     ok(set("", 11).await).await;
     let look = ok(set("?dry_run=true", 9).await).await;
     assert_eq!((&look["images"], &look["faces"]), (&json!(2), &json!(2)), "{look}");
-    assert_eq!(app.get_ok("/collections/default").await["retention_days"], 11, "a look changes nothing");
+    assert_eq!(app.get_ok("/collections/default").await["retention_days"], 11, "a dry run changes nothing");
     let confirmed = format!("?confirm={}", confirm(&look));
     problem(set(&confirmed, 8).await, 428, "confirmation_needed").await;
     assert_eq!(ok(set(&confirmed, 9).await).await["retention_days"], 9);
-    // A longer one takes nothing.
+    // A longer retention deletes nothing, so it needs no token.
     ok(set("", 10).await).await;
 }
 

@@ -1,4 +1,4 @@
-//! One caller never holds all of a resource that callers share.
+//! Tests that no caller can hold all of a shared resource.
 use crate::support::keys::guarded;
 use crate::support::pictures::drawn;
 use crate::support::{App, Models, Options, elsewhere, json_of, ok, problem};
@@ -15,8 +15,8 @@ async fn spawn(options: Options) -> App {
     App::spawn_with(Options { worker: false, models: Models::Fixture, ..options }).await
 }
 
-/// Sends a batch of pictures by URL from a host that never answers. Returns once the service has
-/// begun to fetch, with the request and the host's side of the first connection.
+/// Sends a batch of images by URL from a host that never responds. Returns after the service has
+/// connected, with the request and the host's side of the first connection.
 async fn fetch_slowly(app: &App, pictures: usize) -> (tokio::task::JoinHandle<u16>, TcpStream) {
     let host = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/a.jpg", host.local_addr().unwrap());
@@ -31,7 +31,7 @@ async fn fetch_slowly(app: &App, pictures: usize) -> (tokio::task::JoinHandle<u1
 async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
     let config = Config { max_analyses: 8, ..Config::default() };
     let app = spawn(Options { config, ..Options::default() }).await;
-    // Three quarters of the analyses that may wait.
+    // These are three quarters of the analyses that may wait.
     let held = [fetch_slowly(&app, 3).await, fetch_slowly(&app, 3).await];
     problem(app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await, 429, "overloaded").await;
     let other = elsewhere().post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
@@ -40,10 +40,10 @@ async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
         sent.abort();
         drop(connection);
     }
-    // The caller's next request can use the room that its aborted requests release.
+    // The aborted requests release their places, so the caller's next request is admitted.
     let start = Instant::now();
     while app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await.status() != StatusCode::OK {
-        assert!(start.elapsed() < Duration::from_secs(60), "the room does not come back");
+        assert!(start.elapsed() < Duration::from_secs(60), "the places are not released");
     }
 }
 
@@ -63,7 +63,7 @@ async fn slow_statements_of_one_caller_leave_connections_for_others() {
     }
     let others = elsewhere().get(format!("{}/audit?limit=1", app.url)).send().await.unwrap();
     assert_eq!(others.status(), StatusCode::OK);
-    assert_eq!(lock.waiting().await, share, "the rest of the caller's requests wait for their turn");
+    assert_eq!(lock.waiting().await, share, "the other requests of the caller wait");
     lock.release().await;
     while let Some(answer) = slow.next().await {
         ok(answer).await;

@@ -1,4 +1,5 @@
-//! `Host`: a service without keys answers requests that name it, and no others (DNS rebinding).
+//! Tests the check of `Host`: without keys, the service answers only requests that name it (DNS
+//! rebinding).
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, ok, problem};
 use reqwest::{Response, StatusCode};
@@ -16,7 +17,7 @@ async fn ask(app: &App, path: &str, host: &str) -> Response {
     app.client.get(format!("{}{path}", app.url)).header("host", host).send().await.unwrap()
 }
 
-/// The status line of a request that is written as it stands.
+/// Sends a raw request and returns the status line of the response.
 async fn status_of(app: &App, head: &str) -> String {
     let mut stream = TcpStream::connect(app.url.strip_prefix("http://").unwrap()).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -58,7 +59,7 @@ async fn names_of_others_are_refused_and_loopback_names_are_not() {
         assert!(refused["detail"].as_str().unwrap().contains("PUBLIC_HOSTS"), "{host}: {refused}");
         problem(ask(&app, "/", host).await, 421, "host_not_allowed").await;
         problem(ask(&app, "/metrics", host).await, 421, "host_not_allowed").await;
-        // A load balancer names what it likes, and health says nothing of anybody.
+        // Load balancers send arbitrary host names, and health reveals nothing about people.
         ok(ask(&app, "/health/live", host).await).await;
     }
 }
@@ -102,7 +103,7 @@ async fn an_address_is_allowed_where_the_service_listens_on_it_or_on_all() {
     let app = spawn(Config { listen, ..Config::default() }).await;
     assert_eq!(ask(&app, "/faces", "192.0.2.7:8080").await.status(), StatusCode::OK);
     problem(ask(&app, "/faces", "192.0.2.8:8080").await, 421, "host_not_allowed").await;
-    // No name can be made to lead to a request that names an address.
+    // DNS rebinding needs a name, so addresses are allowed.
     let listen = "0.0.0.0".parse().unwrap();
     let app = spawn(Config { listen, ..Config::default() }).await;
     for host in ["192.0.2.8:8080", "[2001:db8::1]:8080"] {

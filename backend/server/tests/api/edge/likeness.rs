@@ -1,10 +1,11 @@
-//! Erasure by a likeness: a similarity that strangers have needs to be said twice.
+//! Tests the similarity threshold of erasures by a face image. A threshold at which strangers match
+//! must be forced.
 use crate::support::site::Site;
 use crate::support::{App, Models, Options, field, json_of, ok, pictures, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// What the default embedder is measured at (models.toml).
+/// Returns the match threshold that was measured for the default embedding model (models.toml).
 fn own(app: &App) -> f32 {
     app.state.services.analyzer.engine().embedder().match_threshold
 }
@@ -21,7 +22,7 @@ async fn a_threshold_out_of_range_is_refused_with_the_range() {
         let refused =
             problem(look(&app, &format!("threshold={threshold}")).await, 422, "invalid_field").await;
         assert_eq!((field(&refused), &refused["allowed"]), ("threshold", &json!(["a number from 0 to 1"])));
-        // Force is for thresholds that mean something.
+        // `force` allows low thresholds, but not invalid ones.
         let forced = look(&app, &format!("threshold={threshold}&force=true")).await;
         problem(forced, 422, "invalid_field").await;
     }

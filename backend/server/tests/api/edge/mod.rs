@@ -1,4 +1,5 @@
-//! What reaches the service from outside before any handler runs: names, origins, bodies, keys.
+//! Tests the limits of the service towards callers: hosts, origins, bodies, keys, shares and
+//! confirmations.
 mod confirmation;
 mod fair_shares;
 mod hosts;

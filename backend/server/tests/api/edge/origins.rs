@@ -1,4 +1,5 @@
-//! `Origin` and `Sec-Fetch-Site`: pages of other sites change nothing in a service without keys.
+//! Tests the check of `Origin` and `Sec-Fetch-Site`: without keys, pages of other sites cannot
+//! change anything.
 use crate::support::keys::guarded;
 use crate::support::site::Site;
 use crate::support::{App, Models, Options, json_of, ok, pictures, problem};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use server::Config;
 use store::keys::Scope;
 
-/// A change that needs no body and no row: it ends in 404 where it is let through.
+/// Path of a change that needs neither a body nor a row. An accepted request ends in 404.
 const NOWHERE: &str = "/crawls/00000000-0000-7000-8000-000000000000/cancel";
 
 async fn spawn(config: Config) -> App {
@@ -49,7 +50,7 @@ async fn only_a_page_of_this_service_and_callers_that_are_no_browser_change_anyt
         &[("origin", own), ("sec-fetch-site", "same-origin")],
         &[("origin", &own.to_uppercase()), ("sec-fetch-site", "none")],
         &[("origin", &format!("http://{by_name}")), ("host", &by_name)],
-        // A proxy in front has TLS; the name is the same.
+        // A proxy in front of the service may terminate TLS. The host name stays the same.
         &[("origin", "https://localhost"), ("host", "localhost")],
         &[("origin", "https://localhost"), ("host", "localhost:443")],
     ] {
@@ -100,7 +101,7 @@ async fn origins_and_hosts_that_the_operator_names_may_change_things() {
     for (origin, site, allowed) in [
         ("https://app.example", "cross-site", true),
         ("https://app.example:444", "cross-site", false),
-        // A proxy that replaces `Host` by the address of the service.
+        // A proxy may replace `Host` by the address of the service.
         ("https://faces.example", "same-origin", true),
         ("https://faces.example", "cross-site", false),
         ("https://faces.example:8443", "same-origin", false),
@@ -110,7 +111,7 @@ async fn origins_and_hosts_that_the_operator_names_may_change_things() {
         let answer = change(&app, &[("origin", origin), ("sec-fetch-site", site)]).await;
         assert_eq!(answer.status().as_u16(), if allowed { 404 } else { 403 }, "{origin} {site}");
     }
-    // Any host is none in particular.
+    // The rule `*` allows no origin.
     let app = spawn(Config { public_hosts: vec!["*".parse().unwrap()], ..Config::default() }).await;
     problem(change(&app, &[("origin", "https://evil.example")]).await, 403, "origin_not_allowed").await;
 }
@@ -164,7 +165,7 @@ async fn a_body_says_what_it_is() {
     }
     let answer = send("/collections/default", Method::PATCH, b"{}".to_vec()).await;
     problem(answer, 415, "unsupported_media_type").await;
-    // Also where no body is read.
+    // This also holds for operations that read no body.
     let answer = send(NOWHERE, Method::POST, b"{}".to_vec()).await;
     assert_eq!(problem(answer, 415, "unsupported_media_type").await["allowed"], json!(["application/json"]));
     problem(send(NOWHERE, Method::POST, Vec::new()).await, 404, "not_found").await;

@@ -1,4 +1,4 @@
-//! What a name inside the network resolves to is nobody's business outside.
+//! Tests that callers do not learn the addresses of names in the internal network.
 use crate::support::site::Site;
 use crate::support::{App, json_of, problem};
 use reqwest::StatusCode;
@@ -7,7 +7,8 @@ use serde_json::json;
 #[tokio::test]
 async fn a_forbidden_address_is_not_in_the_answer() {
     let app = App::spawn().await;
-    // Not in the range that the tests open; a literal is the shortest name that resolves to one.
+    // These addresses are outside of the range that the tests allow. An address literal needs no
+    // resolver.
     for url in ["http://10.11.12.13/", "http://[fd00::12]/", "http://169.254.169.254/latest/"] {
         let host = url.split('/').nth(2).unwrap().trim_matches(['[', ']']);
         let refused = app.post_json("/faces/detect", &json!({"url": url})).await;
@@ -32,7 +33,7 @@ async fn neither_is_it_in_what_a_crawl_or_a_job_says() {
     let id = crawl["id"].as_str().unwrap();
     let export = app.get(&format!("/crawls/{id}/export")).await.text().await.unwrap();
     let jobs = app.get("/jobs?limit=100").await.text().await.unwrap();
-    // The caller's own options are in the crawl, too.
+    // The options of the crawl contain the address too, but they come from the caller.
     for text in [crawl["error"].to_string(), export, jobs] {
         assert!(!text.contains("link-local") && !text.contains("169.254"), "{text}");
     }

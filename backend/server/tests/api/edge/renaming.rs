@@ -1,4 +1,4 @@
-//! A tenant does not learn which names others gave to their collections.
+//! Tests that a tenant does not learn the collection names of other tenants.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, ok, problem};
 use reqwest::Method;
@@ -14,7 +14,7 @@ async fn only_a_key_to_all_collections_renames_one() {
     let rename = async |key: &str, name: &str| {
         app.ask(key, Method::PATCH, "/collections/ours", Some(&json!({"name": name}))).await
     };
-    // One answer for a name that is taken and for one that is free.
+    // The response is the same for a name that exists and one that does not.
     let mut answers = Vec::new();
     for name in ["theirs", "nobodys", "default"] {
         let mut refused = problem(rename(&tenant, name).await, 403, "scope_missing").await;
@@ -22,7 +22,7 @@ async fn only_a_key_to_all_collections_renames_one() {
         answers.push(refused);
     }
     assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
-    // Its own name is no news, and everything else may be changed.
+    // A rename to the current name is allowed, and so are all other changes.
     ok(rename(&tenant, "ours").await).await;
     let settings = json!({"match_threshold": 0.6});
     ok(app.ask(&tenant, Method::PATCH, "/collections/ours", Some(&settings)).await).await;

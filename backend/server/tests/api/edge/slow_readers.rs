@@ -1,4 +1,4 @@
-//! A caller who does not read his answer holds neither its memory nor a connection.
+//! Tests that a caller who does not read a response keeps neither its memory nor its connection.
 use crate::support::pictures::noise;
 use crate::support::{App, Models, Options, problem};
 use reqwest::StatusCode;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 const HELD: &str = "answers";
-/// Sides of a picture whose file no connection of the kernel's takes in whole.
+/// Side of the test image in pixels. Its file is larger than the socket buffers of the kernel.
 const SIDE: u32 = 1600;
 
 async fn gauge(app: &App, name: &str) -> f64 {
@@ -21,7 +21,7 @@ async fn gauge(app: &App, name: &str) -> f64 {
 async fn until(app: &App, wanted: impl Fn(f64) -> bool) {
     let start = Instant::now();
     while !wanted(gauge(app, "facecrawl_held_bytes").await) {
-        assert!(start.elapsed() < Duration::from_secs(60), "what is held stays");
+        assert!(start.elapsed() < Duration::from_secs(60), "the memory is not released");
         tokio::task::yield_now().await;
     }
 }
@@ -32,8 +32,8 @@ async fn spawn(config: Config) -> App {
     App::spawn_with(options).await
 }
 
-/// Asks for an enhanced picture and reads the head of its answer, through as little memory as the
-/// kernel gives.
+/// Requests an enhanced image and reads only the status of the response. The receive buffer is as
+/// small as the kernel allows.
 async fn ask(app: &App) -> TcpStream {
     let address = app.url.strip_prefix("http://").unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -64,7 +64,7 @@ async fn an_answer_counts_until_it_has_been_read() {
 
 #[tokio::test]
 async fn one_answer_too_many_is_refused() {
-    // Room for one picture of these sides, decoded.
+    // The budget holds one decoded image of this size.
     let config = Config {
         answer_budget: u64::from(SIDE * SIDE * 4),
         request_timeout: Duration::from_secs(5),
@@ -85,7 +85,7 @@ async fn one_answer_too_many_is_refused() {
 async fn the_connection_of_a_caller_who_reads_nothing_ends() {
     let app = spawn(Config { write_stall: Duration::from_millis(300), ..Config::default() }).await;
     let stream = ask(&app).await;
-    // The caller is still there and reads nothing: only the server can end this.
+    // The caller keeps the connection open and reads nothing, so only the server can end it.
     until(&app, |held| held == 0.0).await;
     drop(stream);
 }

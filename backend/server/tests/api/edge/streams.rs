@@ -1,4 +1,4 @@
-//! Streams of events, however many, ask the database once for each crawl.
+//! Tests event streams: all streams of a crawl share one query.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, elsewhere, json_of, problem};
 use reqwest::{Response, StatusCode};
@@ -33,9 +33,9 @@ async fn until(app: &App, name: &str, wanted: f64) {
     }
 }
 
-/// Waits until the stream tells something, and answers the text.
+/// Waits for the next chunk of the stream and returns its text.
 async fn next(stream: &mut Response) -> String {
-    let chunk = stream.chunk().await.unwrap().expect("the stream goes on");
+    let chunk = stream.chunk().await.unwrap().expect("the stream must not end");
     String::from_utf8(chunk.to_vec()).unwrap()
 }
 
@@ -56,7 +56,7 @@ async fn streams_of_one_crawl_share_one_look_at_it() {
         let told = next(stream).await;
         assert!(told.contains("\"state\":\"paused\""), "{told}");
     }
-    // Whoever comes later sees what is so now, not what was.
+    // A later stream starts with the current state.
     let mut late = app.get(&format!("/crawls/{one}/events")).await;
     assert!(next(&mut late).await.contains("\"state\":\"paused\""));
     drop((streams, late));
@@ -72,13 +72,13 @@ async fn a_caller_has_so_many_streams_and_not_one_more() {
     let refused = app.get(&path).await;
     assert!(refused.headers().contains_key("retry-after"));
     problem(refused, 429, "overloaded").await;
-    // Another address has its own.
+    // A caller from another address has its own limit.
     let answer = elsewhere().get(format!("{}{path}", app.url)).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     drop(first);
     let start = Instant::now();
     while app.get(&path).await.status() != StatusCode::OK {
-        assert!(start.elapsed() < Duration::from_secs(60), "a place that was left stays taken");
+        assert!(start.elapsed() < Duration::from_secs(60), "a closed stream still counts");
     }
 }
 

@@ -1,8 +1,8 @@
-//! What a JSON body may be made of.
+//! Tests the limits on the structure of JSON bodies.
 use crate::support::{App, Models, Options, field, problem};
 use serde_json::json;
 
-/// Values, arrays and objects included, that a body may have (`extract::shape`).
+/// Maximum number of values in a body, including arrays and objects (`extract::shape`).
 const VALUES: usize = 20_000;
 
 async fn spawn() -> App {
@@ -12,7 +12,7 @@ async fn spawn() -> App {
 #[tokio::test]
 async fn a_body_of_more_values_than_any_call_needs_is_refused_before_it_is_built() {
     let app = spawn().await;
-    // The object, the array and the text are values as well.
+    // The object, the array and the text count as values too.
     let body = |zeros: usize| {
         let zeros = vec!["0"; zeros].join(",");
         format!(r#"{{"images":[{zeros}],"x":"\u0000"}}"#).into_bytes()

@@ -1,4 +1,5 @@
-//! Keys that do not exist. The service looks them up two at a time, and they lock out no valid key.
+//! Tests requests with keys that do not exist. The service looks up at most two of them at a time,
+//! and they lock out no valid key.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, problem};
 use futures::StreamExt;
@@ -10,7 +11,7 @@ async fn spawn() -> App {
     App::spawn_with(Options { worker: false, models: Models::Fixture, ..guarded() }).await
 }
 
-/// A key of the right form that nobody made.
+/// Returns a key of the correct form that does not exist.
 fn unknown(number: usize) -> String {
     format!("fc_{number:A>42}A")
 }
@@ -35,7 +36,7 @@ async fn invented_keys_do_not_lock_out_a_key_that_was_not_seen_yet() {
 async fn two_look_ups_of_invented_keys_run_at_a_time_and_the_others_wait_or_are_refused() {
     const SENT: usize = 250;
     let app = spawn().await;
-    // With this lock, look-ups start but do not finish.
+    // This lock lets look-ups start, but not finish.
     let lock = app.database.hold("lock table api_keys in access exclusive mode").await;
     let keys: Vec<String> = (0..SENT).map(unknown).collect();
     let mut answers: FuturesUnordered<_> = keys.iter().map(|key| ask(&app, key)).collect();

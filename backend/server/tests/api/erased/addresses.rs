@@ -1,4 +1,5 @@
-//! One spelling of addresses: what is enrolled, crawled, erased and kept out under any of them is the same.
+//! Tests the normal form of URLs. Enrolments, crawls, erasures and suppressions treat all spellings
+//! of a URL as the same.
 use super::erase;
 use crate::support::pages::Pages;
 use crate::support::{App, json_of, ok};
@@ -54,7 +55,8 @@ async fn a_crawled_picture_is_erased_and_kept_out_by_both_of_its_addresses() {
         app.crawl(&[site.url("/old.jpg")]).await;
         let done = erase(&app, &json!({"url": site.url(erased)})).await;
         assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
-        // Another picture at the address that was erased: kept out whichever way leads to it.
+        // A new image at the erased URL is suppressed, whether the crawl reaches it directly or by
+        // a redirect.
         site.picture("/new.jpg", testing::picture("cora.jpg"));
         let again = app.crawl(&[site.url("/old.jpg")]).await;
         assert_eq!(again["reasons"]["suppressed_url"], 1, "{erased}: {again}");

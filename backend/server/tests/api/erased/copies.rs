@@ -1,11 +1,13 @@
-//! Altered copies: a watermark does not bring an erased picture back, and a larger copy does not delete faces that it does not show.
+//! Tests altered copies of images. A watermark does not bring back an erased image, and a larger
+//! copy does not delete faces that it does not show.
 use super::{erase, pixels};
 use crate::support::App;
 use crate::support::pages::Pages;
 use serde_json::{Value, json};
 use vision::{Frame, PerceptualHashes, crop, encode};
 
-/// The picture with a white mark in a corner that covers so many hundredths of its width.
+/// Returns a copy with a white mark in the bottom right corner. The mark has `hundredths` percent
+/// of the width and half as many percent of the height.
 fn marked(frame: &Frame, hundredths: u32) -> Frame {
     let mut marked = frame.clone();
     let (width, height) = (frame.width() * hundredths / 100, frame.height() * hundredths / 200);
@@ -16,7 +18,9 @@ fn marked(frame: &Frame, hundredths: u32) -> Frame {
     marked
 }
 
-/// The first mark that moves more bits of the DCT hash than its bands can miss, and few of the gradient hash.
+/// Returns the first marked copy whose DCT hash differs in 12 to 24 bits and whose gradient hash
+/// differs in at most 4 bits. With so many changed bits, the bands of the DCT hash need not find
+/// the original.
 fn beyond_the_bands(frame: &Frame) -> Frame {
     let original = PerceptualHashes::of(frame);
     let found = (8..40).map(|size| marked(frame, size)).find(|marked| {
@@ -24,13 +28,13 @@ fn beyond_the_bands(frame: &Frame) -> Frame {
         let (p, d, _) = original.distance(&hashes);
         (12..=24).contains(&p) && d <= 4 && original.is_near(&hashes)
     });
-    found.expect("a mark of some size moves the DCT hash that far")
+    found.expect("no size of the mark changes the DCT hash that much")
 }
 
 #[tokio::test]
 async fn an_erased_picture_does_not_come_back_with_a_watermark() {
     let (app, site) = (App::spawn().await, Pages::start().await);
-    // Stored without loss, so that the hashes are those that were looked for.
+    // The format is lossless, so the stored hashes equal those computed above.
     let frame = pixels("ben_2.jpg");
     site.picture("/plain.png", encode::png(&frame));
     site.picture("/marked.png", encode::png(&beyond_the_bands(&frame)));
@@ -53,13 +57,15 @@ async fn a_marked_copy_is_a_duplicate_of_the_stored_picture() {
     assert_eq!(again["reasons"]["near_duplicate"], 1, "{again}");
 }
 
-/// `two_people.jpg` at this width, and at twice that with the second face painted over or shown.
+/// Returns `two_people.jpg` at a width of 500 pixels, and at its full width. With `painted`, the
+/// second face is painted over in the large copy.
 fn small_and_large(painted: bool) -> (Vec<u8>, Vec<u8>) {
     let whole = pixels("two_people.jpg");
     let small = encode::jpeg(&crop::thumbnail(&whole, 500), 90);
     let mut large = whole.clone();
     if painted {
-        // Only the features: the hashes of the whole hardly move.
+        // Only the facial features are painted over, so the hashes of the whole image hardly
+        // change.
         let head = vision::Rect { x: 665.0, y: 230.0, width: 110.0, height: 130.0 };
         crop::paint_over(&mut large, &head, 0.0);
     }
@@ -75,7 +81,7 @@ async fn a_larger_copy_with_a_face_painted_over_deletes_no_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let (small, large) = small_and_large(true);
     let [a, b] = [&small, &large].map(|file| PerceptualHashes::of(&super::decoded(file)));
-    assert!(a.is_near(&b), "{:?}: the service must take one for a version of the other", a.distance(&b));
+    assert!(a.is_near(&b), "{:?}: the copies must be near duplicates", a.distance(&b));
     site.picture("/small.jpg", small).picture("/large.jpg", large);
     app.crawl(&[site.url("/small.jpg")]).await;
     let before = faces(&app).await;

@@ -1,10 +1,11 @@
-//! Addresses, alternative texts and titles of erased pictures: no table, no column, no compressed column has them.
+//! Tests that no table or column keeps the URLs, alternative texts or titles of erased images.
+//! Compressed columns are checked too.
 use super::{crawl_with, dump, erase};
 use crate::support::App;
 use crate::support::pages::Pages;
 use serde_json::json;
 
-/// Parts of the picture's address, of its alternative text, and of the title of the page that shows it.
+/// Parts of the image's URL, of its alternative text, and of the title of the page that shows it.
 const WORDS: [&str; 3] = ["quaxphoto", "quaxsmile", "quaxtitle"];
 
 fn found(text: &str) -> Vec<&'static str> {
@@ -25,12 +26,13 @@ async fn site() -> Pages {
 #[tokio::test]
 async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title() {
     let (app, site) = (App::spawn().await, site().await);
-    // The pages that show it and lead to it, the picture itself, and a crawl that takes one picture and remembers the page.
+    // Four crawls store the words in different places. They visit the pages that show the image and
+    // link to it, the image itself, the front page again, and the front page with `max_images`.
     app.crawl(&[site.url("/"), site.url("/linked")]).await;
     app.crawl(&[site.url("/quaxphoto.jpg")]).await;
     app.crawl(&[site.url("/")]).await;
     crawl_with(&app, &site.url("/"), json!({"max_images": 1})).await;
-    assert_eq!(found(&dump(&app)), WORDS, "the search finds what is there");
+    assert_eq!(found(&dump(&app)), WORDS, "the search must find the words before the erasure");
     let images = app.get_ok("/images").await;
     let shown = images["images"].as_array().unwrap().iter().find(|image| {
         image["sources"][0]["image_url"].as_str().is_some_and(|url| url.ends_with("quaxphoto.jpg"))
@@ -38,9 +40,9 @@ async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title
 
     erase(&app, &json!({"image_id": shown.unwrap()["id"]})).await;
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);
-    assert!(dump(&app).contains("ben.jpg"), "the other picture is still there");
+    assert!(dump(&app).contains("ben.jpg"), "the other image must remain");
 
-    // What finds it again writes none of it down again.
+    // A crawl that finds the image again does not store the words again.
     let again = app.crawl(&[site.url("/"), site.url("/linked")]).await;
     assert!(again["reasons"]["suppressed_image"].as_i64() >= Some(1), "{again}");
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);
@@ -56,6 +58,6 @@ async fn an_erased_page_leaves_neither_its_address_nor_its_title() {
     app.crawl(&[site.url("/")]).await;
     let done = erase(&app, &json!({"url": site.url("/quaxphoto.html")})).await;
     assert_eq!(done["images"], 1, "{done}");
-    // The stored copy of the page that links to it is gone too.
+    // The stored copy of the page with the link is deleted too.
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);
 }

@@ -1,4 +1,4 @@
-//! What an erasure takes away, keeps out, and must leave no trace of.
+//! Tests what an erasure deletes and suppresses, and that no trace stays.
 mod addresses;
 mod copies;
 mod leftovers;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use std::process::Command;
 use vision::{Frame, Limits};
 
-/// Erases and answers what the service says about it.
+/// Sends an erasure and returns the response.
 async fn erase(app: &App, body: &Value) -> Value {
     json_of(app.post_json("/erasures", body).await, StatusCode::CREATED).await
 }
 
-/// Everything in the database as text, compressed columns unpacked.
+/// Returns the whole database as text, with compressed columns decompressed.
 pub(crate) fn dump(app: &App) -> String {
     let programs = std::env::var("POSTGRES_BIN_DIR").unwrap_or_else(|_| "../../.runtime/postgres/bin".into());
     let dump = Command::new(format!("{programs}/pg_dump")).arg(app.database.url()).output().unwrap();
@@ -24,7 +24,7 @@ pub(crate) fn dump(app: &App) -> String {
     String::from_utf8_lossy(&testing::unpacked(dump.stdout)).into_owned()
 }
 
-/// Crawls one seed to its end with more options.
+/// Crawls one seed with additional options and returns the ended crawl.
 async fn crawl_with(app: &App, seed: &str, options: Value) -> Value {
     let mut body = json!({"seeds": [seed], "delay_ms": 0});
     body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
@@ -32,7 +32,7 @@ async fn crawl_with(app: &App, seed: &str, options: Value) -> Value {
     app.crawl_end(created["id"].as_str().unwrap()).await
 }
 
-/// The pixels of a drawn picture.
+/// Returns the pixels of a drawn image.
 fn pixels(name: &str) -> Frame {
     decoded(&testing::picture(name))
 }

@@ -1,4 +1,4 @@
-//! People whose faces an erasure deletes completely. Their name, external id and metadata are
+//! Tests people whose faces an erasure deletes completely. Their name, external id and metadata are
 //! deleted too.
 use super::{dump, erase};
 use crate::support::pages::Pages;
@@ -13,7 +13,7 @@ fn found(text: &str) -> Vec<&'static str> {
     WORDS.into_iter().filter(|word| text.contains(word)).collect()
 }
 
-/// Returns a service that has crawled these pictures, and the site.
+/// Returns a service that has crawled these images, and the site.
 async fn crawled(pictures: &[&str]) -> (App, Pages) {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let shown: String = pictures.iter().map(|name| format!("<img src=/{name}>")).collect();
@@ -25,7 +25,7 @@ async fn crawled(pictures: &[&str]) -> (App, Pages) {
     (app, site)
 }
 
-/// Returns the face of a picture that was crawled.
+/// Returns the face of a crawled image.
 async fn face(app: &App, site: &Pages, name: &str) -> Value {
     let images = app.get_ok("/images").await["images"].as_array().unwrap().clone();
     let url = site.url(&format!("/{name}"));
@@ -52,7 +52,7 @@ async fn whoever_is_left_without_a_face_goes_by_whatever_the_erasure_was_asked_f
         let (app, site) = crawled(&["ada.jpg", "cora.jpg"]).await;
         let ada = face(&app, &site, "ada.jpg").await;
         let subject = enrolled(&app, &[&ada]).await;
-        assert_eq!(found(&dump(&app)), WORDS, "the search finds what is there");
+        assert_eq!(found(&dump(&app)), WORDS, "the search must find the words before the erasure");
         let target = match kind {
             "image" => json!({"image_id": ada["image_id"]}),
             "url" => json!({"url": site.url("/ada.jpg")}),
@@ -91,7 +91,7 @@ async fn whoever_has_another_face_or_never_had_one_stays() {
     let done = erase(&app, &json!({"image_id": ada["image_id"]})).await;
     assert_eq!((&done["images"], &done["subjects"]), (&json!(1), &json!(0)), "{done}");
     assert_eq!(app.get_ok(&format!("/subjects/{subject}")).await["face_count"], 1);
-    // The deletion of a face, unlike an erasure, leaves the person in place.
+    // Deleting a face, unlike an erasure, keeps the person.
     let path = format!("/faces/{}", ben["id"].as_str().unwrap());
     assert_eq!(app.delete(&path).await.status(), 204);
     assert_eq!(app.get_ok(&format!("/subjects/{subject}")).await["face_count"], 0);

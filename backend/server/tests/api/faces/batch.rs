@@ -1,4 +1,4 @@
-//! `POST /faces/detect/batch`
+//! Tests `POST /faces/detect/batch`.
 use crate::support::pictures::{drawn, picture, truncated};
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};

@@ -1,4 +1,4 @@
-//! `POST /faces/compare`
+//! Tests `POST /faces/compare`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};
@@ -15,10 +15,10 @@ async fn one_person_matches_and_two_do_not() {
         ok(app.post_parts(path, &[("image_b", picture("ben.jpg")), ("image_a", picture("ada.jpg"))]).await)
             .await;
     assert_eq!((&same["match"], &different["match"]), (&json!(true), &json!(false)));
-    // The drawn people are as far apart as people in photographs are.
+    // The similarities of the drawn people are like those of photographs.
     assert!(same["similarity"].as_f64().unwrap() > 0.5, "{}", same["similarity"]);
     assert!(different["similarity"].as_f64().unwrap() < 0.3, "{}", different["similarity"]);
-    // Parts may come in any order; their names say which is which.
+    // The parts may come in any order, because their names identify them.
     assert_eq!(different["a"]["image"]["sha256"], same["a"]["image"]["sha256"]);
     assert_eq!(different["b"]["image"]["width"], 640);
     assert!(same["a"]["face"].get("embedding").is_none());
@@ -33,7 +33,7 @@ async fn json_names_the_two_and_parameters_choose_faces_and_threshold() {
     let of = async |query: &str| ok(app.post_json(&format!("/faces/compare{query}"), &body).await).await;
     let first = of("").await["similarity"].as_f64().unwrap();
     let second = of("?face_b=1").await["similarity"].as_f64().unwrap();
-    // One of the two people is the one in the other picture.
+    // One of the two people is also the person in the other image.
     assert!(first.max(second) > 0.5 && first.min(second) < 0.3, "{first} and {second}");
     let strict = of("?threshold=1").await;
     assert_eq!((&strict["match"], &strict["threshold"]), (&json!(false), &json!(1.0)));

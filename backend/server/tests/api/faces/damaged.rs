@@ -1,4 +1,5 @@
-//! Damaged files through `POST /faces/detect`: an answer or a problem of the caller's, never of the service's.
+//! Tests damaged files in `POST /faces/detect`. Each gives a result or a 4xx problem, and never a
+//! 5xx.
 use crate::support::{App, Models, Options};
 use futures::{StreamExt, stream};
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ async fn two_thousand_damaged_files_give_only_answers_and_problems_of_the_caller
         .map(|number| {
             let file = damage(&seeds[number as usize % seeds.len()], &mut Random::new(number));
             async move {
-                // As a part and as a body, in turns.
+                // Files are sent alternately as a part and as a raw body.
                 let answer = if number % 2 == 0 {
                     app.post_parts("/faces/detect?rotate=auto", &[("image", file)]).await
                 } else {
@@ -41,9 +42,9 @@ async fn two_thousand_damaged_files_give_only_answers_and_problems_of_the_caller
         assert!(matches!(status, 200 | 413 | 415 | 422), "file {number} gives {status}");
         *counts.entry(status).or_default() += 1;
     }
-    // The damage must reach all of these, or it tests nothing.
+    // The damage must cause all of these statuses. Otherwise the test covers too little.
     assert_eq!(counts.keys().copied().collect::<Vec<_>>(), [200, 413, 415, 422], "{counts:?}");
     println!("{counts:?}");
-    // And the service goes on.
+    // The service still works.
     assert_eq!(app.get("/health/ready").await.status(), 200);
 }

@@ -1,9 +1,10 @@
-//! `POST /faces/detect`
+//! Tests `POST /faces/detect`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::{App, ok, problem};
 use serde_json::{Value, json};
 
-/// Answers the one face of a picture, which is within 20 pixels of `wanted` (x, y, width, height).
+/// Returns the response for an image that must have one face. The face must be within 20 pixels of
+/// `wanted` (x, y, width, height).
 async fn one_face(picture: Vec<u8>, wanted: [f64; 4]) -> Value {
     let app = App::spawn().await;
     let answer = ok(app.post_parts("/faces/detect", &[("image", picture)]).await).await;
@@ -19,7 +20,8 @@ async fn one_face(picture: Vec<u8>, wanted: [f64; 4]) -> Value {
 #[testing::needs(shared)]
 #[tokio::test]
 async fn a_photograph_answers_one_face_where_the_reference_has_it() {
-    // The reference looked at the photograph's own size, this service at 640: a face of this size moves by a few pixels.
+    // The reference detector used the full size of the photograph, but this service uses 640
+    // pixels. The box of such a face differs by a few pixels.
     let reference = &testing::oracle()["obama.jpg"]["yunet_native"][0]["bbox_xywh"];
     let reference = serde_json::from_value(reference.clone()).unwrap();
     one_face(testing::image("obama.jpg"), reference).await;
@@ -35,13 +37,13 @@ async fn a_portrait_answers_one_face_where_it_was_drawn() {
     assert_eq!(embedding.len(), 128);
     assert!((length - 1.0).abs() < 1e-3, "{length}");
     assert!(answer["timings_ms"]["total"].as_f64().unwrap() > 0.0);
-    // The bits of the hash may differ by the rounding of a machine's arithmetic.
+    // Bits of the hash may differ between machines because of rounding.
     let phash = answer["image"]["phash"].as_str().unwrap();
     assert!(phash.len() == 16 && phash.bytes().all(|b| b.is_ascii_hexdigit()), "{phash}");
     insta::assert_json_snapshot!("ada", shape(&answer), {".image.phash" => "[16 hex digits]"});
 }
 
-/// The answer with its numbers and long lists taken out: what stays must be the same on every machine.
+/// Replaces numbers and long lists in a response. The rest must be the same on every machine.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => json!("[number]"),

@@ -1,4 +1,4 @@
-//! The ways to pass an image, and everything that can be wrong with one.
+//! Tests all ways to pass an image, and all errors of images.
 use crate::support::pictures::{avif, drawn, enormous, picture, truncated};
 use crate::support::site::Site;
 use crate::support::{App, Options, field, ok, problem};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use server::Config;
 use vision::Format;
 
-/// The shell's `base64`, without depending on the encoder under test.
+/// Encodes base64 without the library that the service uses.
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     bytes
@@ -50,7 +50,7 @@ async fn every_way_to_pass_a_picture_gives_the_same_answer() {
 async fn content_that_is_no_usable_image_is_told_apart() {
     let app = App::spawn().await;
     let jpeg = picture("ada_small.jpg");
-    // Only its head is there: a build that reads the format finds nothing behind it.
+    // The file has only a header. A build with AVIF support therefore reports a corrupt image.
     let (status, code) =
         if Format::Avif.in_build() { (422, "corrupt_image") } else { (415, "unsupported_format") };
     for (what, bytes, status, code) in [
@@ -122,7 +122,7 @@ async fn content_types_that_carry_no_image_are_refused() {
 async fn urls_are_fetched_under_the_guard() {
     let app = App::spawn().await;
     let site = Site::with(&[]).await;
-    // A port on which nobody listens: taken, then given back.
+    // The port was free a moment ago, so no process listens on it.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (url, status, code, reason) in [
         ("no url".to_owned(), 422, "bad_url", None),
@@ -172,7 +172,8 @@ async fn too_many_bytes_are_refused_however_they_come() {
     ok(app.post_raw(path, "image/jpeg", fits.clone()).await).await;
     ok(app.post_json(path, &json!({"image_base64": base64(&fits)})).await).await;
 
-    // A batch answers for the picture that is too long, and refuses when all are too long together.
+    // A batch reports one image that is too large in its own result. It is refused if its total
+    // size is too large.
     let mixed =
         ok(app.post_parts("/faces/detect/batch", &[("image", over), ("image", drawn(32, 32))]).await).await;
     assert_eq!(mixed["results"][0]["problem"]["code"], "too_many_bytes");

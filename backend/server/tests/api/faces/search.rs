@@ -1,4 +1,4 @@
-//! `POST /faces/search`
+//! Tests `POST /faces/search`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const ADA: [&str; 4] = ["ada.jpg", "ada_4.jpg", "ada_3.jpg", "ada_wide.jpg"];
 const OTHERS: [&str; 4] = ["ben.jpg", "dan.jpg", "cora.jpg", "view.jpg"];
 
-/// The pictures behind the matches, best first.
+/// Returns the file names of the images with matches, the best match first.
 fn names(answer: &Value) -> Vec<String> {
     let name = |found: &Value| {
         let url = found["sources"][0]["image_url"].as_str().unwrap();
@@ -25,7 +25,7 @@ async fn a_crawled_person_is_found_by_another_picture() {
     assert_eq!(crawl["state"], "completed", "{crawl:#}");
     assert_eq!(crawl["counts"]["images"]["processed"], 8, "{crawl:#}");
 
-    // Everything, best first: all pictures of the person before any other.
+    // Without a threshold, all images of the person come before all other images.
     let probe = picture("ada_2.jpg");
     let all = app.post_parts("/faces/search?threshold=-1&limit=100", &[("image", probe.clone())]).await;
     let all = ok(all).await;
@@ -45,19 +45,20 @@ async fn a_crawled_person_is_found_by_another_picture() {
     assert!(scores.is_sorted_by(|a, b| a >= b) && scores[3] > 0.5 && scores[4] < 0.3, "{scores:?}");
     assert_eq!((&all["exact"], &all["probe"]["kind"]), (&json!(true), &json!("image")));
 
-    // The default threshold keeps the person and drops the rest.
+    // The default threshold keeps only the images of the person.
     let close = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
     assert_eq!(names(&close), ranking[..4]);
     assert_eq!(close["matches"][0]["sources"][0]["page_url"], site.page());
 
-    // A stored face finds the others, not itself.
+    // A search with a stored face finds the other faces, but not itself.
     let best = &close["matches"][0]["face_id"];
     let by_face = ok(app.post_json("/faces/search", &json!({"face_id": best, "limit": 2})).await).await;
     assert_eq!(by_face["matches"].as_array().unwrap().len(), 2);
     assert!(by_face["matches"].as_array().unwrap().iter().all(|found| found["face_id"] != *best));
     assert_eq!(by_face["probe"]["face_id"], *best);
 
-    // An embedding finds what the picture finds, whatever its length.
+    // A search with an embedding finds the same as the image. The length of the vector does not
+    // matter.
     let detected = ok(app.post_raw("/faces/detect", "image/jpeg", picture("ada_2.jpg")).await).await;
     let embedding: Vec<f64> = detected["faces"][0]["embedding"]
         .as_array()

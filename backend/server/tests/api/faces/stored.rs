@@ -1,4 +1,4 @@
-//! `GET /faces`, `GET·DELETE /faces/{id}`, `GET /faces/{id}/crop`
+//! Tests `GET /faces`, `GET` and `DELETE /faces/{id}`, and `GET /faces/{id}/crop`.
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};
 use reqwest::StatusCode;
@@ -26,7 +26,7 @@ async fn stored_faces_are_listed_shown_and_deleted() {
         assert_eq!(app.get_ok(&format!("/faces/{}", face["id"].as_str().unwrap())).await, *face);
     }
 
-    // Page by page gives the same list.
+    // All pages together give the same list.
     let (mut paged, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = app.get_ok(&format!("/faces?limit=2{cursor}")).await;
@@ -36,7 +36,6 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     }
     assert_eq!(paged, *faces);
 
-    // Filters.
     let image = faces[0]["image_id"].as_str().unwrap();
     let count =
         async |query: String| app.get_ok(&format!("/faces?{query}")).await["faces"].as_array().unwrap().len();
@@ -49,7 +48,7 @@ async fn stored_faces_are_listed_shown_and_deleted() {
 
     pictures_of_a_face(&app, faces[0]["id"].as_str().unwrap()).await;
 
-    // Deleting is real.
+    // A deletion also removes the files.
     let id = faces[0]["id"].as_str().unwrap();
     let files = app.blobs();
     assert_eq!(app.delete(&format!("/faces/{id}")).await.status(), StatusCode::NO_CONTENT);
@@ -57,7 +56,7 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     problem(app.get(&format!("/faces/{id}/crop")).await, 404, "not_found").await;
     problem(app.delete(&format!("/faces/{id}")).await, 404, "not_found").await;
     assert_eq!(count(String::new()).await, 2);
-    assert_eq!(app.blobs(), files - 2, "crop and chip are gone");
+    assert_eq!(app.blobs(), files - 2, "crop and chip must be deleted");
 }
 
 async fn pictures_of_a_face(app: &App, id: &str) {

@@ -1,10 +1,10 @@
-//! `POST /images/enhance`
+//! Tests `POST /images/enhance`.
 use crate::support::pictures::{drawn, enormous, picture};
 use crate::support::{App, problem};
 use reqwest::{Response, StatusCode};
 use serde_json::json;
 
-/// The enhanced picture of an answer: scale, content type, pixels.
+/// Returns the scale, the content type and the pixels of an enhanced image.
 async fn enhanced(response: Response) -> (f32, String, image::RgbImage) {
     let headers = response.headers().clone();
     assert_eq!(response.status(), StatusCode::OK, "{:?}", response.text().await);
@@ -20,7 +20,7 @@ async fn a_small_picture_is_enlarged_and_says_by_how_much() {
     let (scale, media, picture) = enhanced(answer).await;
     assert_eq!((scale, media.as_str(), picture.dimensions()), (4.0, "image/png", (400, 320)));
 
-    // The same through the other doors.
+    // The other ways to pass an image give the same result.
     let parts = enhanced(app.post_parts("/images/enhance", &[("image", drawn(100, 80))]).await).await;
     assert_eq!(parts.2, picture);
     use base64::Engine as _;

@@ -1,4 +1,4 @@
-//! `GET /images`, `GET·DELETE /images/{id}`, `GET /images/{id}/thumbnail`
+//! Tests `GET /images`, `GET` and `DELETE /images/{id}`, and `GET /images/{id}/thumbnail`.
 use crate::support::site::Site;
 use crate::support::{App, field, problem};
 use reqwest::StatusCode;
@@ -28,7 +28,6 @@ async fn stored_images_are_listed_shown_and_deleted() {
     assert_eq!(shown["sha256"].as_str().unwrap().len(), 64);
     assert_eq!(shown["phash"].as_str().unwrap().len(), 16);
 
-    // Page by page.
     let first = app.get_ok("/images?limit=1").await;
     let cursor = first["next_cursor"].as_str().unwrap();
     let second = app.get_ok(&format!("/images?limit=1&cursor={cursor}")).await;
@@ -42,7 +41,7 @@ async fn stored_images_are_listed_shown_and_deleted() {
     assert_eq!(app.delete(&format!("/images/{id}")).await.status(), StatusCode::NO_CONTENT);
     problem(app.get(&format!("/images/{id}")).await, 404, "not_found").await;
     problem(app.get(&format!("/images/{id}/thumbnail")).await, 404, "not_found").await;
-    assert_eq!(app.get_ok("/faces").await["faces"], json!([]), "its faces went with it");
+    assert_eq!(app.get_ok("/faces").await["faces"], json!([]), "its faces must be deleted");
 }
 
 #[tokio::test]
@@ -59,7 +58,7 @@ async fn unknown_images_and_wrong_parameters_are_told() {
     }
 }
 
-/// Gives every stored image `$count` more sources with addresses of `$bytes` bytes.
+/// Adds `$count` sources with URLs of `$bytes` bytes to every stored image.
 macro_rules! add_sources {
     ($app:expr, $count:literal, $bytes:literal) => {
         let sql = concat!(
@@ -126,7 +125,7 @@ async fn a_crowd_that_many_long_addresses_show_is_answered_in_a_bounded_number_o
         .await;
     add_sources!(app, 100, 8000);
     let image = app.get_ok("/faces?limit=1").await["faces"][0]["image_id"].as_str().unwrap().to_owned();
-    // All places of each face would be 160 MB.
+    // All sources of all faces would take 160 MB.
     for path in ["/faces?limit=1000".to_owned(), format!("/images/{image}")] {
         let answer = app.get(&path).await.bytes().await.unwrap();
         assert!(answer.len() < 18 << 20, "{path}: {} bytes", answer.len());

@@ -1,4 +1,4 @@
-//! Bodies of requests, and images that are fetched for callers.
+//! Tests the memory limits of request bodies and of images that are fetched for callers.
 use super::{gauge, spawn, until};
 use crate::support::pictures::drawn;
 use crate::support::{App, elsewhere, problem};
@@ -11,9 +11,9 @@ use tokio::net::{TcpSocket, TcpStream};
 
 const HELD: &str = "request_bodies";
 const ROOM: u64 = 1 << 20;
-/// Bytes of a body that are not counted.
+/// Bodies of up to this many bytes are not counted.
 const UNCOUNTED: usize = 64 << 10;
-/// There is room for one of these, and not for two.
+/// Size of a body in bytes. The budget has room for one of these, and not for two.
 const BODY: usize = 700 << 10;
 const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -21,12 +21,12 @@ async fn service(request_timeout: Duration) -> App {
     spawn(4, Config { body_budget: ROOM, request_timeout, ..Config::default() }, false).await
 }
 
-/// A caller who has sent the head of a request and waits for leave to send its body.
+/// Sends the head of a request with `Expect: 100-continue` and returns the connection.
 async fn announce(app: &App, framing: &str) -> TcpStream {
     announce_from(app, "127.0.0.1", "image/png", framing).await
 }
 
-/// The same from an address of this machine, with a body of a type.
+/// Does the same from another loopback address and with another content type.
 async fn announce_from(app: &App, from: &str, media: &str, framing: &str) -> TcpStream {
     let address = app.url.strip_prefix("http://").unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -40,7 +40,7 @@ async fn announce_from(app: &App, from: &str, media: &str, framing: &str) -> Tcp
     stream
 }
 
-/// Waits for the leave, which is given when the body is read.
+/// Waits for `100 Continue`, which the server sends when it starts to read the body.
 async fn leave(stream: &mut TcpStream) {
     let mut interim = [0; INTERIM.len()];
     stream.read_exact(&mut interim).await.unwrap();
@@ -53,7 +53,7 @@ async fn answer(mut stream: TcpStream) -> String {
     answer
 }
 
-/// Waits until so many bytes are held, and answers how many.
+/// Waits until at least `least` bytes are held, and returns the number of held bytes.
 async fn held(app: &App, least: u64) -> u64 {
     let start = Instant::now();
     loop {
@@ -66,7 +66,7 @@ async fn held(app: &App, least: u64) -> u64 {
     }
 }
 
-/// Sends so many more bytes of a body.
+/// Sends `bytes` more bytes of a body.
 async fn send(stream: &mut TcpStream, bytes: usize) {
     stream.write_all(&vec![0; bytes]).await.unwrap();
 }
@@ -75,7 +75,7 @@ async fn send(stream: &mut TcpStream, bytes: usize) {
 async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
     let app = service(Duration::from_secs(60)).await;
     let framing = format!("content-length: {BODY}");
-    // Each of them alone would be held three times over, which is more than there is.
+    // A JSON body counts three times, so each of these alone exceeds the budget.
     let mut slow = Vec::new();
     for _ in 0..2 {
         let mut stream = announce_from(&app, "127.0.0.1", "application/json", &framing).await;
@@ -116,7 +116,8 @@ async fn of_two_bodies_for_which_there_is_no_room_the_first_to_come_goes_on() {
     held(&app, half as u64).await;
     send(&mut second, BODY).await;
     until(&app, "waiting", HELD, 1).await;
-    // Now the first needs more, too; its last byte comes when the second has been refused.
+    // Now the first body needs more memory too. Its last byte is sent after the second body was
+    // refused.
     send(&mut first, BODY - half - 1).await;
     let second = answer(second).await;
     assert!(second.contains(" 429 "), "{second}");
@@ -138,7 +139,7 @@ async fn a_body_waits_for_one_that_is_being_read() {
     leave(&mut second).await;
     send(&mut second, BODY).await;
     until(&app, "waiting", HELD, 1).await;
-    // What steers the service is not counted.
+    // Small control requests are not counted.
     problem(app.post_json("/faces/search", &json!({"embedding": [1.0]})).await, 422, "invalid_field").await;
     send(&mut first, 1).await;
     for stream in [first, second] {
@@ -152,7 +153,7 @@ async fn a_body_waits_for_one_that_is_being_read() {
 async fn one_address_leaves_room_for_the_others() {
     let app = service(Duration::from_secs(8)).await;
     let framing = format!("content-length: {BODY}");
-    // Three quarters of the room are 768 KiB.
+    // A caller's share is three quarters of the budget, which is 768 KiB.
     let mut large = announce_from(&app, "127.0.0.1", "image/png", &framing).await;
     leave(&mut large).await;
     send(&mut large, BODY - 1).await;
@@ -166,7 +167,7 @@ async fn one_address_leaves_room_for_the_others() {
     leave(&mut other).await;
     send(&mut other, 300 << 10).await;
     assert!(answer(other).await.contains("not_an_image"));
-    assert!(gauge(&app, "bytes", HELD).await >= BODY as u64 - 1024, "the large one is still held");
+    assert!(gauge(&app, "bytes", HELD).await >= BODY as u64 - 1024, "the large body must still be held");
     drop(large);
 }
 
@@ -177,7 +178,7 @@ async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
     leave(&mut first).await;
     send(&mut first, BODY - 1).await;
     held(&app, BODY as u64 - 1024).await;
-    // As JSON it would be held three times over, which is all there is.
+    // A JSON body counts three times, so this one needs the whole budget.
     let image = json!({"image_base64": "A".repeat(400 << 10)});
     let refused = app.post_json("/faces/detect", &image).await;
     assert_eq!(refused.headers()["retry-after"], "1");
@@ -202,13 +203,14 @@ async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
             .await;
     let mut stream = announce(&app, "transfer-encoding: chunked").await;
     leave(&mut stream).await;
-    // Bytes after the picture, which no decoder looks at: it counts although it is small.
+    // The decoder ignores the padding after the image. It makes the body large enough to be
+    // counted.
     let mut picture = drawn(640, 640);
     picture.resize(picture.len().max(UNCOUNTED + 1), 0);
     stream.write_all(format!("{:x}\r\n", picture.len()).as_bytes()).await.unwrap();
     stream.write_all(&picture).await.unwrap();
     stream.write_all(b"\r\n0\r\n\r\n").await.unwrap();
-    // It has been read, and waits for the memory of its pixels.
+    // The body was read, and now waits for the memory of its pixels.
     until(&app, "bytes", HELD, (picture.len() as u64).next_multiple_of(1024)).await;
     drop(all);
     assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
@@ -225,7 +227,8 @@ async fn images_that_are_fetched_have_room_of_their_own() {
     let held = image("/held.jpg");
     let first = tokio::spawn(async move { client.post(url).json(&held).send().await.unwrap() });
     site.asked.notified().await;
-    // Two images need more than there is, and come when the first is answered.
+    // Two images need more than the budget has left. They are fetched after the first request was
+    // answered.
     let body = json!({"a": image("/text"), "b": image("/text")});
     let (client, url) = (elsewhere(), format!("{}/faces/compare", app.url));
     let second = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });

@@ -1,4 +1,4 @@
-//! What is held in memory is bounded, whoever asks for how much at once.
+//! Tests that the memory for requests and images is bounded.
 mod bodies;
 mod pixels;
 
@@ -6,12 +6,12 @@ use crate::support::{App, Models, Options};
 use server::Config;
 use std::time::{Duration, Instant};
 
-/// Sides of a picture as the tests send it.
+/// Side of the test images in pixels.
 const SIDE: u32 = 640;
-/// What it takes decoded.
+/// Bytes of one decoded test image.
 const PICTURE: u64 = 640 * 640 * 3;
 
-/// A service with room for so many decoded pictures, and gauges of its own.
+/// Starts a service with room for `pictures` decoded images and with its own gauges.
 async fn spawn(pictures: u64, config: Config, worker: bool) -> App {
     let limits = vision::Limits { max_pixels: PICTURE / 3, ..vision::Limits::default() };
     let decoded_bytes = pictures * PICTURE;
@@ -21,7 +21,7 @@ async fn spawn(pictures: u64, config: Config, worker: bool) -> App {
     App::spawn_with(options).await
 }
 
-/// A gauge of memory, by what holds it.
+/// Returns the value of a memory gauge. `what` is the budget.
 async fn gauge(app: &App, name: &str, what: &str) -> u64 {
     let text = app.get("/metrics").await.text().await.unwrap();
     let line = format!("facecrawl_held_{name}{{what=\"{what}\"}} ");
@@ -29,7 +29,7 @@ async fn gauge(app: &App, name: &str, what: &str) -> u64 {
     value.unwrap_or_else(|| panic!("{line} is not in\n{text}")).parse::<f64>().unwrap() as u64
 }
 
-/// Waits until a gauge shows `wanted`.
+/// Waits until a gauge has the value `wanted`.
 async fn until(app: &App, name: &str, what: &str, wanted: u64) {
     let start = Instant::now();
     loop {

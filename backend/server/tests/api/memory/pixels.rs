@@ -1,4 +1,4 @@
-//! Decoded pictures.
+//! Tests the memory limit of decoded images.
 use super::{PICTURE, SIDE, gauge, spawn, until};
 use crate::support::pictures::drawn;
 use crate::support::{App, json_of, ok, problem};
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 const HELD: &str = "decoded_pictures";
 
-/// A file that takes [`PICTURE`] bytes decoded.
+/// Returns a file that needs [`PICTURE`] bytes when it is decoded.
 fn picture() -> Vec<u8> {
     drawn(SIDE, SIDE)
 }
 
-/// The same with a face.
+/// Returns a file of the same size with a face.
 fn portrait() -> Vec<u8> {
     let mut picture = image::load_from_memory(&picture()).unwrap().into_rgb8();
     testing::draw_face(&mut picture, 5, 5, 3);
@@ -29,7 +29,7 @@ fn portrait() -> Vec<u8> {
     file.into_inner()
 }
 
-/// Takes all room for so many pictures, as callers or as a crawl would.
+/// Takes the memory of `pictures` images, with the priority of callers or of a crawl.
 async fn hold(app: &App, pictures: usize, lane: Lane) -> Vec<pipeline::analyze::Picture> {
     let analyzer = &app.state.services.analyzer;
     let decoding = (0..pictures).map(|_| analyzer.decode(picture().into(), lane));
@@ -84,7 +84,7 @@ async fn what_takes_several_pictures_needs_room_for_one() {
     until(&app, "bytes", HELD, 0).await;
 }
 
-/// Two pictures on a site, as pages of their own.
+/// Starts a site with two images and returns its URL.
 async fn site() -> String {
     let file = |height| {
         let bytes = drawn(SIDE, height);
@@ -101,7 +101,7 @@ async fn site() -> String {
 async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
     let app = spawn(2, Config::default(), true).await;
     let site = site().await;
-    // Until this ends no picture is stored: a job that has analysed one stays with it.
+    // This lock keeps images from being stored. A job keeps its analyzed image until then.
     let store = &app.state.services.store;
     let collection = store.collection("default").await.unwrap().id;
     let mut erasing = store.begin().await.unwrap();
@@ -109,13 +109,13 @@ async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
     let seeds = [format!("{site}/a.png"), format!("{site}/b.png")];
     let crawl = json!({"seeds": seeds, "delay_ms": 0, "dedupe": "exact"});
     let crawl = json_of(app.post_json("/crawls", &crawl).await, StatusCode::CREATED).await;
-    // Three quarters of the room are one picture and a half.
+    // Background work may use three quarters of the budget, which is one and a half images.
     until(&app, "waiting", HELD, 1).await;
 
     for _ in 0..5 {
         ok(app.post_raw("/faces/detect", "image/png", picture()).await).await;
     }
-    assert_eq!(gauge(&app, "waiting", HELD).await, 1, "the second picture of the crawl waits all the time");
+    assert_eq!(gauge(&app, "waiting", HELD).await, 1, "the second image of the crawl must still wait");
     drop(erasing);
     let crawl = app.crawl_end(crawl["id"].as_str().unwrap()).await;
     assert_eq!(crawl["counts"]["images"]["processed"], 2, "{crawl:#}");

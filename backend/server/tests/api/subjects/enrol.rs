@@ -1,4 +1,4 @@
-//! Enrolment from pictures, crops and stored faces; search by subject; clustering.
+//! Tests enrolment from images, crops and stored faces, search by subject, and clustering.
 use crate::support::keys::guarded;
 use crate::support::pictures::picture;
 use crate::support::site::Site;
@@ -46,9 +46,10 @@ async fn an_enrolled_person_is_found_by_name() {
     assert_eq!((&people["matches"][0]["subject_id"], &people["match_fmr"]), (&json!(ada), &Value::Null));
     let own = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
     let measured = json!(app.state.services.analyzer.engine().embedder().match_fmr);
-    assert_eq!(own["match_fmr"], measured, "at the model's own threshold: {own}");
+    assert_eq!(own["match_fmr"], measured, "the rate is known at the model's own threshold: {own}");
 
-    // An aligned crop of a stored face is the same face; its own file.
+    // An aligned crop of a stored face is stored as another file, but its embedding is almost the
+    // same.
     let chip = format!("/faces/{}/crop?kind=chip", first["faces"][0]["face_id"].as_str().unwrap());
     let chip = app.get(&chip).await.bytes().await.unwrap().to_vec();
     let path = format!("/subjects/{ada}/faces?aligned=true");
@@ -60,7 +61,7 @@ async fn an_enrolled_person_is_found_by_name() {
     let wrong = app.post_raw(&path, "image/jpeg", picture("ada.jpg")).await;
     assert!(problem(wrong, 400, "bad_query").await["detail"].as_str().unwrap().contains("112x112"));
 
-    // Faces move only when asked; a merge takes everything.
+    // A face moves to another subject only on request. A merge moves all faces.
     let face = json!({"face_ids": [first["faces"][0]["face_id"]]});
     let path = format!("/subjects/{ben}/faces");
     problem(app.post_json(&path, &face).await, 409, "conflict").await;
@@ -70,11 +71,11 @@ async fn an_enrolled_person_is_found_by_name() {
     let merged = ok(app.post_json(&path, &json!({"subjects": [ben]})).await).await;
     assert_eq!(merged["face_count"], 4);
 
-    // What was only sent in goes with the person; nothing is left of it.
+    // Images that were only stored for the enrolment are deleted with the person.
     assert_eq!(app.delete(&format!("/subjects/{ada}")).await.status(), StatusCode::NO_CONTENT);
     assert_eq!(app.get_ok("/faces").await["faces"], json!([]));
     assert_eq!(app.get_ok("/images").await["images"], json!([]));
-    assert_eq!(app.blobs(), 0, "blobs stay");
+    assert_eq!(app.blobs(), 0, "all blobs must be deleted");
 }
 
 #[tokio::test]
@@ -87,8 +88,8 @@ async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
     assert_eq!((&fetched["subject"]["face_count"], &fetched["faces"][0]["unmet"]), (&json!(1), &json!([])));
     let face = fetched["faces"][0]["face_id"].as_str().unwrap();
     let face = app.get_ok(&format!("/faces/{face}")).await;
-    assert_eq!(face["sources"][0]["image_url"], site.picture("ada.jpg"), "where it came from is kept");
-    // The same file in a form, with the options in the query, is the same face.
+    assert_eq!(face["sources"][0]["image_url"], site.picture("ada.jpg"), "the source must be stored");
+    // The same file in a form, with the options in the query, gives the same face.
     let form = [("image", picture("ada.jpg"))];
     let sent = ok(app.post_parts(&format!("{path}?quality_profile=strict"), &form).await).await;
     assert_eq!(sent["faces"][0]["face_id"], fetched["faces"][0]["face_id"]);
@@ -109,7 +110,7 @@ async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
     let both = json!({"url": site.picture("ada.jpg"), "face_ids": [someone]});
     problem(app.post_json(&path, &both).await, 422, "invalid_field").await;
 
-    // An address that is kept out is kept out here, too, though its picture was never seen.
+    // A suppressed URL cannot be enrolled either, even if its image was never stored.
     let erased = json!({"url": site.picture("ben.jpg")});
     json_of(app.post_json("/erasures", &erased).await, StatusCode::CREATED).await;
     let again = json!({"url": format!("{}#part", site.picture("ben.jpg")), "force": true});
@@ -133,7 +134,8 @@ async fn a_poor_face_is_refused_with_the_reasons_unless_it_is_forced() {
     let beyond = app.post_raw(&format!("{path}?face_index=3"), "image/jpeg", picture("ada.jpg")).await;
     assert_eq!(problem(beyond, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
 
-    // Removed: the face was only sent in, so it goes, unless it is to be kept.
+    // The image was only stored for the enrolment. It is deleted with the removed face, unless the
+    // caller keeps it.
     let face = forced["faces"][0]["face_id"].as_str().unwrap();
     assert_eq!(
         app.delete(&format!("{path}/{face}?enrolled_images=keep")).await.status(),
@@ -165,7 +167,7 @@ async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later
         clusters.iter().all(|c| c["face_count"] == 2 && c["name"].is_null() && c["best_face_id"].is_string())
     );
 
-    // The one that ada3 finds gets a name, and is enrolled from then on.
+    // The cluster that `ada_3.jpg` finds gets a name. From then on it counts as enrolled.
     let probe = picture("ada_3.jpg");
     let found = ok(app.post_raw("/faces/search?group_by=subject", "image/jpeg", probe).await).await;
     let id = found["matches"][0]["subject_id"].as_str().unwrap();
@@ -178,7 +180,7 @@ async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later
     assert_eq!((&run["faces"], &run["assigned"], &run["made"]), (&json!(2), &json!(2), &json!(0)));
     assert_eq!(app.get_ok(&format!("/subjects/{id}")).await["face_count"], 4);
     let again = cluster().await;
-    assert_eq!((&again["faces"], &again["assigned"]), (&json!(0), &json!(0)), "only new faces are looked at");
+    assert_eq!((&again["faces"], &again["assigned"]), (&json!(0), &json!(0)), "only new faces are clustered");
 }
 
 #[tokio::test]

@@ -1,3 +1,3 @@
-//! `/subjects`
+//! Tests `/subjects`.
 mod enrol;
 mod people;

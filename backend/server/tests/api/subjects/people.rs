@@ -1,4 +1,4 @@
-//! Subjects without pictures: what may be said of them, and what is refused.
+//! Tests subjects without images: their fields and what is refused.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, field, json_of, ok, problem};
 use reqwest::{Method, StatusCode};

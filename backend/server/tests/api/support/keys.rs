@@ -1,18 +1,19 @@
-//! Keys, and requests that carry one.
+//! Creates keys and sends requests with them.
 use super::{App, Options, json_of, ok};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use server::{Auth, Config};
 use store::keys::{ApiKey, NewKey, Scope};
 
-/// The options of a service that asks for keys.
+/// Returns the options of a service that requires keys.
 pub(crate) fn guarded() -> Options {
     let options = Options::default();
     Options { config: Config { auth: Auth::Keys, ..options.config }, ..options }
 }
 
 impl App {
-    /// A key to a collection (made when it is not there), or to all.
+    /// Creates a key to a collection, or to all collections if `collection` is `None`. A missing
+    /// collection is created.
     pub(crate) async fn key(&self, collection: Option<&str>, scopes: &[Scope]) -> (ApiKey, String) {
         let store = &self.state.services.store;
         let collection_id = match collection {
@@ -33,7 +34,7 @@ impl App {
         made
     }
 
-    /// A request with a key.
+    /// Sends a request with a key.
     pub(crate) async fn ask(&self, key: &str, method: Method, path: &str, body: Option<&Value>) -> Response {
         let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(key);
         if let Some(body) = body {
@@ -42,7 +43,10 @@ impl App {
         request.send().await.unwrap()
     }
 
-    /// Crawls a page with a key (any text where none is asked for) to the end, into the key's own collection or the one named.
+    /// Crawls a page with a key and returns the completed crawl.
+    ///
+    /// The crawl belongs to the named collection, or else to the key's own one. If the service
+    /// requires no keys, `key` may be any text.
     pub(crate) async fn crawl_as(&self, key: &str, collection: Option<&str>, seed: &str) -> Value {
         let body = json!({"seeds": [seed], "collection": collection, "delay_ms": 0});
         let created = self.ask(key, Method::POST, "/crawls", Some(&body)).await;
@@ -58,13 +62,13 @@ impl App {
         }
     }
 
-    /// Files in the blob folder.
+    /// Returns the number of files in the blob folder.
     pub(crate) fn blobs(&self) -> usize {
         testing::files_below(self.blob_folder.path()).len()
     }
 }
 
-/// What a key to one collection can be allowed.
+/// Returns the scopes that a key to one collection can have.
 pub(crate) fn tenant_scopes() -> Vec<Scope> {
     Scope::ALL.iter().copied().filter(|scope| !scope.is_service_wide()).collect()
 }

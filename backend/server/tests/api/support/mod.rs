@@ -1,4 +1,4 @@
-//! A running service, and what the tests ask it with.
+//! Starts a service for a test and provides functions to send requests to it.
 pub(crate) mod keys;
 pub(crate) mod pages;
 pub(crate) mod pictures;
@@ -19,10 +19,10 @@ use store::Blobs;
 use testing::TestDatabase;
 use tokio_util::sync::CancellationToken;
 
-/// Longest wait for something that should happen soon; failing is the only thing that takes so long.
+/// Maximum wait for an event that should happen soon. A passing test never waits that long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// One engine and one metrics recorder for all tests of the process.
+/// Returns the engine with the default models. All tests of the process share it.
 fn engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let start = || {
@@ -32,13 +32,14 @@ fn engine() -> Engine {
     ENGINE.get_or_init(start).clone()
 }
 
-/// The models without weights, started once.
+/// Returns the engine with the fixture models. All tests of the process share it.
 fn fixture_engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(|| fixture_engine_with(false)).clone()
 }
 
-/// The models without weights, and a learned quality score if asked for.
+/// Starts an engine with fixture models, which have no trained weights. With `score` it also has a
+/// learned quality score.
 fn fixture_engine_with(score: bool) -> Engine {
     let folder = tempfile::tempdir().unwrap();
     let pack = testing::fixture_pack(folder.path());
@@ -50,14 +51,14 @@ fn fixture_engine_with(score: bool) -> Engine {
     Engine::start(&config, &pack).expect("the engine starts")
 }
 
-/// Which models a service runs on.
+/// The models that a service uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Models {
     /// The default pack.
     Default,
-    /// Those without weights.
+    /// The fixture models, without trained weights.
     Fixture,
-    /// The same and a learned quality score.
+    /// The fixture models and a learned quality score.
     Scored,
 }
 
@@ -66,7 +67,7 @@ fn recorder() -> PrometheusHandle {
     HANDLE.get_or_init(|| server::telemetry::prometheus().unwrap().install_recorder().unwrap()).clone()
 }
 
-/// Makes something whose gauges are in `recorder`, or in that of the process.
+/// Runs `make` with its metrics in `recorder`, or in the recorder of the process.
 fn measured<T>(recorder: Option<&PrometheusRecorder>, make: impl FnOnce() -> T) -> T {
     match recorder {
         Some(recorder) => metrics::with_local_recorder(recorder, make),
@@ -74,18 +75,19 @@ fn measured<T>(recorder: Option<&PrometheusRecorder>, make: impl FnOnce() -> T) 
     }
 }
 
-/// What a test changes about the service.
+/// The settings of a service that a test can change.
 pub(crate) struct Options {
     pub(crate) config: Config,
-    /// How pictures are analysed.
+    /// Settings of the image analysis.
     pub(crate) pipeline: pipeline::Config,
-    /// Whether its gauges of memory are its own, and not those of all services of the process together.
+    /// Whether the service has its own memory gauges. Otherwise all services of the process share
+    /// them.
     pub(crate) own_gauges: bool,
     /// Whether jobs run.
     pub(crate) worker: bool,
-    /// What it runs on.
+    /// The models that the service uses.
     pub(crate) models: Models,
-    /// Signs messages to webhooks.
+    /// Secret that signs webhook messages.
     pub(crate) webhook_secret: Option<&'static str>,
 }
 
@@ -102,7 +104,7 @@ impl Default for Options {
     }
 }
 
-/// A service on 127.0.0.1 with a database and a blob folder of its own.
+/// A service on 127.0.0.1 with its own database and blob folder.
 pub(crate) struct App {
     pub(crate) url: String,
     pub(crate) client: Client,
@@ -112,7 +114,7 @@ pub(crate) struct App {
     runner: Option<Runner>,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
     pub(crate) database: TestDatabase,
-    /// Ends the worker and the server with the test.
+    /// Stops the worker and the server when the test ends.
     _stop: tokio_util::sync::DropGuard,
 }
 
@@ -188,7 +190,7 @@ impl App {
         }
     }
 
-    /// Stops as the process would, and says how the server ended.
+    /// Stops the service as the process would, and returns the result of the server.
     pub(crate) async fn stop(self) -> std::io::Result<()> {
         self.shutdown.cancel();
         let ended = self.server.await.unwrap();
@@ -210,13 +212,13 @@ impl App {
         self.client.post(format!("{}{path}", self.url)).json(body).send().await.unwrap()
     }
 
-    /// A raw body of a content type.
+    /// Sends a raw body with a content type.
     pub(crate) async fn post_raw(&self, path: &str, content_type: &str, body: Vec<u8>) -> Response {
         let request = self.client.post(format!("{}{path}", self.url));
         request.header("content-type", content_type).body(body).send().await.unwrap()
     }
 
-    /// Multipart parts with file names, as a browser sends them.
+    /// Sends multipart parts with file names, as a browser does.
     pub(crate) async fn post_parts(&self, path: &str, parts: &[(&str, Vec<u8>)]) -> Response {
         let mut form = multipart::Form::new();
         for (name, bytes) in parts {
@@ -226,19 +228,19 @@ impl App {
         self.client.post(format!("{}{path}", self.url)).multipart(form).send().await.unwrap()
     }
 
-    /// A 200 answer's JSON.
+    /// Returns the JSON of a response that must be a 200.
     pub(crate) async fn get_ok(&self, path: &str) -> Value {
         ok(self.get(path).await).await
     }
 
-    /// Crawls `seeds` without delays until it ends, and answers it.
+    /// Crawls `seeds` without delays to the end and returns the crawl.
     pub(crate) async fn crawl(&self, seeds: &[String]) -> Value {
         let body = json!({"seeds": seeds, "delay_ms": 0});
         let created = json_of(self.post_json("/crawls", &body).await, StatusCode::CREATED).await;
         self.crawl_end(created["id"].as_str().unwrap()).await
     }
 
-    /// Waits until a crawl has ended.
+    /// Waits until a crawl has ended and returns it.
     pub(crate) async fn crawl_end(&self, id: &str) -> Value {
         self.until(&format!("/crawls/{id}"), |crawl| {
             matches!(crawl["state"].as_str(), Some("completed" | "cancelled" | "failed"))
@@ -246,7 +248,7 @@ impl App {
         .await
     }
 
-    /// Asks until the answer is as wanted.
+    /// Repeats a request until its JSON satisfies `wanted`.
     pub(crate) async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
@@ -272,14 +274,14 @@ pub(crate) fn elsewhere() -> Client {
 fn own_client() -> reqwest::ClientBuilder {
     static PROVIDER: OnceLock<()> = OnceLock::new();
     PROVIDER.get_or_init(|| {
-        // Someone else in the process may have been first; any provider will do.
+        // Other code of the process may have installed a provider already. Any provider works.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
-    // Between two reads: a stream of events may last longer than that on a busy machine.
+    // This limit applies to each read. An event stream may last longer than that on a busy machine.
     Client::builder().read_timeout(DEADLINE).redirect(reqwest::redirect::Policy::none())
 }
 
-/// The JSON of an answer that must have `status`.
+/// Returns the JSON of a response that must have `status`.
 pub(crate) async fn json_of(response: Response, status: StatusCode) -> Value {
     let got = response.status();
     let text = response.text().await.unwrap();
@@ -287,12 +289,12 @@ pub(crate) async fn json_of(response: Response, status: StatusCode) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The JSON of a 200 answer.
+/// Returns the JSON of a response that must be a 200.
 pub(crate) async fn ok(response: Response) -> Value {
     json_of(response, StatusCode::OK).await
 }
 
-/// Checks all that every problem document promises, and answers it.
+/// Checks everything that holds for every problem document, and returns the document.
 pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Value {
     let (got, headers) = (response.status().as_u16(), response.headers().clone());
     let text = response.text().await.unwrap();
@@ -309,7 +311,7 @@ pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Valu
     problem
 }
 
-/// The field that a problem names.
+/// Returns the field that a problem names.
 pub(crate) fn field(problem: &Value) -> &str {
     problem["field"].as_str().unwrap_or_default()
 }

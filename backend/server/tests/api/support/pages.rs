@@ -1,4 +1,4 @@
-//! A web site whose paths answer what a test says, with validators and redirects.
+//! Serves a web site whose paths return what a test sets, with validators and redirects.
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 
 type Answers = Arc<Mutex<HashMap<String, Answer>>>;
 
-/// What a path answers.
+/// The response of a path.
 #[derive(Clone)]
 enum Answer {
-    /// A content type and a body, with an `ETag` that stands for it.
+    /// A content type, a body, and the `ETag` of the body.
     Content(&'static str, Vec<u8>, String),
-    /// Where it leads.
+    /// The target of a redirect.
     Redirect(String),
 }
 
-/// A site on 127.0.0.1 that lives as long as the value.
+/// A site on 127.0.0.1 that runs as long as the value exists.
 pub(crate) struct Pages {
     origin: String,
     answers: Answers,
@@ -39,18 +39,18 @@ impl Pages {
         format!("{}{path}", self.origin)
     }
 
-    /// Answers `path` with a page from now on.
+    /// Serves a page at `path` from now on.
     pub(crate) fn page(&self, path: &str, title: &str, body: &str) -> &Self {
         let html = format!("<!doctype html><title>{title}</title><body>{body}</body>");
         self.content(path, "text/html", html.into_bytes())
     }
 
-    /// Answers `path` with a picture from now on.
+    /// Serves an image at `path` from now on.
     pub(crate) fn picture(&self, path: &str, jpeg: Vec<u8>) -> &Self {
         self.content(path, "image/jpeg", jpeg)
     }
 
-    /// Leads from `path` to `target` from now on.
+    /// Redirects from `path` to `target` from now on.
     pub(crate) fn redirect(&self, path: &str, target: &str) -> &Self {
         self.set(path, Answer::Redirect(target.to_owned()))
     }

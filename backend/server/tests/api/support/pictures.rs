@@ -1,10 +1,10 @@
-//! Pictures without a face, and files that are wrong in one way each. People are drawn by `testing::gallery`.
+//! Creates images without a face, and files with one defect each. `testing::gallery` draws people.
 use image::{ImageFormat, Rgb, RgbImage};
 use std::io::Cursor;
 
 pub(crate) use testing::picture;
 
-/// A drawn picture without a face.
+/// Returns a drawn image without a face, as PNG.
 pub(crate) fn drawn(width: u32, height: u32) -> Vec<u8> {
     let picture = RgbImage::from_fn(width, height, |x, y| Rgb([(x * 3) as u8, (y * 5) as u8, 90]));
     let mut file = Cursor::new(Vec::new());
@@ -12,9 +12,9 @@ pub(crate) fn drawn(width: u32, height: u32) -> Vec<u8> {
     file.into_inner()
 }
 
-/// A picture of noise, whose file is as long as its pixels.
+/// Returns an image of noise, as PNG. Its file is about as large as its pixels.
 pub(crate) fn noise(width: u32, height: u32) -> Vec<u8> {
-    // A linear congruential generator (Knuth's MMIX): nothing to compress.
+    // A linear congruential generator (Knuth's MMIX). Its output cannot be compressed.
     let mut state = 1_u64;
     let mut byte = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -26,7 +26,7 @@ pub(crate) fn noise(width: u32, height: u32) -> Vec<u8> {
     file.into_inner()
 }
 
-/// A GIF that says it has 60,000 x 60,000 pixels.
+/// Returns a GIF that declares 60,000 x 60,000 pixels.
 pub(crate) fn enormous() -> Vec<u8> {
     let mut file = b"GIF89a".to_vec();
     file.extend_from_slice(&60_000_u16.to_le_bytes());
@@ -40,7 +40,7 @@ pub(crate) fn enormous() -> Vec<u8> {
     file
 }
 
-/// The first bytes of an AVIF file.
+/// Returns the first bytes of an AVIF file.
 pub(crate) fn avif() -> Vec<u8> {
     let mut file = vec![0, 0, 0, 0x1c];
     file.extend_from_slice(b"ftypavif\0\0\0\0avifmif1miaf");
@@ -48,7 +48,7 @@ pub(crate) fn avif() -> Vec<u8> {
     file
 }
 
-/// The first tenth of a file: its head is whole, most of the picture is missing.
+/// Returns the first tenth of a file. The header is complete, but most of the image is missing.
 pub(crate) fn truncated(file: &[u8]) -> Vec<u8> {
     file[..file.len() / 10].to_vec()
 }

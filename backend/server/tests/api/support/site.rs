@@ -1,4 +1,4 @@
-//! A small web site with pictures of people.
+//! Serves a small web site with images of people.
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect};
@@ -6,18 +6,19 @@ use axum::routing::get;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// A site on 127.0.0.1 that lives as long as the value.
+/// A site on 127.0.0.1 that runs as long as the value exists.
 pub(crate) struct Site {
     pub(crate) url: String,
-    /// Someone asked for `/held.jpg`.
+    /// Signals that a request for `/held.jpg` arrived.
     pub(crate) asked: Arc<Notify>,
-    /// Lets `/held.jpg` answer.
+    /// Lets `/held.jpg` respond.
     pub(crate) release: Arc<Notify>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Site {
-    /// `/` shows the pictures of the gallery; `/held` shows a picture that answers only when released.
+    /// Starts a site. `/` shows these images of the gallery. `/held` shows an image that responds
+    /// only after `release`.
     pub(crate) async fn with(pictures: &[&str]) -> Self {
         let page: String =
             pictures.iter().map(|name| format!("<img src='/pictures/{name}' alt='{name}'>")).collect();

@@ -1,4 +1,4 @@
-//! `GET /gpu`
+//! Tests `GET /gpu`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::{App, Models, Options, ok};
 
@@ -19,7 +19,7 @@ async fn every_operation_says_where_it_runs() {
     }
     matches_are_told_alike(&app, [picture("ada.jpg"), picture("ada_2.jpg")]).await;
 
-    // A detect answer says the same.
+    // A response of face detection names the same devices.
     let answer = app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await;
     let answer = ok(answer).await;
     for operation in operations {
@@ -27,7 +27,8 @@ async fn every_operation_says_where_it_runs() {
     }
 }
 
-/// A pair of one person matches, with the threshold and the rate of false matches that the report shows.
+/// Checks that a pair of images of one person matches. The threshold and the false match rate must
+/// equal those of `/gpu`.
 async fn matches_are_told_alike(app: &App, pair: [Vec<u8>; 2]) {
     let matching = app.get_ok("/gpu").await["matching"].clone();
     let compared = ok(app.post_parts("/faces/compare", &pair.map(|file| ("image", file))).await).await;

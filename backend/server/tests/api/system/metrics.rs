@@ -1,4 +1,4 @@
-//! `GET /metrics`
+//! Tests `GET /metrics`.
 use crate::support::pictures::drawn;
 use crate::support::{App, Options, ok};
 use queue::NewJob;
@@ -11,7 +11,7 @@ async fn requests_and_the_queue_are_counted() {
     app.get("/faces/00000000-0000-7000-8000-000000000000").await;
     app.get("/some/path/that/a/stranger/made/up").await;
     let mut tx = app.state.services.store.begin().await.unwrap();
-    // A kind of its own: other tests of the process share the recorder.
+    // The job kind is unique to this test, because other tests of the process share the recorder.
     app.state.services.queue.enqueue(tx.conn(), &[NewJob::new("counted", json!({}))]).await.unwrap();
     tx.commit().await.unwrap();
 
@@ -29,9 +29,9 @@ async fn requests_and_the_queue_are_counted() {
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
-    assert!(!text.contains("stranger"), "callers cannot make time series");
+    assert!(!text.contains("stranger"), "callers must not create time series");
 
-    // A count that vanished is shown as 0, not as it was.
+    // A count that is missing now is exported as 0.
     app.state.services.queue.claim(&["counted".to_owned()], 1, "test").await.unwrap();
     let text = app.get("/metrics").await.text().await.unwrap();
     assert!(text.contains("facecrawl_queue_jobs{kind=\"counted\",state=\"available\"} 0"), "{text}");

@@ -1,9 +1,10 @@
-//! `GET /` with its assets, and `GET /docs`
+//! Tests `GET /` with its assets, and `GET /docs`.
 use crate::support::{App, problem};
 use reqwest::StatusCode;
 use std::collections::BTreeSet;
 
-/// Addresses in a page's `src` and `href` attributes; those within the page (`#…`) load nothing.
+/// Returns the URLs in the `src` and `href` attributes of a page, except for links within the page
+/// (`#…`).
 fn links(html: &str) -> Vec<String> {
     html.split(['"', '\''])
         .zip(html.split(['"', '\'']).skip(1))
@@ -14,7 +15,7 @@ fn links(html: &str) -> Vec<String> {
         .collect()
 }
 
-/// Addresses of the modules that a module imports, at once or when they are needed.
+/// Returns the paths of the modules that a module imports, both statically and dynamically.
 fn imports(module: &str, at: &str) -> Vec<String> {
     let base = url::Url::parse("http://here").unwrap().join(at).unwrap();
     module
@@ -52,7 +53,7 @@ async fn the_page_and_the_docs_load_only_from_this_server() {
         }
     }
     assert_eq!(app.get("/docs").await.headers()["location"], "/docs/");
-    // The API browser shows this server's document and asks no validator.
+    // The API browser shows the document of this server and uses no external validator.
     let start = app.get("/docs/swagger-initializer.js").await.text().await.unwrap();
     assert!(start.contains("/openapi.json") && start.contains("\"validatorUrl\": \"none\""), "{start}");
 }
