@@ -1,11 +1,11 @@
-//! Pixels to files: JPEG for people, PNG where every bit counts.
+//! Encodes frames: JPEG for viewing, PNG where the pixels must be exact.
 
 use crate::Frame;
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
-/// JPEG, `quality` 1..=100 (values outside are brought to the nearest).
+/// Encodes a JPEG. `quality` is 1..=100; values outside are clamped.
 pub fn jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
     let mut out = Vec::with_capacity(frame.data().len() / 8);
     JpegEncoder::new_with_quality(&mut out, quality.clamp(1, 100))
@@ -14,7 +14,7 @@ pub fn jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
     out
 }
 
-/// PNG, lossless.
+/// Encodes a PNG, lossless.
 pub fn png(frame: &Frame) -> Vec<u8> {
     let mut out = Vec::with_capacity(frame.data().len() / 2);
     PngEncoder::new(&mut out)

@@ -1,9 +1,9 @@
-//! Enhancement against its formulas, written out pixel by pixel.
+//! Tests enhancement against its formulas, written out pixel by pixel.
 #![allow(clippy::unwrap_used, missing_docs)]
 use vision::enhance::{AMOUNT, LOW_SIDE, MOST_GAIN, MOST_SCALE, Plan, RADIUS, SIGMA, TARGET_SIDE, enhance};
 use vision::{Frame, Limits};
 
-/// A scene with edges, ramps and grain between the levels `low` and `high`.
+/// Draws a scene with edges, ramps and grain between the levels `low` and `high`.
 fn scene(width: u32, height: u32, low: u8, high: u8) -> Frame {
     let mut noise = 0x9e37_79b9_u32;
     let mut data = Vec::new();
@@ -88,7 +88,8 @@ fn every_size_has_an_enhancement() {
     }
 }
 
-/// The three steps from their definitions, in 64-bit floats, rounded to bytes where the documentation says so.
+/// Computes the three steps from their definitions in 64-bit floats, rounded to bytes where the
+/// documentation says so.
 fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
     let round = |v: f64| (v.clamp(0.0, 255.0) + 0.5).floor();
     let (width, height) = (frame.width() as usize, frame.height() as usize);
@@ -134,7 +135,7 @@ fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
     out
 }
 
-/// Lanczos with three lobes; pixels outside the picture have no weight.
+/// Lanczos with three lobes; pixels outside the image have weight 0.
 fn enlarge(line: &[f64], length: usize) -> Vec<f64> {
     let sinc = |x: f64| {
         let x = x * std::f64::consts::PI;

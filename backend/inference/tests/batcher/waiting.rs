@@ -1,4 +1,5 @@
-//! Order, batches, full queues, callers that leave or come too late.
+//! Tests the order of requests, batches, full queues, and callers that leave or whose deadline
+//! passes.
 use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits, Terms};
@@ -126,14 +127,14 @@ async fn a_full_queue_says_when_to_come_back() {
         }
         other => panic!("{other:?}"),
     }
-    // Whoever asks all the same waits for room, but not beyond the deadline.
+    // A caller that asks nevertheless waits for room, but not beyond the deadline.
     let soon = Some(Instant::now() + Duration::from_millis(20));
     let late = batcher.run(Ask { number: 6.0, width: 3 }, before(soon)).await;
     assert!(matches!(late, Err(RunError::DeadlineExceeded { .. })), "{late:?}");
     assert_eq!(batcher.waiting(), 4, "who waits for room is not in the queue");
     leaving.abort();
     let _ = leaving.await;
-    // Waiting: 1, 2, 3 and an abandoned one, whose place is free again.
+    // Waiting: 1, 2, 3 and an abandoned request, whose place is free again.
     let own = batcher.clone();
     let last = tokio::spawn(async move { own.run(Ask { number: 7.0, width: 3 }, Lane::Interactive).await });
     controls.release();
@@ -211,7 +212,7 @@ async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_waits_for_company_no_longer_than_the_delay() {
-    // The delay is long enough that only the arrival of the last request can explain that the batch is complete.
+    // The delay is so long that the batch can only be complete because the last request arrived.
     let limits = Limits { max_batch: 4, max_delay: Duration::from_secs(3600), ..ONE_BY_ONE };
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let batcher = start(vec![Doubler { sizes: sizes.clone(), ..Default::default() }], limits);
