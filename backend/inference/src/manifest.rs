@@ -55,8 +55,7 @@ struct PackEntry {
 impl Manifest {
     /// Returns the manifest compiled into the binary.
     pub fn builtin() -> Self {
-        Self::parse(include_str!("../../../models.toml"))
-            .expect("models.toml is checked by this crate's tests")
+        Self::parse(include_str!("../../../models.toml")).expect("the tests of this crate check models.toml")
     }
 
     /// Returns the built-in manifest, extended by the operator's own ([`OWN_MANIFEST`]) if

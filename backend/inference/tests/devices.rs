@@ -89,7 +89,7 @@ fn engines_cannot_be_built_without_tensorrt_and_the_error_says_so() {
         StartError::NoTensorrt { reason } => assert!(reason.contains("built without it"), "{reason}"),
         other => panic!("{other}"),
     }
-    assert!(!config.tensorrt.cache_dir.exists(), "nothing is left behind");
+    assert!(!config.tensorrt.cache_dir.exists(), "no folder is created");
 }
 
 fn session(runtime: &Runtime, path: &Path) -> OnnxModel {
@@ -199,7 +199,7 @@ fn without_a_gpu_one_warning_names_all_operations_and_what_to_do() {
     for operation in Operation::ALL {
         assert!(said[0].contains(operation.name()), "{said:?}");
     }
-    assert!(said[0].contains("cuda: the loaded ONNX Runtime"), "the nearest provider: {said:?}");
+    assert!(said[0].contains("cuda: the loaded ONNX Runtime"), "the provider that came closest: {said:?}");
     let report = engine.report();
     for operation in &report.operations {
         assert_eq!(operation.reason_kind, Some("not_in_library"));

@@ -84,7 +84,7 @@ async fn an_absent_provider_falls_back_loudly() {
     assert!(reason.contains("cuda") && reason.contains("built without"), "{reason}");
 
     let frame = drawing("ada.jpg");
-    assert_eq!(detect_at_640(&engine, &frame).await.len(), 1, "it serves on the CPU");
+    assert_eq!(detect_at_640(&engine, &frame).await.len(), 1, "the engine runs on the CPU");
     engine.ready().unwrap();
 }
 
@@ -133,7 +133,7 @@ fn force_gpu_only_refuses_to_start() {
             }
             other => panic!("{other}"),
         }
-        assert!(counts.is_empty(), "nothing fell back");
+        assert!(counts.is_empty(), "no operation fell back");
     }
     // Without an operation on a GPU, FORCE_GPU_ONLY has no effect.
     Engine::start(&Config { force_gpu_only: true, ..config() }, &pack).unwrap();
@@ -166,7 +166,7 @@ fn models_that_cannot_be_used_are_named() {
 
     let embedder = std::fs::read(path("fixture_embedder.onnx")).unwrap();
     let error = model_error(&config(), &pack_of(folder.path(), &embedder));
-    assert!(error.contains("1 outputs"), "an embedder that is called a YuNet: {error}");
+    assert!(error.contains("1 outputs"), "an embedder that the manifest describes as YuNet: {error}");
 
     let mut changed = pack_of(folder.path(), &embedder);
     changed.pack.files[0].sha256 = hex::encode([0; 32]);

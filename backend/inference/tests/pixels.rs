@@ -159,7 +159,7 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
         let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
         let canvas = Arc::new(letterbox.draw(frame));
         let canvas = device.detect(canvas, 0.6, Lane::Interactive).await.unwrap().output;
-        assert!(same_faces(&canvas, drawn), "{name}: a canvas crosses as bytes too");
+        assert!(same_faces(&canvas, drawn), "{name}: a canvas is sent as bytes too");
     }
 }
 

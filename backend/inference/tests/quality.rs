@@ -40,7 +40,7 @@ async fn the_score_is_the_models_output_for_the_normalised_chip() {
     follows_its_rule(&engine).await;
     let report = engine.report();
     let names: Vec<_> = report.operations.iter().map(|o| o.operation).collect();
-    assert_eq!(names, Operation::ALL.map(Operation::name), "it is a part of quality_checks");
+    assert_eq!(names, Operation::ALL.map(Operation::name), "the score is a part of quality_checks");
     let loaded = report.models.iter().find(|model| model.file == "fixture_quality.onnx").unwrap();
     assert_eq!((loaded.operation, loaded.device.as_str()), ("quality_checks", "cpu"));
     engine.ready().unwrap();

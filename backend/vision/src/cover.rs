@@ -71,7 +71,7 @@ mod tests {
             assert!(reds(&chip) > 0, "{degrees}");
             cover_in_chip(&mut chip, &landmarks, &own, &[red], 0.3);
             assert_eq!(reds(&chip), 0, "{degrees}");
-            assert!(chip.data().contains(&255), "{degrees}: the rest is as it was");
+            assert!(chip.data().contains(&255), "{degrees}: the rest is unchanged");
         }
     }
 }

@@ -107,7 +107,7 @@ mod tests {
     fn what_is_held_goes_with_the_last_of_the_pixels() {
         let thing = Arc::new(());
         let frame = Frame::filled(2, 2, [7; 3]).holding(thing.clone());
-        assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "it is no part of the picture");
+        assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "the held value is not part of the image");
         let copy = frame.clone();
         let derived = Frame::filled(1, 1, [0; 3]).holding_as(&copy);
         drop((frame, copy));

@@ -133,7 +133,7 @@ mod tests {
             }
         }
         let narrow = Letterbox { canvas: (100, 100), ..Letterbox::fit((10, 9), (100, 100)) };
-        assert_eq!(narrow.trimmed(32).canvas, (100, 96), "never larger than it was");
+        assert_eq!(narrow.trimmed(32).canvas, (100, 96), "never larger than the original canvas");
     }
 
     /// Bilinear interpolation directly from its definition.

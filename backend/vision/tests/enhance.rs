@@ -44,7 +44,7 @@ fn the_short_side_reaches_its_target_within_the_limits() {
     let tight = Limits { max_pixels: 40_000, ..limits() };
     let bounded = scale(100, 200, &tight);
     assert!(bounded > 1.3 && bounded < 1.42, "the pixel limit holds: {bounded}");
-    assert_eq!(scale(100, 400, &tight), 1.0, "a picture at the limit stays");
+    assert_eq!(scale(100, 400, &tight), 1.0, "an image at the limit is not enlarged");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn contrast_is_stretched_only_where_some_is_missing() {
     assert!(after.std > 2.0 * before.std, "{before:?} {after:?}");
 
     let faint = scene(420, 410, 60, 80);
-    assert_eq!(Plan::of(&faint, &limits()).gain, MOST_GAIN, "noise is not blown up");
+    assert_eq!(Plan::of(&faint, &limits()).gain, MOST_GAIN, "noise is not amplified further");
     for level in [0, 90, 255] {
         let flat = Frame::filled(500, 500, [level; 3]);
         assert_eq!(enhance(&flat, &limits()).frame, flat, "there is no contrast to stretch");

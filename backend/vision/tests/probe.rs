@@ -84,7 +84,7 @@ fn what_a_decoder_needs_beside_the_result_is_counted() {
     let mut turned = fixture("baseline_444.jpg");
     let exif = b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
     turned.splice(2..2, exif.iter().copied());
-    assert_eq!(decode(&turned, &Limits::default()).unwrap().frame.width(), 32, "it is turned");
+    assert_eq!(decode(&turned, &Limits::default()).unwrap().frame.width(), 32, "the orientation is applied");
     assert_eq!(each(&turned), 6);
     assert!(each(&fixture("animated.webp")) > each(&fixture("lossless.webp")));
     assert_eq!(probe(&fixture("animated.gif"), &Limits::default()).unwrap().format, Format::Gif);

@@ -112,7 +112,7 @@ impl<M: Model> Worker<M> {
                     device = self.device.primary.device(),
                     requests = entries.len(),
                     reason,
-                    "the run failed; it is repeated in halves"
+                    "run failed; retrying in halves"
                 );
                 let second = entries.split_off(entries.len().div_ceil(2));
                 return [second, entries].map(|entries| Part { entries, halved: true }).into();
@@ -172,7 +172,7 @@ impl<M: Model> Worker<M> {
             batch = tried,
             ceiling = self.ceiling(),
             reason,
-            "the device has no memory for this batch; smaller batches from now on"
+            "device out of memory; lowered the maximum batch size"
         );
     }
 
@@ -184,11 +184,7 @@ impl<M: Model> Worker<M> {
         {
             self.lost = true;
             let reason = format!("{operation} lost {}: {reason}", self.device.primary.device());
-            tracing::error!(
-                operation,
-                reason,
-                "a device was lost; the service is not ready until it is restarted"
-            );
+            tracing::error!(operation, reason, "device lost; the service is not ready until it is restarted");
             *self.shared.lost.lock() = Some(reason);
         }
         let Some(fallback) = &mut self.device.fallback else {
@@ -203,7 +199,7 @@ impl<M: Model> Worker<M> {
             device = self.device.primary.device(),
             requests = part.len(),
             %error,
-            "the run failed; it is repeated on the CPU"
+            "run failed on the device; retrying on the CPU"
         );
         for entry in part {
             let one = [entry];

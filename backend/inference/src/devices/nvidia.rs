@@ -17,7 +17,7 @@ const FILES: &str = "/proc/driver/nvidia";
 
 pub(super) fn discover() -> Vec<GpuDevice> {
     let managed = library().map(read_managed).transpose().unwrap_or_else(|error| {
-        tracing::warn!(%error, "NVIDIA's management library does not answer");
+        tracing::warn!(%error, "failed to query NVIDIA's management library");
         None
     });
     managed.unwrap_or_else(|| read_files(Path::new(FILES)))
@@ -33,7 +33,7 @@ fn library() -> Option<&'static Nvml> {
     static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
     let init = || {
         Nvml::init()
-            .inspect_err(|error| tracing::debug!(%error, "NVIDIA's management library is not there"))
+            .inspect_err(|error| tracing::debug!(%error, "NVIDIA's management library not found"))
             .ok()
     };
     LIBRARY.get_or_init(init).as_ref()

@@ -138,7 +138,12 @@ impl<'a> Attempts<'a> {
             let concerned = Operation::ALL.into_iter().filter(|operation| operations.contains(operation));
             let operations = concerned.map(Operation::name).collect::<Vec<_>>().join(", ");
             tracing::warn!(operations, provider, reason = %refusal, "{message}");
-            tracing::debug!(operations, provider, detail = refusal.detail, "what the providers said");
+            tracing::debug!(
+                operations,
+                provider,
+                detail = refusal.detail,
+                "original messages of the providers"
+            );
         }
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         embedder = embedder.name,
         scorer = scoring.as_ref().map(|(_, info)| info.name.as_str()),
         seconds = began.elapsed().as_secs_f64(),
-        "the inference engine is ready"
+        "inference engine ready"
     );
     Ok(Inner {
         detection: detection.batcher,
@@ -108,25 +108,29 @@ fn describe_metrics() {
     describe_histogram!(
         "facecrawl_inference_run_seconds",
         Unit::Seconds,
-        "One run on a device, preparation and decoding included."
+        "Duration of one run on a device, including preparation and decoding."
     );
     describe_histogram!(
         "facecrawl_inference_queue_seconds",
         Unit::Seconds,
-        "How long a request waited for its run."
+        "Time that a request waited for its run."
     );
-    describe_histogram!("facecrawl_inference_batch_size", Unit::Count, "Requests in one run.");
-    describe_gauge!("facecrawl_inference_queue_depth", Unit::Count, "Requests that wait for a run.");
+    describe_histogram!("facecrawl_inference_batch_size", Unit::Count, "Number of requests in one run.");
+    describe_gauge!(
+        "facecrawl_inference_queue_depth",
+        Unit::Count,
+        "Number of requests that wait for a run."
+    );
     describe_gauge!("facecrawl_gpu_memory_bytes", Unit::Bytes, "Memory of a GPU, used and total.");
     describe_gauge!(
         "facecrawl_gpu_utilization",
         Unit::Count,
-        "Share of the last moments in which a GPU was at work, 0..1."
+        "Share of the last sample period in which a GPU was busy, 0..1."
     );
     describe_counter!(
         "facecrawl_ep_fallback_total",
         Unit::Count,
-        "Operations at start and requests at run time that went to the CPU instead of the provider asked for."
+        "Operations at start and requests at run time that used the CPU instead of the requested provider."
     );
 }
 

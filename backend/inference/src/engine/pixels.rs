@@ -176,7 +176,7 @@ impl Engine {
         let operation = operation.name();
         metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation, "provider" => provider)
             .increment(1);
-        tracing::warn!(operation, device, %error, "the run failed; it is repeated on the CPU");
+        tracing::warn!(operation, device, %error, "run failed on the device; retrying on the CPU");
         true
     }
 }

@@ -36,7 +36,7 @@ impl Colocation<'_> {
         let sizes = buckets(batch);
         let device = placement.label();
         let refused = |reason: &str| {
-            tracing::warn!(device, reason, "pictures cross to this device as tensors and not as bytes");
+            tracing::warn!(device, reason, "images are sent to the device as tensors instead of bytes");
         };
         // The graphs run on the provider of `image_processing`: TensorRT would compile each image
         // size.
@@ -59,7 +59,7 @@ impl Colocation<'_> {
         let mut prepared = PreparedModel::new(preparation, session);
         match self.prove(model, &mut prepared, &sizes) {
             Ok(()) => {
-                tracing::info!(device, "pictures cross to this device once, as bytes");
+                tracing::info!(device, "images are sent to the device once, as bytes");
                 Box::new(prepared)
             }
             Err(reason) => {

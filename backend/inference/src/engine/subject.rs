@@ -105,10 +105,7 @@ impl<'a, M: Model> Subject<'a, M> {
         }
         match self.free_batch_axis(reference) {
             Ok(bytes) => {
-                tracing::info!(
-                    file = self.file.file,
-                    "the model's batch axis was fixed at 1 and is free now"
-                );
+                tracing::info!(file = self.file.file, "freed the model's fixed batch axis");
                 self.batched = Some(bytes);
                 self.batch = wanted;
             }
@@ -116,7 +113,7 @@ impl<'a, M: Model> Subject<'a, M> {
                 tracing::warn!(
                     file = self.file.file,
                     reason,
-                    "the model takes one item at a time, also on a GPU"
+                    "batch axis cannot be freed; the model runs one item at a time"
                 );
             }
         }
@@ -193,7 +190,7 @@ impl<'a, M: Model> Subject<'a, M> {
             tracing::warn!(
                 file = self.file.file,
                 folder = %engine.folder.display(),
-                "there is no TensorRT engine for this model yet; building it takes minutes (`facecrawl models build` does it ahead)"
+                "building a TensorRT engine for this model, which takes minutes (`facecrawl models build` builds it in advance)"
             );
         }
         Ok(engine)

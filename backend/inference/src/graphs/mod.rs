@@ -127,5 +127,5 @@ fn filtered(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis:
             Some(sum) => graph.add("Add", &[&sum, &part], &[]),
         });
     }
-    sum.expect("a filter has a tap")
+    sum.expect("a filter has at least one tap")
 }

@@ -51,7 +51,7 @@ mod tests {
         let flat = OutputView { name: "f", shape: vec![6, 2], data: &data, bytes: &[] };
         let found = rows(&flat, 0, 1).unwrap();
         assert_eq!((found.rows, found.columns), (6, 2));
-        assert!(rows(&flat, 0, 2).is_err(), "a model without a batch axis runs one by one");
+        assert!(rows(&flat, 0, 2).is_err(), "a model without a batch axis runs items one by one");
         let short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data, bytes: &[] };
         assert!(rows(&short, 1, 2).unwrap_err().contains("shorter"));
     }

@@ -36,7 +36,8 @@ impl PixelWriter {
         let (first, rest) = planes.split_at_mut(pixels);
         let (second, third) = rest.split_at_mut(pixels);
         let mut by_plane = [Some(first), Some(second), Some(third)];
-        let [red, green, blue] = self.plane.map(|p| by_plane[p].take().expect("every plane has one colour"));
+        let [red, green, blue] =
+            self.plane.map(|p| by_plane[p].take().expect("every plane belongs to exactly one colour"));
 
         // Copied: behind `self` the compiler must assume that each store changes them.
         let (scale, offset) = (self.scale, self.offset);

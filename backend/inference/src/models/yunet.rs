@@ -107,7 +107,7 @@ mod tests {
         let faces = decode(&views, 0, 1, (width, height), 0.6).unwrap();
         assert_eq!(faces.len(), 1);
         let face = faces[0];
-        assert!((face.det_score - 0.9).abs() < 1e-6, "the root of 0.81 and a value clipped to 1");
+        assert!((face.det_score - 0.9).abs() < 1e-6, "the square root of 0.81 times a value clipped to 1");
         // Centre (2.5, 1.25) cells, 1 x 2 cells large.
         assert_eq!(face.bbox, Rect { x: 32.0, y: 4.0, width: 16.0, height: 32.0 });
         assert!(

@@ -50,10 +50,7 @@ async fn a_failing_device_hands_its_requests_to_the_second_one() {
 
     let alone = Batcher::start(Numbers::default(), devices(error.clone(), None), limits).unwrap();
     let failed = alone.run(ask, Lane::Interactive).await.unwrap_err().to_string();
-    assert!(
-        failed.contains("kernel error"),
-        "without a second device it is an error of the request: {failed}"
-    );
+    assert!(failed.contains("kernel error"), "without a fallback the request fails: {failed}");
 
     let both = Batcher::start(
         Numbers::default(),

@@ -21,7 +21,9 @@ async fn until(condition: impl Fn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), waits).await.expect("it happens");
+    tokio::time::timeout(std::time::Duration::from_secs(20), waits)
+        .await
+        .expect("the condition becomes true");
 }
 
 fn send(batcher: &Batcher<Numbers>, number: f32, lane: Lane) -> Pending {

@@ -64,7 +64,7 @@ pub(crate) fn gate() -> (Gate, Controls) {
 impl Controls {
     /// Returns the numbers of the run that the device is about to start.
     pub(crate) fn next(&self) -> Vec<f32> {
-        self.entered.recv_timeout(Duration::from_secs(20)).expect("the device gets work")
+        self.entered.recv_timeout(Duration::from_secs(20)).expect("the device gets a run")
     }
     pub(crate) fn release(&self) {
         self.leave.send(()).unwrap();

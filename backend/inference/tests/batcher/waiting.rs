@@ -131,7 +131,7 @@ async fn a_full_queue_says_when_to_come_back() {
     let soon = Some(Instant::now() + Duration::from_millis(20));
     let late = batcher.run(Ask { number: 6.0, width: 3 }, before(soon)).await;
     assert!(matches!(late, Err(RunError::DeadlineExceeded { .. })), "{late:?}");
-    assert_eq!(batcher.waiting(), 4, "who waits for room is not in the queue");
+    assert_eq!(batcher.waiting(), 4, "requests that wait for room are not in the queue");
     leaving.abort();
     let _ = leaving.await;
     // Waiting: 1, 2, 3 and an abandoned request, whose place is free again.
@@ -199,7 +199,7 @@ async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
         tokio::task::yield_now().await;
     }
     controls.release();
-    assert_eq!(controls.next(), [9.0], "another shape has a batch of its own");
+    assert_eq!(controls.next(), [9.0], "another shape runs in a separate batch");
     controls.release();
     assert_eq!(controls.next()[..5], [1.0, 2.0, 3.0, 4.0, 5.0]);
     controls.release();
@@ -260,7 +260,11 @@ async fn the_threads_end_with_the_last_handle() {
     assert_eq!(clone.run(Ask { number: 1.0, width: 1 }, Lane::Background).await.unwrap().output, 2.0);
     assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
     drop(clone);
-    assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Disconnected), "dropping waits for the threads");
+    assert_eq!(
+        ended.try_recv(),
+        Err(mpsc::TryRecvError::Disconnected),
+        "dropping the last clone waits for the threads"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -111,7 +111,7 @@ mod tests {
         // The person's left is on the right of the image.
         assert!(moved(10.0, 0.0).yaw > 5.0 && moved(-10.0, 0.0).yaw < -5.0);
         assert!(moved(0.0, -10.0).pitch > 5.0 && moved(0.0, 10.0).pitch < -5.0);
-        assert!(seen(0.0, 0.0, 20.0, 1.0)[1].y > frontal[1].y, "clockwise: the eye on the right sinks");
+        assert!(seen(0.0, 0.0, 20.0, 1.0)[1].y > frontal[1].y, "clockwise: the eye on the right moves down");
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn convolve(source: &Frame, (width, height): (u32, u32)) -> Frame {
         .expect("a frame's length matches its size");
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Lanczos3));
     // The untyped call would compile the code of every pixel format.
-    Resizer::new().resize_typed(&from, &mut to, &options).expect("there is no crop box that could be wrong");
+    Resizer::new().resize_typed(&from, &mut to, &options).expect("without a crop box no option is invalid");
     out
 }
 
