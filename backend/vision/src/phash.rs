@@ -14,7 +14,7 @@ use crate::grey::grey_row;
 use crate::resize::{MOST_FACTOR, cell_means};
 use std::sync::LazyLock;
 
-/// Three 64-bit hashes of a whole picture.
+/// Three 64-bit hashes of a whole image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PerceptualHashes {
     /// DCT hash: compares the 8x8 lowest frequencies of a 32x32 reduction with their median (Zauner
@@ -63,8 +63,8 @@ impl PerceptualHashes {
     /// addition, one of two conditions must hold:
     ///
     /// - `p` at most 10 and `d` at most 12: the image was saved again, scaled or trimmed.
-    /// - `p` at most 24 and `d` at most 4: the same image with a mark in a corner, which changes
-    ///   all of `p` and a few bits of `d`.
+    /// - `p` at most 24 and `d` at most 4: the same image with a mark in a corner. A mark changes
+    ///   all of `p`, but few bits of `d`.
     ///
     /// docs/ACCURACY.md has the measurements. The store's look-up (`near`) finds every stored image
     /// that this function accepts. If these distances grow, its distances must grow too.

@@ -7,8 +7,9 @@
 
 use crate::{Detection, Frame, Letterbox, Point, Rect};
 
-/// Share of a tile's side that overlaps its neighbour. A face that does not fit into the overlap is
-/// completely visible in the views of half the scale, at a tenth of the canvas or more.
+/// Share of a tile's side that overlaps its neighbour. A face that is larger than the overlap is
+/// completely visible in the views of half the scale. There it has at least a tenth of the canvas's
+/// size.
 const OVERLAP: f64 = 0.2;
 /// Distance from a border inside the image, as a share of the box's longer side, below which the
 /// border counts as cutting the box.

@@ -48,7 +48,7 @@ impl Placement {
         memory.is_some() && memory == other.provider.memory() && self.device_id == other.device_id
     }
 
-    /// Returns `fp32`, `bf16`, or the precisions that TensorRT may use.
+    /// Returns `fp32`, `bf16`, `int8`, or the precisions that TensorRT may use.
     pub fn precision(&self) -> &'static str {
         match (self.provider, &self.tensorrt) {
             (Provider::Cpu | Provider::OpenVino, _) => self.precision.name(),

@@ -31,7 +31,7 @@ pub struct Limits {
     pub queue_capacity: usize,
     /// Maximum number of requests in one run; 1 for CPUs and for models with a fixed batch axis.
     pub max_batch: usize,
-    /// How long the oldest request of a batch may wait for others to join it.
+    /// How long the first request of a batch may wait for others to join it.
     pub max_delay: Duration,
     /// Whether the next batch is written while one runs. This suits devices that compute beside the
     /// CPU; on a CPU it would only cost a core. An interactive request that arrives later waits for

@@ -189,9 +189,9 @@ impl<E: Waiting> Queue<E> {
         Ok(waiting)
     }
 
-    /// Waits for work and takes up to `most` entries of one shape: those that wait now, and those
-    /// that arrive until the first has waited for `delay`. Returns `None` when the queue is closed
-    /// and empty.
+    /// Waits for work and takes up to `most` entries of one shape. It takes those that wait now,
+    /// and those that arrive until the first has waited for `delay`. Returns `None` when the queue
+    /// is closed and empty.
     pub(super) fn take(&self, most: usize, delay: Duration) -> Option<Vec<E>> {
         let desk = Desk::new(true);
         let mut batch = self.first(most, &desk)?;
@@ -238,9 +238,9 @@ impl<E: Waiting> Queue<E> {
         }
     }
 
-    /// Waits for up to `room` more entries of `shape` for a batch. Returns none when the batch
-    /// should run as it is: the device is ready at or after `until`, the device is gone, or the
-    /// queue is closed.
+    /// Waits for up to `room` more entries of `shape` for a batch. Returns no entries if the batch
+    /// should run as it is. This is the case if the device is ready at or after `until`, the device
+    /// is gone, or the queue is closed.
     pub(super) fn more(&self, shape: [usize; 3], room: usize, until: Instant, desk: &Desk) -> Vec<E> {
         let mut state = self.state.lock();
         let mut found = Vec::new();

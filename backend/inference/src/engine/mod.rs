@@ -163,8 +163,8 @@ impl Engine {
     }
 
     /// Checks whether the detector would accept an image at once. All other requests wait when a
-    /// queue is full: an image that was begun is always finished, and one image may have more faces
-    /// than a queue has room.
+    /// queue is full. An image that was begun is always finished, and it may have more faces than a
+    /// queue has room.
     ///
     /// # Errors
     /// [`RunError::Overloaded`] when the queue is full, [`RunError::Stopped`] when the engine

@@ -15,8 +15,8 @@ pub(super) const BF16_TOLERANCE: f64 = 0.1;
 pub(super) const INT8_TOLERANCE: f64 = 0.15;
 /// The limit for two sessions on the CPU, where only the order of additions differs.
 const SAME: f64 = 1e-3;
-/// Minimum length per value that distances are divided by. A plane of scores near zero is thus not
-/// compared to the last digit.
+/// Minimum root mean square of an expected output. Smaller outputs are compared as if they had this
+/// value, so a plane of scores near zero is not compared to the last digit.
 const FLOOR: f64 = 1e-2;
 
 /// One request and its prepared input.

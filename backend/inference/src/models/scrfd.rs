@@ -1,10 +1,10 @@
 //! Decodes the outputs of SCRFD (Guo et al., "Sample and Computation Redistribution for Efficient
 //! Face Detection", 2021). The decoding is that of InsightFace.
 //!
-//! Exports differ in the names and the order of the outputs, in the batch axis, in anchors per cell
-//! (1 or 2), in levels (3 or 5) and in landmarks (with or without). They have 6, 9, 10 or 15
-//! outputs. The shapes identify the outputs: scores have one column, distances four, landmarks ten.
-//! A level with a smaller stride has more rows.
+//! Exports differ in the names and the order of the outputs and in the batch axis. They have 1 or 2
+//! anchors per cell, 3 or 5 levels, and landmarks or none. The number of outputs is 6, 9, 10 or 15.
+//! The shapes identify the outputs: scores have one column, distances four, landmarks ten. A level
+//! with a smaller stride has more rows.
 use super::anchors::{Rows, rows};
 use crate::backend::OutputView;
 use vision::{Detection, Landmarks, Point, Rect};

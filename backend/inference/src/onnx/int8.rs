@@ -143,8 +143,8 @@ mod tests {
     use crate::onnx::builder::{Attribute as Value, Axis, Graph as Builder};
     use crate::onnx::{read, write};
 
-    /// Builds a model that widens three channels to 256, mixes them to 8 with a 1x1 convolution
-    /// with bias, and applies a dense layer to all pixels.
+    /// Builds a model that widens three channels to 256, and mixes them to 8 with a 1x1 convolution
+    /// with bias. A dense layer then combines all pixels.
     fn model(step: i64) -> Vec<u8> {
         let mut graph = Builder::new();
         let side = 6;

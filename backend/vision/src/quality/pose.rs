@@ -6,7 +6,7 @@
 //! has a closed form. The rotation is read from it as `Rz(roll) Ry(yaw) Rx(pitch)`: pitch first,
 //! then yaw about the vertical axis, then roll in the image plane. Each angle is computed from one
 //! row of the matrix. A face that is longer or wider than the model only changes the lengths of the
-//! rows, so it is not taken for pitch or yaw.
+//! rows. It therefore causes no pitch or yaw.
 //!
 //! The model, in millimetres, is an average adult. The pupils are 63 apart (Dodgson 2004). The nose
 //! tip is 40 below and 25 in front of the eyes. The mouth corners are 52 apart, 73 below and 5

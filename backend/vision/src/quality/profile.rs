@@ -55,7 +55,8 @@ impl Profile {
     }
 }
 
-/// Returns the stable codes of the limits that a report does not meet, in a fixed order.
+/// Returns the stable codes of the limits that a report does not meet, in the order of the
+/// measures.
 pub(super) fn unmet(report: &QualityReport, profile: Profile) -> Vec<String> {
     let Some(limits) = profile.demands() else { return Vec::new() };
     // Written so that NaN does not meet a limit.
@@ -82,9 +83,10 @@ pub(super) fn unmet(report: &QualityReport, profile: Profile) -> Vec<String> {
     .collect()
 }
 
-/// Returns the weighted geometric mean of the scores, 0..1. The measures that influence a match
-/// most (size, pose) have the largest weights; light has the smallest. Scores below 0.01 count as
-/// 0.01, so a single zero lowers the result but bad faces can still be ordered.
+/// Returns the weighted geometric mean of the scores, 0..1. Size, pose and sharpness influence a
+/// match most; each has weight 2, for sharpness as the sum of two measures. Truncation and detector
+/// score have weight 1, the three measures of light 0.5 each. Scores below 0.01 count as 0.01, so a
+/// single zero lowers the result but bad faces can still be ordered.
 pub(super) fn overall(report: &QualityReport) -> f32 {
     let weighted = [
         (report.blur.value, 1.0),

@@ -6,8 +6,8 @@ use crate::Frame;
 /// bytes fit 16 bits.
 pub(crate) const MOST_FACTOR: u32 = 128;
 
-/// Returns the means over a grid of `columns` x `rows` cells. On each axis the grid has at least
-/// one cell, at most as many as pixels, and at least the number of pixels divided by
+/// Returns the means over a grid of `columns` x `rows` cells. Each axis has at least one cell and
+/// at most as many cells as pixels. It also has at least as many cells as pixels divided by
 /// [`MOST_FACTOR`]. Edges are rounded to whole pixels: cells differ by at most one pixel, and
 /// together they cover exactly the frame.
 pub(crate) fn cell_means(source: &Frame, (columns, rows): (u32, u32)) -> Frame {
