@@ -47,7 +47,8 @@ pub struct DetectorInfo {
     pub min_score: f32,
     /// IoU above which two boxes count as one face.
     pub nms_iou: f32,
-    /// The only canvas size that the model takes; `None` if it takes any multiple of 32.
+    /// The only canvas size that the model takes. `None` if it takes any multiple of 32 pixels;
+    /// SCRFD with five levels needs multiples of 128.
     pub fixed_size: Option<(u32, u32)>,
     /// Whether the model finds landmarks; otherwise they are placed as in the mean face.
     pub landmarks: bool,
@@ -174,8 +175,8 @@ impl Engine {
     }
 
     /// Returns the faces on `canvas` with `det_score >= min_score` (0..1), in canvas pixels, after
-    /// NMS, best first. The sides of `canvas` are multiples of 32, or the detector's fixed size.
-    /// Dropping the future withdraws the request.
+    /// NMS, best first. The sides of `canvas` are multiples of 32 (of 128 for SCRFD with five
+    /// levels), or the detector's fixed size. Dropping the future withdraws the request.
     pub async fn detect(
         &self,
         canvas: Arc<Frame>,
