@@ -1,20 +1,20 @@
-//! What the operator chose.
+//! The configuration of the engine. Environment variables are read elsewhere.
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The five operations whose device is chosen on its own.
+/// The five operations; each one's device is chosen separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// Finding faces.
+    /// Face detection.
     FaceDetection,
-    /// Describing faces.
+    /// Face embedding.
     FaceEmbedding,
-    /// Letterbox and normalisation.
+    /// Letterbox and normalisation of images.
     ImageProcessing,
-    /// Upscaling, contrast and sharpening of poor input.
+    /// Upscaling, contrast and sharpening of poor images.
     ImageEnhancement,
-    /// Image statistics.
+    /// Image statistics and the learned quality score.
     QualityChecks,
 }
 
@@ -28,7 +28,7 @@ impl Operation {
         Self::QualityChecks,
     ];
 
-    /// Its snake_case name.
+    /// Returns the snake_case name.
     pub fn name(self) -> &'static str {
         match self {
             Self::FaceDetection => "face_detection",
@@ -44,44 +44,45 @@ impl Operation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GpuBackend {
-    /// The first that works on this machine.
+    /// The first backend that works on this machine.
     #[default]
     Auto,
     /// NVIDIA CUDA.
     Cuda,
-    /// NVIDIA TensorRT, CUDA behind it.
+    /// NVIDIA TensorRT, with CUDA as its fallback.
     Tensorrt,
     /// AMD MIGraphX.
     Rocm,
     /// Apple CoreML.
     Mps,
-    /// None.
+    /// No GPU.
     Cpu,
 }
 
-/// `PERFORMANCE_MODE`: which defaults delay, batch and session counts take.
+/// `PERFORMANCE_MODE`: selects the defaults of delay, batch size and session count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PerformanceMode {
-    /// Answer one request soon.
+    /// Optimise for the latency of one request.
     Latency,
-    /// Finish the most images.
+    /// Optimise for images per second.
     #[default]
     Throughput,
 }
 
-/// `CPU_BACKEND`: what computes models on the CPU.
+/// `CPU_BACKEND`: what runs models on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuBackend {
-    /// ONNX Runtime's own kernels: in INT8 for embedders whose INT8 form was measured (`int8` in `models.toml`), where
-    /// the processor multiplies bytes fast; in FP32 otherwise.
+    /// ONNX Runtime's own kernels. Embedders with a measured INT8 form (`int8` in `models.toml`)
+    /// run in INT8 where the processor has instructions for 8-bit products. Everything else runs in
+    /// FP32.
     #[default]
     Auto,
     /// The same kernels, always in FP32.
     OnnxRuntime,
-    /// The same kernels, with the large matrix products of any embedder in INT8.
+    /// The same kernels, with the large matrix products of every embedder in INT8.
     OnnxRuntimeInt8,
-    /// OpenVINO behind ONNX Runtime's interface, where the library was built with it.
+    /// OpenVINO behind ONNX Runtime's interface; the library must be built with it.
     OpenVino(Precision),
 }
 
@@ -96,20 +97,21 @@ impl CpuBackend {
     ];
 }
 
-/// What a model is computed in; its weights and its inputs and outputs are FP32 in any case.
+/// The precision of a model's computation. Its inputs and outputs are FP32 in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32 bits.
     #[default]
     Fp32,
-    /// 16 bits with the exponent of 32, where the processor multiplies them faster (AVX-512 BF16, AMX).
+    /// 16 bits with the exponent range of FP32. Faster on processors with AVX-512 BF16 or AMX.
     Bf16,
-    /// The large matrix products in 8 bits, the rest in 32, where the processor multiplies bytes faster (VNNI, dot product).
+    /// The large matrix products in 8 bits, the rest in FP32. Faster on processors with 8-bit dot
+    /// products (VNNI, `dotprod`).
     Int8,
 }
 
 impl Precision {
-    /// `fp32`, `bf16` or `int8`.
+    /// Returns `fp32`, `bf16` or `int8`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
@@ -119,27 +121,29 @@ impl Precision {
     }
 }
 
-/// `DETECTION_CANVAS`: the shape of the canvas that a detector of any size sees.
+/// `DETECTION_CANVAS`: the shape of the canvas for a detector that takes any size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DetectionCanvas {
-    /// On the CPU without the black beside the picture, which is work for nothing; square on devices, where only equal canvases share a batch.
+    /// On the CPU without the black border beside the image, which costs time and contains no face.
+    /// Square on devices, where only canvases of equal size share a batch.
     #[default]
     Auto,
-    /// Always square, so that CPUs and devices see the same.
+    /// Always square, so that CPUs and devices get the same input.
     Square,
 }
 
 /// How TensorRT builds and keeps its engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorrtConfig {
-    /// `TENSORRT_FP16`: half precision where it is faster.
+    /// `TENSORRT_FP16`: allows half precision where it is faster.
     pub fp16: bool,
-    /// `TENSORRT_CALIBRATION_TABLE`, with `TENSORRT_INT8`: a table, or a folder with `MODEL.table` for each model. `None`: no 8-bit computation.
+    /// `TENSORRT_CALIBRATION_TABLE`, with `TENSORRT_INT8`: a calibration table, or a folder with
+    /// one `MODEL.table` per model. `None` disables 8-bit computation.
     pub calibration: Option<PathBuf>,
-    /// `TENSORRT_WORKSPACE_GB`: GiB that building may use.
+    /// `TENSORRT_WORKSPACE_GB`: GiB of memory that an engine's build may use.
     pub workspace_gb: f64,
-    /// `TENSORRT_CACHE_DIR`: folder of the engines.
+    /// `TENSORRT_CACHE_DIR`: folder for the built engines.
     pub cache_dir: PathBuf,
 }
 
@@ -149,29 +153,31 @@ impl Default for TensorrtConfig {
     }
 }
 
-/// Whether the CPU's provider stands in for the device of every operation that asked for a GPU: the same sessions, bindings, threads and
-/// comparisons without a GPU. For tests; nothing outside this program sets it.
+/// Whether the CPU provider replaces the device of every operation that asked for a GPU. Tests use
+/// it to run the device code (sessions, bindings, threads, comparisons) without a GPU. No
+/// environment variable sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StandIn {
-    /// Real devices.
+    /// Uses real devices.
     #[default]
     None,
-    /// The CPU's provider.
+    /// Uses the CPU provider.
     Cpu,
-    /// The CPU's provider, and after the start every run of an operation on pictures fails.
+    /// Uses the CPU provider; after the start, every run of an image operation fails.
     Failing,
 }
 
-/// Everything the engine is told.
+/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library; `None` lets the system's loader find `libonnxruntime`.
+    /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library. `None` lets the system's loader search for
+    /// `libonnxruntime`.
     pub dylib_path: Option<PathBuf>,
-    /// Which operations asked for a GPU.
+    /// The operations that ask for a GPU.
     pub gpu_operations: Vec<Operation>,
     /// `GPU_BACKEND`.
     pub backend: GpuBackend,
-    /// `GPU_DEVICE_IDS` (or the one `GPU_DEVICE_ID`).
+    /// `GPU_DEVICE_IDS` (or the single `GPU_DEVICE_ID`).
     pub device_ids: Vec<u32>,
     /// `GPU_MEMORY_LIMIT_GB`.
     pub memory_limit_gb: f64,
@@ -179,25 +185,27 @@ pub struct Config {
     pub gpu_batch_size: usize,
     /// `BATCH_MAX_DELAY_MS`.
     pub batch_max_delay: Duration,
-    /// What stands in for devices.
+    /// Whether the CPU replaces devices, for tests.
     pub stand_in: StandIn,
     /// `FORCE_GPU_ONLY`.
     pub force_gpu_only: bool,
     /// `PERFORMANCE_MODE`.
     pub performance_mode: PerformanceMode,
-    /// `CPU_SESSIONS`: sessions per model on the CPU; 0 means as many as fill the cores.
+    /// `CPU_SESSIONS`: sessions per model on the CPU; 0 uses all cores.
     pub cpu_sessions: usize,
-    /// `CPU_SESSION_THREADS`: threads that one CPU session computes with, at least 1.
+    /// `CPU_SESSION_THREADS`: threads that compute for one CPU session, at least 1.
     pub cpu_session_threads: usize,
     /// `CPU_BACKEND`.
     pub cpu_backend: CpuBackend,
-    /// `DETECTION_SIZE`: side in pixels of the canvas that a detector of any size is warmed up and, for TensorRT, built for.
+    /// `DETECTION_SIZE`: side in pixels of the canvas that a detector of any size is warmed up
+    /// with. TensorRT builds its engine for it.
     pub detection_size: u32,
     /// `DETECTION_CANVAS`.
     pub detection_canvas: DetectionCanvas,
     /// `TENSORRT_…`.
     pub tensorrt: TensorrtConfig,
-    /// Requests in a model's queue; background work may fill three quarters of it. Others wait for room, and new pictures of callers are refused meanwhile.
+    /// Maximum number of requests in a model's queue; background work may fill three quarters of
+    /// it. A full queue makes requests wait. Callers who check for room first are refused.
     pub queue_capacity: usize,
 }
 
@@ -216,7 +224,7 @@ impl Default for Config {
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,
             cpu_session_threads: 1,
-            // The same numbers on every processor; the program itself asks for `auto`.
+            // Gives the same results on every processor; the server's default is `auto`.
             cpu_backend: CpuBackend::OnnxRuntime,
             detection_size: 640,
             detection_canvas: DetectionCanvas::Auto,

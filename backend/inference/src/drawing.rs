@@ -1,14 +1,15 @@
-//! Pictures of people who do not exist, for warm-ups and measurements: no photograph travels with the program.
+//! Synthetic images of faces, for warm-ups and measurements. The program contains no photographs.
 use vision::{Frame, Rect};
 
-/// A head that fills the picture, on a shaded background with some texture: values as a photograph has
-/// them, so that activations are neither zero nor saturated.
+/// Draws a head that fills the image, on a shaded background with some texture. The values are like
+/// those of a photograph, so that activations are neither zero nor saturated.
 pub fn portrait(width: u32, height: u32) -> Frame {
     scene(width, height, &[Rect { x: 0.0, y: 0.0, width: width as f32, height: height as f32 }])
 }
 
-/// Four people side by side, their heads about a third of the picture's height; `number` moves them a little. Detectors find
-/// all four once a head is some 40 pixels high on their canvas.
+/// Draws four people side by side, their heads about a third of the image's height. `number` shifts
+/// them a little. Detectors find all four if a head is at least about 40 pixels high on their
+/// canvas.
 pub fn group(width: u32, height: u32, number: u32) -> Frame {
     let (cell, tall) = (width as f32 / 4.0, height as f32);
     let shift = (number % 7) as f32 / 7.0;
@@ -24,7 +25,7 @@ pub fn group(width: u32, height: u32, number: u32) -> Frame {
     scene(width, height, &faces)
 }
 
-/// A head in every box of `faces` (pixels); the boxes must not overlap.
+/// Draws a head in every box of `faces` (pixels); the boxes must not overlap.
 fn scene(width: u32, height: u32, faces: &[Rect]) -> Frame {
     let mut data = Vec::with_capacity(width as usize * height as usize * 3);
     let mut noise = 0x2545_f491_u32;
@@ -45,8 +46,8 @@ fn scene(width: u32, height: u32, faces: &[Rect]) -> Frame {
     Frame::new(width, height, data).expect("three values were written per pixel")
 }
 
-/// The colour at (x, y), both -0.5..0.5 of the face's box; `None` beside the head. Eyes with whites, brows, nose and lips are what it takes for
-/// SCRFD to be as sure as YuNet.
+/// Returns the colour at (x, y), both -0.5..0.5 of the face's box; `None` outside the head. SCRFD
+/// needs eyes with whites, brows, nose and lips to reach the same score as YuNet.
 fn head(x: f32, y: f32) -> Option<[f32; 3]> {
     let inside = |cx: f32, cy: f32, rx: f32, ry: f32| ((x - cx) / rx).powi(2) + ((y - cy) / ry).powi(2) < 1.0;
     let light = 1.0 - x.abs() - 0.3 * y;

@@ -1,11 +1,11 @@
-//! A face as a point on the unit sphere.
+//! Face embeddings as unit vectors.
 
 /// An L2-normalised face embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embedding(Vec<f32>);
 
 impl Embedding {
-    /// Normalises `raw`; `None` for an empty, zero or non-finite vector.
+    /// Normalises `raw` to length 1; returns `None` for an empty, zero or non-finite vector.
     pub fn from_raw(mut raw: Vec<f32>) -> Option<Self> {
         let norm = raw.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
         if raw.is_empty() || !norm.is_finite() || norm <= f64::EPSILON {
@@ -15,12 +15,12 @@ impl Embedding {
         Some(Self(raw))
     }
 
-    /// The components.
+    /// Returns the components.
     pub fn as_slice(&self) -> &[f32] {
         &self.0
     }
 
-    /// Cosine similarity, -1..1; `None` when the dimensions differ.
+    /// Returns the cosine similarity, -1..1; `None` if the dimensions differ.
     pub fn similarity(&self, other: &Self) -> Option<f32> {
         (self.0.len() == other.0.len()).then(|| self.0.iter().zip(&other.0).map(|(a, b)| a * b).sum())
     }

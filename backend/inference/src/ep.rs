@@ -1,4 +1,5 @@
-//! Execution providers: which exist, which are tried, how each is registered.
+//! Execution providers: which exist, which are tried, how each is registered. How an operation gets
+//! a device is in `engine`.
 use crate::backend::Placement;
 use crate::report::ProviderReport;
 use crate::runtime::Runtime;
@@ -13,13 +14,13 @@ use ort::session::Session;
 /// An execution provider of ONNX Runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
-    /// ONNX Runtime's own kernels on the CPU; always there.
+    /// ONNX Runtime's own kernels on the CPU; always available.
     Cpu,
     /// Intel's OpenVINO on the CPU.
     OpenVino,
     /// NVIDIA CUDA.
     Cuda,
-    /// NVIDIA TensorRT with CUDA behind it.
+    /// NVIDIA TensorRT, with CUDA as its fallback.
     Tensorrt,
     /// AMD MIGraphX.
     Migraphx,
@@ -28,11 +29,11 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// All of them.
+    /// All providers.
     pub const ALL: [Self; 6] =
         [Self::Cpu, Self::OpenVino, Self::Cuda, Self::Tensorrt, Self::Migraphx, Self::CoreMl];
 
-    /// The name that `GPU_BACKEND` and the reports use.
+    /// Returns the name in `GPU_BACKEND` and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -44,12 +45,12 @@ impl Provider {
         }
     }
 
-    /// Whether its device is the CPU.
+    /// Returns whether the provider's device is the CPU.
     pub fn on_cpu(self) -> bool {
         matches!(self, Self::Cpu | Self::OpenVino)
     }
 
-    /// Whether this program was built with it.
+    /// Returns whether this program was built with the provider.
     pub fn in_build(self) -> bool {
         match self {
             Self::Cpu => true,
@@ -61,7 +62,7 @@ impl Provider {
         }
     }
 
-    /// Whether the loaded library was built with it. The library must be loaded.
+    /// Returns whether the loaded library was built with the provider. The library must be loaded.
     pub(crate) fn in_library(self) -> bool {
         match self {
             Self::Cpu => true,
@@ -80,12 +81,12 @@ impl Provider {
         }
     }
 
-    /// What is known of it. The library must be loaded.
+    /// Returns whether the program and the library have the provider. The library must be loaded.
     pub(crate) fn report(self) -> ProviderReport {
         ProviderReport { name: self.name(), in_build: self.in_build(), in_library: self.in_library() }
     }
 
-    /// Why it cannot be used with this program and library; `None` when it can be tried.
+    /// Returns why this program and library cannot use the provider; `None` if it can be tried.
     pub(crate) fn absence(self, runtime: &Runtime) -> Option<Unavailable> {
         let kind = if !self.in_build() {
             UnavailableKind::NotInBuild
@@ -98,7 +99,7 @@ impl Provider {
         Some(Unavailable::new(self, kind, detail))
     }
 
-    /// Makes the runtime load the provider's libraries, or says what is missing; no model is needed.
+    /// Loads the provider's libraries without a model; the error says what is missing.
     pub(crate) fn load_library(self, runtime: &Runtime, device_id: u32) -> ort::Result<()> {
         let placement = Placement { provider: self, device_id, memory_limit: 1 << 30, ..Placement::CPU };
         Session::builder(runtime.environment())?
@@ -107,8 +108,8 @@ impl Provider {
         Ok(())
     }
 
-    /// Which providers `backend` allows, best first. `auto` leaves TensorRT out: it compiles each model for minutes, so it
-    /// is used only when asked for by name.
+    /// Returns the providers that `backend` allows, best first. `auto` does not include TensorRT:
+    /// it compiles each model for minutes, so it must be requested by name.
     pub fn candidates(backend: GpuBackend) -> &'static [Self] {
         match backend {
             GpuBackend::Auto => &[Self::Cuda, Self::Migraphx, Self::CoreMl],
@@ -120,10 +121,14 @@ impl Provider {
         }
     }
 
-    /// The provider that runs graphs on pictures where this one was asked for. The reason if there is none.
+    /// Returns the provider that runs image operations when this provider is requested.
     ///
-    /// Pictures have any size. TensorRT would build an engine for each, so CUDA does it on the same device and in the same memory. MIGraphX and
-    /// CoreML compile a graph for each size too, and have nothing beside them that would not.
+    /// Images have any size. TensorRT would build an engine for each size, so CUDA is used on the
+    /// same device and in the same memory. MIGraphX and CoreML also compile a graph for each size,
+    /// and have no such alternative.
+    ///
+    /// # Errors
+    /// Returns the reason if no provider can run them.
     pub(crate) fn for_pixels(self) -> Result<Self, Unavailable> {
         let reason = match self {
             Self::Cpu | Self::Cuda => return Ok(self),
@@ -136,7 +141,7 @@ impl Provider {
         Err(Unavailable::new(self, UnavailableKind::Unsuited, reason))
     }
 
-    /// The memory in which its sessions can leave tensors for each other.
+    /// Returns the memory through which the provider's sessions can pass tensors to each other.
     pub(crate) fn memory(self) -> Option<AllocationDevice<'static>> {
         match self {
             Self::Cpu => Some(AllocationDevice::CPU),
@@ -145,7 +150,8 @@ impl Provider {
         }
     }
 
-    /// What a session registers, in order. Each registration is an error when it fails: nothing falls back in silence.
+    /// Returns what a session registers, in order. A registration that fails is an error, so no
+    /// fallback is silent.
     pub(crate) fn registrations(self, placement: &Placement) -> ort::Result<Vec<ExecutionProviderDispatch>> {
         let device = i32::try_from(placement.device_id)
             .map_err(|_| ort::Error::new(format!("device id {} is too large", placement.device_id)))?;
@@ -164,7 +170,7 @@ impl Provider {
                     |engine| engine.provider(device),
                 );
                 let mut registrations = vec![tensorrt.build().error_on_failure()];
-                // What TensorRT cannot take runs on CUDA, not on the CPU.
+                // Nodes that TensorRT does not support run on CUDA, not on the CPU.
                 #[cfg(feature = "cuda")]
                 registrations.push(cuda(device, placement.memory_limit));
                 Ok(registrations)
@@ -183,7 +189,8 @@ impl Provider {
     }
 }
 
-/// Its own threads are as many as a session's of ours, and none is tied to a core: the sessions beside it would share the same ones.
+/// OpenVINO uses as many threads as other sessions, and they are not pinned to cores: parallel
+/// sessions would be pinned to the same cores.
 #[cfg(feature = "openvino")]
 fn openvino(placement: &Placement) -> ExecutionProviderDispatch {
     let precision = match placement.precision {
@@ -203,9 +210,10 @@ fn cuda(device: i32, memory_limit: usize) -> ExecutionProviderDispatch {
     ep::CUDA::default()
         .with_device_id(device)
         .with_memory_limit(memory_limit)
-        // The default doubles the arena at each step and so runs into the limit with half of it unused.
+        // The default doubles the arena at each step and reaches the limit while half of the memory
+        // is unused.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
-        // An exhaustive search runs every algorithm for every new shape.
+        // An exhaustive search would run every algorithm for every new shape.
         .with_conv_algorithm_search(ep::cuda::ConvAlgorithmSearch::Heuristic)
         .build()
         .error_on_failure()

@@ -1,4 +1,4 @@
-//! What can go wrong at start-up and with one request.
+//! The errors of the start and of single requests.
 use crate::unavailable::Refusal;
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ pub enum StartError {
     /// The shared library could not be loaded.
     #[error("cannot load ONNX Runtime from {path}: {reason}")]
     Library {
-        /// What was tried.
+        /// The path that was tried.
         path: String,
-        /// Why it failed.
+        /// The reason.
         reason: String,
     },
     /// A model could not be loaded.
     #[error("cannot load the model {model}: {reason}")]
     Model {
-        /// Its file.
+        /// The model's file.
         model: String,
-        /// Why it failed.
+        /// The reason.
         reason: String,
     },
-    /// TensorRT engines were asked for and cannot be built.
+    /// TensorRT engines were requested and cannot be built.
     #[error("cannot build TensorRT engines: {reason}")]
     NoTensorrt {
         /// What is missing.
         reason: String,
     },
-    /// `FORCE_GPU_ONLY` and an operation that asked for a GPU did not get it.
+    /// `FORCE_GPU_ONLY` is set, and an operation that asked for a GPU did not get one.
     #[error(
         "FORCE_GPU_ONLY is set, but {operation} cannot run on a GPU (GPU_BACKEND={provider})\nreason: {}{}\nwhat to do: {}",
         .refusal.provider(), .refusal.nearest.message(), .refusal.way_out()
@@ -35,9 +35,9 @@ pub enum StartError {
     GpuOnly {
         /// The operation.
         operation: &'static str,
-        /// The provider asked for.
+        /// The requested provider.
         provider: String,
-        /// Why it failed.
+        /// The reason.
         refusal: Box<Refusal>,
     },
 }
@@ -45,26 +45,26 @@ pub enum StartError {
 /// Why one request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RunError {
-    /// The queue is full; try again after the time.
+    /// The queue is full; the caller may retry after the given time.
     #[error("the {operation} queue is full")]
     Overloaded {
-        /// Which queue.
+        /// The operation of the queue.
         operation: &'static str,
-        /// A guess from the queue's length and speed.
+        /// An estimate from the queue's length and speed.
         retry_after: Duration,
     },
-    /// The model failed.
+    /// The run failed.
     #[error("{operation} failed: {reason}")]
     Failed {
-        /// Which operation.
+        /// The operation.
         operation: &'static str,
-        /// What the runtime said.
+        /// The error of the runtime or of the model's code.
         reason: String,
     },
-    /// The time was over before there was an answer.
+    /// The deadline passed before there was an answer.
     #[error("{operation} did not answer before the request's deadline")]
     DeadlineExceeded {
-        /// Which operation.
+        /// The operation.
         operation: &'static str,
     },
     /// The engine is stopping.
@@ -72,12 +72,13 @@ pub enum RunError {
     Stopped,
 }
 
-/// Reason of `RunError::Failed` when the model ran and its output for this input is nothing.
+/// The reason of `RunError::Failed` when the model ran but its output for this input is zero or not
+/// finite.
 pub(crate) const EMPTY_OUTPUT: &str = "the model's output is zero or not finite";
 
 impl RunError {
-    /// Whether the model ran and had nothing to say about this one input: a matter of the input, where every other failure is one of the model or the
-    /// device.
+    /// Returns whether the model ran but its output for this input is empty. This depends on the
+    /// input; every other failure concerns the model or the device.
     pub fn is_empty_output(&self) -> bool {
         matches!(self, Self::Failed { reason, .. } if reason == EMPTY_OUTPUT)
     }

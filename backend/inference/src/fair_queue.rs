@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Identifies on whose behalf work is done. Work waits mainly behind other work of its own
-/// requester. The default value stands for all work without a caller, such as that of crawls.
+/// Identifies on whose behalf work runs. Work waits mainly behind other work of its own requester.
+/// The default value stands for all work without a caller, such as that of crawls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requester(pub u128);
 

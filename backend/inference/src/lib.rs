@@ -1,8 +1,11 @@
-//! Models on ONNX Runtime: sessions, execution providers, batching. The only crate that knows `ort`.
+//! Runs the models on ONNX Runtime: sessions, execution providers, batching. This is the only crate
+//! that depends on `ort`.
 //!
-//! An [`Engine`] is started from a [`ResolvedPack`] (files on disk that [`Manifest`] describes). Each model sits behind a
-//! [`batcher::Batcher`]: one bounded queue, and one thread per [`backend::Backend`] (a session on a device) that takes from it.
-//! What enters a model and what its outputs mean is a [`models::Model`]; that code knows no runtime.
+//! [`Engine::start`] takes a [`ResolvedPack`]: the model files on disk that a [`Manifest`]
+//! describes. Each model has a [`batcher::Batcher`]: one bounded queue, and one thread per
+//! [`backend::Backend`] (a session on a device) that takes requests from the queue. A
+//! [`models::Model`] defines how inputs become tensors and what the outputs mean; it does not
+//! depend on the runtime.
 
 pub mod backend;
 pub mod batcher;

@@ -1,4 +1,4 @@
-//! `models.toml`: which files make a pack, where they come from and how pixels enter them.
+//! `models.toml`: which files make a pack, where they come from and how their input is normalised.
 mod file;
 mod resolved;
 
@@ -10,29 +10,30 @@ use std::path::Path;
 /// A named set of models.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Pack {
-    /// `compact`, …
+    /// The pack's name: `compact`, …
     pub name: String,
-    /// One line.
+    /// A description of one line.
     pub description: String,
-    /// Whether `--accept-license` is demanded, and the text to accept.
+    /// The licence text that the operator must accept with `--accept-license`; `None` if none is
+    /// required.
     pub restricted: Option<String>,
-    /// Its files.
+    /// The pack's files.
     pub files: Vec<ModelFile>,
 }
 
 /// All packs.
 #[derive(Clone, Debug, Default)]
 pub struct Manifest {
-    /// In the order of the file.
+    /// The packs, in the order of the file.
     pub packs: Vec<Pack>,
-    /// Every file that is described, also those that only packs of another manifest name.
+    /// All described files, including those that only a pack of another manifest uses.
     pub files: Vec<ModelFile>,
 }
 
-/// The manifest of models that were made or brought along here, in `MODELS_DIR`; laid out as `models.toml`.
+/// File name of the operator's own manifest in `MODELS_DIR`; it has the format of `models.toml`.
 pub const OWN_MANIFEST: &str = "packs.toml";
 
-/// The layout of `models.toml`: packs name their files.
+/// The format of `models.toml`: packs refer to files by name.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -52,13 +53,16 @@ struct PackEntry {
 }
 
 impl Manifest {
-    /// The manifest compiled into the binary.
+    /// Returns the manifest compiled into the binary.
     pub fn builtin() -> Self {
-        Self::parse(include_str!("../../../models.toml"))
-            .expect("models.toml is checked by this crate's tests")
+        Self::parse(include_str!("../../../models.toml")).expect("the tests of this crate check models.toml")
     }
 
-    /// The built-in manifest and, where `models_dir` has one, the machine's own ([`OWN_MANIFEST`]); the error names file and entry.
+    /// Returns the built-in manifest, extended by the operator's own ([`OWN_MANIFEST`]) if
+    /// `models_dir` has one.
+    ///
+    /// # Errors
+    /// Fails with a text that names the file and the entry.
     pub fn of(models_dir: &Path) -> Result<Self, String> {
         let path = models_dir.join(OWN_MANIFEST);
         match std::fs::read_to_string(&path) {
@@ -68,12 +72,18 @@ impl Manifest {
         }
     }
 
-    /// Reads a manifest; the error names the entry that is wrong.
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// Fails with a text that names the wrong entry.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::default().and(text)
     }
 
-    /// Adds what `text` describes. Its packs may name files that are described here; it describes no file and names no pack anew.
+    /// Adds the entries of `text`. Its packs may use files that are already described.
+    ///
+    /// # Errors
+    /// Fails if a file or a pack exists already, or an entry is wrong.
     pub fn and(mut self, text: &str) -> Result<Self, String> {
         let document: Document = toml::from_str(text).map_err(|e| e.to_string())?;
         for file in document.file {
@@ -99,14 +109,14 @@ impl Manifest {
         Ok(self)
     }
 
-    /// The pack called `name`.
+    /// Returns the pack called `name`.
     pub fn pack(&self, name: &str) -> Option<&Pack> {
         self.packs.iter().find(|p| p.name == name)
     }
 }
 
 impl Pack {
-    /// The first file of `kind`.
+    /// Returns the first file of `kind`.
     pub fn file(&self, kind: ModelKind) -> Option<&ModelFile> {
         self.files.iter().find(|f| f.kind == kind)
     }

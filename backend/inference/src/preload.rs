@@ -1,16 +1,16 @@
-//! CUDA's libraries, loaded by path from the folder of ONNX Runtime.
+//! Loads CUDA's libraries by path from the folder of ONNX Runtime.
 //!
-//! The provider's library names the others without a folder, and has no search path of its own. The
-//! loader takes one that is already loaded under the same name, so loading them by path first needs
-//! no `LD_LIBRARY_PATH`. Where they do not lie beside ONNX Runtime, nothing is loaded and the
-//! system's loader searches as usual.
+//! The provider's library refers to the others by file name, and has no search path. The loader
+//! reuses a library that is already loaded under the same name. Loading the libraries by path first
+//! therefore makes `LD_LIBRARY_PATH` unnecessary. If they are not beside ONNX Runtime, nothing is
+//! loaded and the system's loader searches as usual.
 use crate::ep::Provider;
 use crate::runtime::Runtime;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 
-/// In the order in which they need each other. cuDNN and cuFFT find their own parts: their search
-/// path is their folder.
+/// In the order of their dependencies. cuDNN and cuFFT find their own parts: their search path is
+/// their folder.
 const CUDA: [&str; 8] = [
     "libcudart",
     "libnvrtc",
@@ -23,7 +23,7 @@ const CUDA: [&str; 8] = [
 ];
 const TENSORRT: [&str; 3] = ["libnvinfer", "libnvinfer_plugin", "libnvonnxparser"];
 
-/// Loads what `provider` needs of the libraries that lie beside ONNX Runtime, once per process.
+/// Loads the libraries of `provider` that are beside ONNX Runtime, once per process.
 pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
     static DONE: Mutex<Vec<Provider>> = Mutex::new(Vec::new());
     let wanted: Vec<&str> = match provider {
@@ -41,7 +41,7 @@ pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
     for library in wanted.iter().filter_map(|name| beside(folder, name)) {
         match ort::util::preload_dylib(&library) {
             Ok(()) => tracing::debug!(library = %library.display(), "library loaded by path"),
-            // The provider fails with a reason of its own, which is told.
+            // The provider then fails with its own reason, which is reported.
             Err(error) => {
                 tracing::debug!(library = %library.display(), %error, "library cannot be loaded by path");
             }
@@ -49,7 +49,7 @@ pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
     }
 }
 
-/// `NAME.so.VERSION` in the folder; of several versions the last by name.
+/// Returns `NAME.so.VERSION` in the folder; the last by name if there are several versions.
 fn beside(folder: &Path, name: &str) -> Option<PathBuf> {
     let start = format!("{name}.so.");
     let named =

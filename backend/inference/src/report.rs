@@ -1,35 +1,35 @@
-//! What runs where: the answer of `GET /gpu`.
+//! Reports which device runs what; the response of `GET /gpu`.
 use crate::ep::Provider;
 use crate::unavailable::Refusal;
 use serde::Serialize;
 
-/// One operation's device.
+/// The device of one operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationReport {
     /// `face_detection`, …
     pub operation: &'static str,
-    /// Whether its flag asks for a GPU.
+    /// Whether the operation's flag asks for a GPU.
     pub gpu_requested: bool,
-    /// The provider asked for: `cpu`, `cuda`, …
+    /// The requested provider: `cpu`, `cuda`, …
     pub requested: String,
     /// The provider in use, with its device: `cpu`, `cuda:0`, …
     pub effective: String,
-    /// Why they differ, in plain words, with what to do.
+    /// Why the two differ, in plain words, and what to do about it.
     pub reason: Option<String>,
-    /// The kind of the first reason, as [`crate::UnavailableKind::name`] has it.
+    /// The kind of the first reason, as returned by [`crate::UnavailableKind::name`].
     pub reason_kind: Option<&'static str>,
-    /// What the runtime, the loader or the driver said, as it said it; a line for each provider that
-    /// was tried.
+    /// The original messages of the runtime, the loader or the driver; one line for each provider
+    /// that was tried.
     pub detail: Option<String>,
 }
 
 impl OperationReport {
-    /// One more reason, behind those that there are.
+    /// Adds a reason after the existing ones.
     pub(crate) fn add_reason(&mut self, reason: String) {
         append(&mut self.reason, "; ", reason);
     }
 
-    /// The same for a provider that the operation did not get.
+    /// Adds the reason why the operation did not get a provider.
     pub(crate) fn add_refusal(&mut self, refusal: &Refusal) {
         self.add_reason(refusal.to_string());
         self.reason_kind.get_or_insert(refusal.nearest.kind.name());
@@ -47,92 +47,93 @@ fn append(text: &mut Option<String>, separator: &str, more: String) {
 /// A GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct GpuDevice {
-    /// Index as the driver counts.
+    /// Index in the driver's numbering.
     pub id: u32,
     /// Product name.
     pub name: String,
     /// `cuda`, `rocm`, `mps`.
     pub backend: &'static str,
-    /// Bytes of memory.
+    /// Total memory in bytes.
     pub memory_total: Option<u64>,
-    /// Bytes in use.
+    /// Used memory in bytes.
     pub memory_used: Option<u64>,
     /// Driver version.
     pub driver: Option<String>,
-    /// Share of the last moments in which it was at work, 0..1.
+    /// Share of the last sample period in which the GPU was busy, 0..1.
     pub utilization: Option<f64>,
     /// NVIDIA's compute capability: `8.6`.
     pub compute_capability: Option<String>,
 }
 
-/// A model on a device, and what loading it took.
+/// A model on a device, with the time and memory of its load.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoadedModel {
     /// `face_detection`, …
     pub operation: &'static str,
-    /// Its file.
+    /// The model's file.
     pub file: String,
-    /// Length of the file in bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// `cpu`, `cuda:0`, …
     pub device: String,
-    /// What computes there: `cpu` (ONNX Runtime's own kernels), `openvino`, `cuda`, …
+    /// The provider: `cpu` (ONNX Runtime's own kernels), `openvino`, `cuda`, …
     pub provider: &'static str,
-    /// What it computes in: `fp32`, `bf16`, or of TensorRT `fp16`, `int8`, `int8+fp16`.
+    /// The precision: `fp32`, `bf16`, `int8`; with TensorRT also `fp16` and `int8+fp16`.
     pub precision: &'static str,
-    /// Sessions on that device.
+    /// Number of sessions on that device.
     pub sessions: usize,
-    /// Loading and warming up, every batch size and the comparison with the CPU included.
+    /// Seconds to load and warm up, including every batch size and the comparison with the CPU.
     pub seconds: f64,
-    /// Bytes of the GPU's memory in use before; `None` on the CPU and where the driver does not tell.
+    /// Bytes of GPU memory in use before the load; `None` on the CPU and if the driver does not
+    /// report it.
     pub memory_before: Option<u64>,
-    /// Bytes in use afterwards.
+    /// Bytes of GPU memory in use after the load.
     pub memory_after: Option<u64>,
 }
 
-/// A size of batch that a device ran.
+/// Timings of one batch size on a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct BatchRun {
-    /// Items in the run.
+    /// Number of items in the run.
     pub batch: usize,
-    /// The first run of this size.
+    /// Seconds of the first run of this size.
     pub first_seconds: f64,
-    /// The median of later runs, where they were made.
+    /// Median seconds of later runs, if they were measured.
     pub steady_seconds: Option<f64>,
-    /// Largest distance of an output from the CPU's, as a share of its length.
+    /// Largest distance between an output and the CPU's, as a share of the CPU output's length.
     pub difference: f64,
 }
 
-/// An execution provider, and whether it could be used.
+/// An execution provider, and whether it is available.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProviderReport {
     /// `cpu`, `cuda`, …
     pub name: &'static str,
-    /// Whether this program was built with it.
+    /// Whether this program was built with the provider.
     pub in_build: bool,
-    /// Whether the loaded library was built with it.
+    /// Whether the loaded library was built with the provider.
     pub in_library: bool,
 }
 
-/// Backends, devices and operations.
+/// The backends, devices and operations of an engine.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
     /// ONNX Runtime's version.
     pub runtime_version: String,
     /// Providers that both this program and the loaded library were built with.
     pub backends: Vec<String>,
-    /// Every provider that there is.
+    /// All known providers.
     pub providers: Vec<ProviderReport>,
-    /// GPUs found.
+    /// The GPUs of the machine.
     pub devices: Vec<GpuDevice>,
     /// The five operations.
     pub operations: Vec<OperationReport>,
-    /// The models in memory.
+    /// The loaded models.
     pub models: Vec<LoadedModel>,
 }
 
 impl DeviceReport {
-    /// Whether nothing but the CPU could be used with this program and library.
+    /// Returns whether this program and library support only the CPU.
     pub fn is_of_the_cpu_alone(&self) -> bool {
         let on_cpu = |name: &String| Provider::ALL.iter().any(|p| p.on_cpu() && p.name() == name);
         self.backends.iter().all(on_cpu)

@@ -1,4 +1,4 @@
-//! ONNX Runtime's shared library: loaded once per process, never unloaded.
+//! Loads ONNX Runtime's shared library: once per process, never unloaded.
 use crate::StartError;
 use crate::ep::Provider;
 use ort::environment::Environment;
@@ -15,19 +15,23 @@ pub struct Runtime {
     version: String,
 }
 
-/// What happened to the one library that a process may load.
+/// The state of the one library that a process may load.
 enum Slot {
     Empty,
     Loaded(Runtime),
-    /// The library stayed in the process, but could not be started.
+    /// The library is loaded, but could not be initialised.
     Broken(PathBuf, String),
 }
 
 static SLOT: Mutex<Slot> = Mutex::new(Slot::Empty);
 
 impl Runtime {
-    /// Loads the library at `path` (`None`: the one that the system's loader finds). Later calls return the same
-    /// library; asking for another one is an error, because a process can hold only one.
+    /// Loads the library at `path`; with `None` the library that the system's loader finds. Later
+    /// calls return the same library.
+    ///
+    /// # Errors
+    /// Fails if the library cannot be loaded or initialised, or if another library was loaded
+    /// before. A process can hold only one.
     pub fn load(path: Option<&Path>) -> Result<Self, StartError> {
         let wanted = locate(path)?;
         let failed = |reason: String| StartError::Library { path: wanted.display().to_string(), reason };
@@ -46,7 +50,8 @@ impl Runtime {
             }
             Slot::Empty => {}
         }
-        // ort asserts where a library hands out null pointers; a foreign library must not take the process down.
+        // `ort` panics on null pointers from a library; a foreign library must not crash the
+        // process.
         let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&wanted))) {
             Ok(Ok(builder)) => builder,
             Ok(Err(error)) => return Err(failed(out_of_date(&error.to_string()))),
@@ -81,8 +86,8 @@ impl Runtime {
         &self.environment
     }
 
-    /// Makes an attempt that may fail, without the error messages of the library's own log: the caller
-    /// says what went wrong. With debug logs they are shown.
+    /// Runs an attempt that may fail, without the error messages of the library's own log; the
+    /// caller reports the failure. At debug level the messages are logged.
     pub(crate) fn quietly<T>(&self, attempt: impl FnOnce() -> T) -> T {
         if tracing::enabled!(target: "ort::logging", tracing::Level::DEBUG) {
             return attempt();
@@ -93,24 +98,24 @@ impl Runtime {
         result
     }
 
-    /// The library's file.
+    /// Returns the path of the library's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its version, as its file name tells it, or else its build information.
+    /// Returns the library's version from its file name, or else its build information.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The providers compiled into the library that this program can use.
+    /// Returns the providers that both the library and this program were built with.
     pub fn providers(&self) -> Vec<Provider> {
         Provider::ALL.into_iter().filter(|p| p.in_library()).collect()
     }
 }
 
-/// The file to load. Checked before the loader sees it: a loader's message about a folder or a pipe helps nobody, and
-/// opening a pipe would block for ever.
+/// Returns the file to load. It is checked before the loader opens it: the loader's message about a
+/// folder is unclear, and opening a pipe would block forever.
 fn locate(path: Option<&Path>) -> Result<PathBuf, StartError> {
     let Some(path) = path else {
         let name = format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
@@ -124,8 +129,8 @@ fn locate(path: Option<&Path>) -> Result<PathBuf, StartError> {
     Ok(real)
 }
 
-/// `libonnxruntime.so.1.31.1` and `libonnxruntime.1.31.1.dylib` carry their version in the name; other builds tell
-/// only where they were built from.
+/// Returns the version from names such as `libonnxruntime.so.1.31.1` and
+/// `libonnxruntime.1.31.1.dylib`. Other builds only report what they were built from.
 fn version(path: &Path) -> String {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let numbers: Vec<&str> =
@@ -133,7 +138,8 @@ fn version(path: &Path) -> String {
     if numbers.len() >= 2 { numbers.join(".") } else { ort::info().to_owned() }
 }
 
-/// `ort`'s text about a library that is too old, in plain words; any other text as it is.
+/// Rewrites `ort`'s message about an outdated library in plain words; returns other messages
+/// unchanged.
 fn out_of_date(text: &str) -> String {
     let quoted =
         |after: &str| Some(text.split_once(after)?.1.split(['\'', '`']).next()?.trim_end_matches(".x"));
@@ -145,7 +151,8 @@ fn out_of_date(text: &str) -> String {
     }
 }
 
-/// The library formats every message it is asked for, so it is asked only for what the log shows.
+/// Returns the log level of the library. It formats every message of that level, so the level
+/// matches what the log shows.
 pub(crate) fn log_level() -> LogLevel {
     if tracing::enabled!(target: "ort::logging", tracing::Level::TRACE) {
         LogLevel::Verbose

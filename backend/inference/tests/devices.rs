@@ -1,4 +1,5 @@
-//! Models on every device there is: batches, shapes, the self-test, and what is said where a device is missing.
+//! Tests models on all devices: batches, shapes, the self-test, and the reports about missing
+//! devices.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
@@ -30,14 +31,15 @@ fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
     }
     let (models, graphs) = cpu.split_at(2);
     for test in models {
-        // The batch axes are fixed in the files: a batch of 4 is the proof that it was freed and means the same.
+        // The files have fixed batch axes. A batch of 4 shows that the axis was freed and that
+        // results stay equal.
         let sizes: Vec<_> = test.runs.iter().map(|run| run.batch).collect();
         assert_eq!(sizes, [1, 4], "{test:?}");
         assert!(test.runs.iter().all(|run| run.difference < 1e-3));
         assert!(test.load.as_ref().unwrap().bytes > 200_000);
     }
     for test in graphs {
-        // Pictures go one by one, and the enhanced one may be four grey levels away.
+        // Images run one by one, and the enhanced image may differ by four grey levels.
         assert_eq!(test.runs.iter().map(|run| run.batch).collect::<Vec<_>>(), [1], "{test:?}");
         assert!(test.runs[0].difference < 0.02, "{test:?}");
         assert!(test.load.as_ref().unwrap().bytes > 0);
@@ -71,7 +73,7 @@ fn openvino_in_a_library_without_it_leaves_the_models_to_onnx_runtime_and_says_s
 #[testing::needs(shared)]
 #[test]
 fn a_model_whose_items_cannot_be_told_apart_stays_without_batches() {
-    // SCRFD 2.5G merges items and anchors into one axis.
+    // SCRFD 2.5G joins items and anchors in one axis.
     let pack = resolve(&builtin("research"));
     let report = self_test(&Config { gpu_batch_size: 4, ..config() }, &pack).unwrap();
     let detection = report.tests.iter().find(|test| test.operation == Some("face_detection")).unwrap();
@@ -87,7 +89,7 @@ fn engines_cannot_be_built_without_tensorrt_and_the_error_says_so() {
         StartError::NoTensorrt { reason } => assert!(reason.contains("built without it"), "{reason}"),
         other => panic!("{other}"),
     }
-    assert!(!config.tensorrt.cache_dir.exists(), "nothing is left behind");
+    assert!(!config.tensorrt.cache_dir.exists(), "no folder is created");
 }
 
 fn session(runtime: &Runtime, path: &Path) -> OnnxModel {
@@ -122,7 +124,8 @@ fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
     assert_eq!(run(&mut both, [1, 3, 96, 64]), run(&mut detector(), [1, 3, 96, 64]));
 }
 
-/// A batch of many canvases gives what single runs give, through the threads that devices use.
+/// A batch of several canvases gives the same faces as single runs, through the threads that
+/// devices use.
 #[testing::needs(shared)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_canvases_equals_single_runs() {
@@ -160,7 +163,7 @@ async fn a_batch_of_canvases_equals_single_runs() {
     assert!(faces > 5, "{faces}");
 }
 
-/// Counts warnings.
+/// Collects warnings.
 struct Warnings(AtomicUsize, Mutex<Vec<String>>);
 
 impl tracing::Subscriber for Warnings {
@@ -196,7 +199,7 @@ fn without_a_gpu_one_warning_names_all_operations_and_what_to_do() {
     for operation in Operation::ALL {
         assert!(said[0].contains(operation.name()), "{said:?}");
     }
-    assert!(said[0].contains("cuda: the loaded ONNX Runtime"), "the nearest provider: {said:?}");
+    assert!(said[0].contains("cuda: the loaded ONNX Runtime"), "the provider that came closest: {said:?}");
     let report = engine.report();
     for operation in &report.operations {
         assert_eq!(operation.reason_kind, Some("not_in_library"));

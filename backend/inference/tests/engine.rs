@@ -1,4 +1,4 @@
-//! Starting, refusing, reporting.
+//! Tests the start of engines, refused inputs and reports.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use vision::Frame;
 
-/// Counts `facecrawl_ep_fallback_total` by its labels.
+/// A metrics recorder that counts `facecrawl_ep_fallback_total` by its labels.
 #[derive(Clone, Default)]
 struct Fallbacks(Arc<Mutex<BTreeMap<String, u64>>>);
 
@@ -84,7 +84,7 @@ async fn an_absent_provider_falls_back_loudly() {
     assert!(reason.contains("cuda") && reason.contains("built without"), "{reason}");
 
     let frame = drawing("ada.jpg");
-    assert_eq!(detect_at_640(&engine, &frame).await.len(), 1, "it serves on the CPU");
+    assert_eq!(detect_at_640(&engine, &frame).await.len(), 1, "the engine runs on the CPU");
     engine.ready().unwrap();
 }
 
@@ -133,13 +133,14 @@ fn force_gpu_only_refuses_to_start() {
             }
             other => panic!("{other}"),
         }
-        assert!(counts.is_empty(), "nothing fell back");
+        assert!(counts.is_empty(), "no operation fell back");
     }
-    // Without a GPU operation there is nothing to force.
+    // Without an operation on a GPU, FORCE_GPU_ONLY has no effect.
     Engine::start(&Config { force_gpu_only: true, ..config() }, &pack).unwrap();
 }
 
-/// The fixture pack in a folder of the test, with a detector of other contents and their hash.
+/// Returns the fixture pack in `folder`, with `detector` as the content of its detector and a
+/// matching hash.
 fn pack_of(folder: &std::path::Path, detector: &[u8]) -> ResolvedPack {
     use sha2::Digest;
     let written = testing::fixture_pack(folder);
@@ -165,7 +166,7 @@ fn models_that_cannot_be_used_are_named() {
 
     let embedder = std::fs::read(path("fixture_embedder.onnx")).unwrap();
     let error = model_error(&config(), &pack_of(folder.path(), &embedder));
-    assert!(error.contains("1 outputs"), "an embedder that is called a YuNet: {error}");
+    assert!(error.contains("1 outputs"), "an embedder that the manifest describes as YuNet: {error}");
 
     let mut changed = pack_of(folder.path(), &embedder);
     changed.pack.files[0].sha256 = hex::encode([0; 32]);
@@ -204,7 +205,7 @@ async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
     let chip = Arc::new(Frame::filled(111, 112, [9, 9, 9]));
     assert!(reason(engine.embed(chip, Lane::Interactive).await.unwrap_err()).contains("112x112"));
     assert!(detect(32, 32, 0.5).await.unwrap().output.is_empty());
-    // Everything above zero is reported, suppressed, and still bounded.
+    // All scores are allowed; suppression bounds the number of faces.
     assert!(detect(640, 640, 0.0).await.unwrap().output.len() <= 5000);
 }
 
@@ -244,6 +245,6 @@ async fn a_caller_whose_time_is_over_gets_no_run() {
     let chip = Arc::new(Frame::filled(112, 112, [9, 9, 9]));
     let over = late.embed(chip, Lane::Interactive).await.unwrap_err();
     assert!(matches!(over, RunError::DeadlineExceeded { operation: "face_embedding" }), "{over}");
-    // The deadline is that of one caller; another one's is not touched.
+    // The deadline is that of one caller; other callers are not affected.
     assert!(engine.detect(canvas(), 0.5, Lane::Interactive).await.is_ok());
 }

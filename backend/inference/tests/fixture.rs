@@ -1,4 +1,5 @@
-//! The models without weights that other crates' tests run on: their rules hold on the real engine.
+//! Tests on the real engine that the fixture models behave as their documentation says. Other
+//! crates' tests rely on them.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use inference::{Engine, Lane, Manifest, ResolvedPack};

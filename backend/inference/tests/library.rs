@@ -1,4 +1,5 @@
-//! Bad shared libraries are clear errors. One test, because a process can load only one library.
+//! Tests that bad shared libraries give clear errors. It is a single test, because a process can
+//! load only one library.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::impostor;

@@ -1,4 +1,4 @@
-//! Libraries that load, but are not ONNX Runtime or do not offer its interface.
+//! Tests libraries that load, but are not ONNX Runtime or do not offer its interface.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use inference::runtime::Runtime;
@@ -14,8 +14,8 @@ fn a_library_without_the_interface_is_an_error_and_no_panic() {
         assert!(error.contains("OrtGetApiBase"), "{error}");
     }
 
-    // One that claims the right version and then hands out nothing. It stays in the process, so nothing else can be
-    // loaded after it; that is said as well.
+    // An impostor that reports the right version and then returns a null interface. It stays in the
+    // process, so no other library can be loaded after it. The error says that too.
     let folder = std::env::temp_dir().join(format!("facecrawl-impostor-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let impostor = common::impostor(&folder, "1.31.0");

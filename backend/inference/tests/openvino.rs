@@ -1,4 +1,5 @@
-//! Models computed by OpenVINO. A process of its own, because a process can load only one library, and this one has both.
+//! Tests models on OpenVINO. It is a separate process, because a process can load only one library,
+//! and this library has both backends.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
@@ -6,18 +7,18 @@ use inference::{Config, CpuBackend, Engine, Lane, Outcome, Precision, ResolvedPa
 use std::sync::Arc;
 use vision::{Detection, Frame};
 
-/// The default pack on drawn people.
+/// The default pack and synthetic images of people.
 fn drawn() -> (ResolvedPack, Vec<Frame>) {
     (testing::pack(), ["ada.jpg", "group.jpg", "two_people.jpg"].map(drawing).into())
 }
 
-/// The packs of ../shared on photographs.
+/// Two packs of shared models, and photographs.
 fn photographed() -> [(ResolvedPack, Vec<Frame>); 2] {
     let photographs = ["obama.jpg", "group_1.jpg", "two_people.jpg"].map(photograph);
     ["compact", "research"].map(|pack| (resolve(&builtin(pack)), photographs.to_vec()))
 }
 
-/// An engine of that backend.
+/// Starts an engine with `cpu_backend`.
 fn engine_of(cpu_backend: CpuBackend, pack: &ResolvedPack) -> Engine {
     let config = Config { dylib_path: Some(testing::openvino()), cpu_backend, ..config() };
     Engine::start(&config, pack).unwrap()
@@ -27,7 +28,8 @@ fn computes(engine: &Engine) -> Vec<(String, &'static str, &'static str)> {
     engine.report().models.into_iter().map(|model| (model.device, model.provider, model.precision)).collect()
 }
 
-/// What two engines make of a photograph: their faces, and the least cosine of a face's two embeddings.
+/// Runs two engines on a photograph. Returns the faces of each, and the lowest cosine between the
+/// two embeddings of a face.
 async fn compare(
     wanted: &Engine,
     found: &Engine,

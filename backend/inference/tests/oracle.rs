@@ -1,4 +1,4 @@
-//! Real models against the outputs of reference implementations.
+//! Tests real models against the outputs of reference implementations.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
@@ -15,9 +15,10 @@ fn oracle_faces(image: &serde_json::Value, detector: &str) -> Vec<Detection> {
     image[detector].as_array().unwrap().iter().map(oracle_face).collect()
 }
 
-/// OpenCV suppresses overlaps on boxes cut down to whole pixels, so among small faces in a crowd another one of two
-/// overlapping candidates may survive. Such a face must still be among our candidates, equal within the tolerances, and have
-/// been suppressed by a kept one that is at least as good; and these are few.
+/// OpenCV suppresses overlaps on boxes rounded to whole pixels. Among small faces in a crowd, it
+/// may therefore keep the other one of two overlapping candidates. Such a face must still be one of
+/// our candidates within the tolerances. A face that we kept, with at least the same score, must
+/// have suppressed it. Such faces must be few.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
@@ -70,7 +71,7 @@ async fn scrfd_agrees_with_the_reference_at_640() {
     assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The same network, exported with a fixed 640x640 input that is freed when it is loaded, gives the same faces.
+/// The same network with a fixed 640x640 input, which is freed on load, gives the same faces.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn fixed_yunet_equals_dynamic_yunet() {
@@ -88,8 +89,8 @@ async fn fixed_yunet_equals_dynamic_yunet() {
     }
 }
 
-/// Another export: a batch axis, another order of outputs, a fixed size. It is a weaker network, so only faces that
-/// nobody overlooks are asked for.
+/// Another export: a batch axis, another order of outputs, a fixed size. The network is weaker, so
+/// only obvious faces must be found.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn the_other_scrfd_layout_finds_the_obvious_faces() {
@@ -117,7 +118,7 @@ async fn the_other_scrfd_layout_finds_the_obvious_faces() {
     assert!(compared >= 15, "only {compared} faces were compared");
 }
 
-/// Chips of the oracle's landmarks with the embeddings that the reference computed from them.
+/// Returns chips aligned by the oracle's landmarks, with the reference's embeddings of them.
 fn chips() -> Vec<(String, Arc<Frame>, Embedding)> {
     let oracle = testing::oracle();
     let mut chips = Vec::new();
@@ -154,7 +155,8 @@ async fn mobilefacenet_agrees_with_the_reference() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), chips.len(), wrong.join("\n"));
 }
 
-/// A batch of many gives what many batches of one give, on the model whose batch axis is free.
+/// A batch of several items gives the same results as single runs, on a model with a free batch
+/// axis.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn a_batch_equals_single_runs() {

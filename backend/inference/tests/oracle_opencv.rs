@@ -1,4 +1,4 @@
-//! The default pack against OpenCV, which runs the same two files.
+//! Tests the default pack against OpenCV, which runs the same two files.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
@@ -11,7 +11,8 @@ fn faces(image: &Value) -> &Vec<Value> {
     image["faces"].as_array().unwrap()
 }
 
-/// Faces on the reference's canvas: its sides are rounded, where ours drop the fraction.
+/// Detects faces on the reference's canvas. The reference rounds the content's sides;
+/// [`Letterbox::fit`] drops the fraction.
 async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection> {
     let scale = image["scale"].as_f64().unwrap();
     let side = |pixels: u32| (f64::from(pixels) * scale).round() as u32;
@@ -21,9 +22,10 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
     found.output.iter().map(|face| letterbox.restore(face)).collect()
 }
 
-/// OpenCV suppresses overlaps on boxes cut down to whole pixels of the canvas, where faces of crowds are a dozen pixels
-/// high, so another one of two overlapping candidates may survive. Such a face must still be among our candidates, equal
-/// within the tolerances, and have been suppressed by a kept one that is as good.
+/// OpenCV suppresses overlaps on boxes rounded to whole pixels of the canvas. Faces of crowds are
+/// about twelve pixels high there, so it may keep the other one of two overlapping candidates. Such
+/// a face must still be one of our candidates within the tolerances. A face that we kept, with at
+/// least the same score, must have suppressed it.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn the_default_detector_agrees_with_opencv() {

@@ -1,4 +1,5 @@
-//! The drawn people that other tests rely on: the default pack finds their faces and tells them apart.
+//! Tests that the default pack finds and distinguishes the synthetic people that other tests rely
+//! on.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
@@ -6,7 +7,7 @@ use inference::{Embedding, Engine, Lane};
 use std::sync::Arc;
 use vision::Frame;
 
-/// Pictures of one face each, and who it is.
+/// Images with one face each, and the person's name.
 const PORTRAITS: [(&str, &str); 15] = [
     ("ada.jpg", "ada"),
     ("ada_2.jpg", "ada"),

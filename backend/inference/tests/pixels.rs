@@ -1,4 +1,5 @@
-//! The operations on pictures on a device, with the CPU's provider standing in for it, against the CPU's code.
+//! Tests the image operations on a device against the CPU's code. The CPU provider replaces the
+//! device.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
@@ -11,7 +12,7 @@ use vision::{Detection, Frame, Letterbox, Limits, crop};
 const PIXELS: [Operation; 3] =
     [Operation::ImageProcessing, Operation::ImageEnhancement, Operation::QualityChecks];
 
-/// An engine whose `operations` are on a device of which there are two.
+/// Starts an engine whose `operations` run on two devices.
 fn on_devices(operations: &[Operation], stand_in: StandIn) -> Engine {
     let config = Config {
         gpu_operations: operations.to_vec(),
@@ -23,12 +24,12 @@ fn on_devices(operations: &[Operation], stand_in: StandIn) -> Engine {
     Engine::start(&config, &testing::pack()).unwrap()
 }
 
-/// Every picture of the gallery, decoded.
+/// Returns all images of the gallery, decoded.
 fn drawings() -> Vec<(String, Arc<Frame>)> {
     testing::gallery::names().map(|name| (name.to_owned(), Arc::new(drawing(name)))).collect()
 }
 
-/// Every photograph, decoded.
+/// Returns all photographs, decoded.
 fn photographs() -> Vec<(String, Arc<Frame>)> {
     let decode = |path: std::path::PathBuf| {
         let decoded = vision::decode(&std::fs::read(&path).unwrap(), &Limits::default()).unwrap();
@@ -37,7 +38,7 @@ fn photographs() -> Vec<(String, Arc<Frame>)> {
     testing::images().into_iter().map(decode).collect()
 }
 
-/// Edges, ramps and grain.
+/// Draws edges, ramps and grain.
 fn drawn(width: u32, height: u32) -> Arc<Frame> {
     let mut noise = 0x2545_f491_u32;
     let mut level = |x: u32, y: u32| {
@@ -55,7 +56,7 @@ fn drawn(width: u32, height: u32) -> Arc<Frame> {
 const SIZES: [(u32, u32); 9] =
     [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (17, 13), (640, 640), (399, 30), (1001, 401)];
 
-/// The largest difference of two pictures in grey levels.
+/// Returns the largest difference between two images in grey levels.
 fn apart(a: &Frame, b: &Frame) -> u8 {
     assert_eq!((a.width(), a.height()), (b.width(), b.height()));
     a.data().iter().zip(b.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
@@ -114,13 +115,14 @@ async fn as_on_the_cpu(pictures: &[(String, Arc<Frame>)]) {
     let engine = on_devices(&PIXELS, StandIn::Cpu);
     join_all(pictures.iter().map(async |(name, frame)| {
         compare(&engine, name, frame).await;
-        // Most are too large to be enlarged.
+        // Most images are too large to be enlarged.
         compare(&engine, &format!("{name}, small"), &Arc::new(crop::thumbnail(frame, 120))).await;
     }))
     .await;
 }
 
-/// The same faces in the same places: scores within 0.001, edges within 0.1 canvas pixels.
+/// Returns whether the faces and their places are equal: scores within 0.001, edges and landmarks
+/// within 0.1 pixels.
 fn same_faces(a: &[Detection], b: &[Detection]) -> bool {
     a.len() == b.len()
         && a.iter().zip(b).all(|(a, b)| {
@@ -140,7 +142,7 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
     let found = |engine: &Engine| {
         let engine = engine.clone();
         let pictures = pictures.clone();
-        // All at once, so that there are batches.
+        // All requests run at the same time, so that batches form.
         async move {
             join_all(pictures.iter().map(async |(_, frame)| {
                 let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
@@ -157,7 +159,7 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
         let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
         let canvas = Arc::new(letterbox.draw(frame));
         let canvas = device.detect(canvas, 0.6, Lane::Interactive).await.unwrap().output;
-        assert!(same_faces(&canvas, drawn), "{name}: a canvas crosses as bytes too");
+        assert!(same_faces(&canvas, drawn), "{name}: a canvas is sent as bytes too");
     }
 }
 

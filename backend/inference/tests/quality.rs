@@ -1,4 +1,4 @@
-//! The learned quality score, on a model without weights whose score can be computed by hand.
+//! Tests the learned quality score with a fixture model whose score can be computed by hand.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use inference::{
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use testing::{fixture_pack, fixture_quality, fixture_score};
 use vision::Frame;
 
-/// The fixture pack in `folder`, with a quality model where `change` makes one of the fixture's.
+/// Writes the fixture pack to `folder`. `change` may add a quality model made from the fixture's
+/// model.
 fn pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<ModelFile>) -> ResolvedPack {
     let fixture = fixture_pack(folder);
     let manifest = Manifest::parse(&fixture.manifest()).unwrap();
@@ -18,7 +19,7 @@ fn pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<ModelFile>) -> R
     ResolvedPack::verify(&pack, folder).unwrap()
 }
 
-/// Chips of one colour each, so that the means of their channels are known.
+/// Colours of uniform chips, so that the means of their channels are known.
 const COLOURS: [[u8; 3]; 6] =
     [[0, 0, 0], [255, 255, 255], [200, 40, 90], [40, 200, 90], [90, 40, 200], [127, 128, 129]];
 
@@ -39,7 +40,7 @@ async fn the_score_is_the_models_output_for_the_normalised_chip() {
     follows_its_rule(&engine).await;
     let report = engine.report();
     let names: Vec<_> = report.operations.iter().map(|o| o.operation).collect();
-    assert_eq!(names, Operation::ALL.map(Operation::name), "it is a part of quality_checks");
+    assert_eq!(names, Operation::ALL.map(Operation::name), "the score is a part of quality_checks");
     let loaded = report.models.iter().find(|model| model.file == "fixture_quality.onnx").unwrap();
     assert_eq!((loaded.operation, loaded.device.as_str()), ("quality_checks", "cpu"));
     engine.ready().unwrap();
@@ -77,7 +78,7 @@ async fn without_the_file_there_is_no_score() {
 #[test]
 fn a_file_that_is_no_quality_model_is_told_at_start() {
     let folder = tempfile::tempdir().unwrap();
-    // The fixture's detector: other sides, twelve outputs.
+    // The fixture's detector has other sides and twelve outputs.
     let wrong = |file: ModelFile| {
         let detector = fixture_pack(folder.path()).detector;
         Some(ModelFile { file: detector.file, sha256: detector.sha256, bytes: None, ..file })

@@ -1,7 +1,9 @@
-//! What the fuzz targets check, driven by random damage instead of coverage: for toolchains that have no fuzzer.
+//! Runs the checks of the fuzz targets with random damage instead of coverage, for toolchains
+//! without a fuzzer.
 //!
-//! `cargo run --release -p facecrawl-vision --example mutate -- SECONDS SEED FILE...`. Files that still decode join the seeds, so that damage
-//! piles up. Ends with the outcomes counted; a broken promise is a panic that names the round.
+//! `cargo run --release -p facecrawl-vision --example mutate -- SECONDS SEED FILE...`. Damaged
+//! files that still decode join the seeds, so that damage accumulates. It prints the count of each
+//! outcome at the end. A failed check panics with the number of the round.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -10,7 +12,7 @@ use testing::damage::{Random, damage};
 use vision::{DecodeError, Limits, PerceptualHashes, View, crop, decode};
 
 const LIMITS: Limits = Limits { max_bytes: 1 << 20, max_pixels: 1 << 20, max_side: 4096 };
-/// Most seeds kept besides the files.
+/// Maximum number of seeds besides the files.
 const KEPT: usize = 4000;
 
 fn main() {

@@ -1,10 +1,12 @@
-//! Measures how many altered copies of pictures are recognised as the same picture: by the rule, and by the look-ups that lead to it.
+//! Measures how many altered copies of images are recognised: by the near-duplicate rule, and by
+//! the look-ups that find candidates.
 //!
-//! `cargo run --release -p facecrawl-vision --example near [FOLDER]`; without a folder, on the drawn pictures of the tests.
+//! `cargo run --release -p facecrawl-vision --example near [FOLDER]`. Without a folder, it uses the
+//! synthetic images of the tests.
 #![allow(clippy::unwrap_used)]
 use vision::{Frame, Limits, PerceptualHashes, Rect, crop, decode, encode};
 
-/// Bits of the DCT hash up to which its bands find every picture.
+/// Maximum distance of the DCT hash at which its bands find every image.
 const BY_P: u32 = 11;
 
 type Edit = (&'static str, fn(&Frame) -> Frame);
@@ -13,7 +15,8 @@ fn stored(frame: &Frame, quality: u8) -> Frame {
     decode(&encode::jpeg(frame, quality), &Limits::default()).unwrap().frame
 }
 
-/// A mark of this width (in hundredths of the picture's) and half the height, in the lower right corner.
+/// Draws a mark in the lower right corner. Its width is a number of hundredths of the image's
+/// width; its height is half that share of the image's height.
 fn marked(frame: &Frame, hundredths: u32, value: u8) -> Frame {
     let mut marked = frame.clone();
     let (width, height) = (frame.width() * hundredths / 100, frame.height() * hundredths / 200);
@@ -23,7 +26,7 @@ fn marked(frame: &Frame, hundredths: u32, value: u8) -> Frame {
     marked
 }
 
-/// Without this share of each side: left, top, right, bottom.
+/// Removes a share of each side: left, top, right, bottom.
 fn cropped(frame: &Frame, [left, top, right, bottom]: [f32; 4]) -> Frame {
     let (width, height) = (frame.width() as f32, frame.height() as f32);
     let rest = Rect {
@@ -69,7 +72,7 @@ fn files() -> Vec<Vec<u8>> {
 }
 
 fn main() {
-    // One at a time: the pixels of a folder of photographs do not fit into memory together.
+    // One image at a time: the pixels of a folder of photographs do not fit into memory together.
     let (mut pictures, mut table) = (0, [[0_u32; 3]; EDITS.len()]);
     let mut originals = Vec::new();
     for file in files() {

@@ -1,4 +1,4 @@
-//! Alignment of a face to the ArcFace template.
+//! Aligns faces to the ArcFace template.
 use crate::{Frame, Landmarks, Point};
 
 /// Landmark positions in an aligned 112x112 chip (InsightFace's `arcface_dst`).
@@ -24,18 +24,19 @@ pub struct Similarity {
 }
 
 impl Similarity {
-    /// Least-squares fit of `from` onto `to` (Umeyama 1991, "Least-squares estimation of transformation parameters
-    /// between two point patterns"); `None` when all `from` points coincide or a coordinate is not finite.
+    /// Fits `from` onto `to` by least squares (Umeyama 1991, "Least-squares estimation of
+    /// transformation parameters between two point patterns"). Returns `None` if all `from` points
+    /// coincide or a coordinate is not finite.
     ///
-    /// In the plane the best proper rotation and scale have a closed form, the regression of complex numbers, which is
-    /// the solution of Umeyama's singular value decomposition with its sign matrix. A mirrored face therefore gives
-    /// the best turn without a reflection, never a reflected chip.
+    /// In the plane the best proper rotation and scale have a closed form: a regression of complex
+    /// numbers. It equals Umeyama's solution by singular value decomposition with its sign matrix.
+    /// A mirrored face therefore gives the best rotation, never a reflected chip.
     pub fn estimate(from: &Landmarks, to: &Landmarks) -> Option<Self> {
         let [a, b, tx, ty] = fit(from, to)?.map(|v| v as f32);
         Some(Self { a, b, tx, ty })
     }
 
-    /// The transform back; `None` for one that takes every point to the same place.
+    /// Returns the inverse transform; `None` if the transform maps all points to one.
     pub fn inverse(&self) -> Option<Self> {
         let square = self.a * self.a + self.b * self.b;
         let (a, b) = (self.a / square, -self.b / square);
@@ -43,7 +44,7 @@ impl Similarity {
         (square > 0.0 && back.a.is_finite() && back.b.is_finite()).then_some(back)
     }
 
-    /// Where the transform takes a point.
+    /// Returns the image of a point under the transform.
     pub fn apply(&self, point: Point) -> Point {
         Point {
             x: self.a * point.x - self.b * point.y + self.tx,
@@ -52,7 +53,7 @@ impl Similarity {
     }
 }
 
-/// `[a, b, tx, ty]` of the least-squares similarity.
+/// Returns `[a, b, tx, ty]` of the least-squares similarity.
 fn fit(from: &Landmarks, to: &Landmarks) -> Option<[f64; 4]> {
     let mean = |points: &Landmarks| {
         let sum = points.iter().fold((0.0, 0.0), |(x, y), p| (x + f64::from(p.x), y + f64::from(p.y)));
@@ -72,9 +73,12 @@ fn fit(from: &Landmarks, to: &Landmarks) -> Option<[f64; 4]> {
     (spread > 0.0 && fitted.iter().all(|v| v.is_finite())).then_some(fitted)
 }
 
-/// The aligned `size`x`size` chip of the face: the similarity that takes `landmarks` to [`ARCFACE_TEMPLATE`] (scaled by
-/// `size / 112`), sampled bilinearly, black outside the image, as OpenCV's `warpAffine` does it. `None` when the
-/// landmarks determine no such transform (they coincide, are not finite, or are a pure reflection) or `size` is zero.
+/// Returns the aligned `size`x`size` chip of the face. The similarity maps `landmarks` to
+/// [`ARCFACE_TEMPLATE`] (scaled by `size / 112`). Samples are bilinear and black outside the image,
+/// as in OpenCV's `warpAffine`.
+///
+/// Returns `None` if the landmarks determine no such transform (they coincide, are not finite, or
+/// are a pure reflection) or `size` is zero.
 pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Frame> {
     let ratio = size as f32 / 112.0;
     let template = ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio });
@@ -83,7 +87,7 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
     if size == 0 || square < 1e-12 {
         return None;
     }
-    // Chip to image: the inverse of [a -b tx; b a ty].
+    // From chip to image: the inverse of [a -b tx; b a ty].
     let (ia, ib) = (a / square, b / square);
     let mut chip = vec![0; size as usize * size as usize * 3];
     for (v, row) in (0u32..).zip(chip.chunks_exact_mut(size as usize * 3)) {
@@ -92,7 +96,7 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
             let dx = f64::from(u) - tx;
             (fixed(ia * dx + ib * dy), fixed(ia * dy - ib * dx))
         };
-        // What lies between two points that are inside is inside too.
+        // Every point between two inside points is inside too.
         let inside = is_inside(frame, at(0)) && is_inside(frame, at(size - 1));
         for (u, pixel) in (0u32..).zip(row.as_chunks_mut::<3>().0) {
             *pixel = if inside { inner_sample(frame, at(u)) } else { sample(frame, at(u)) };
@@ -101,25 +105,26 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
     Frame::new(size, size, chip)
 }
 
-/// Bits of a coordinate behind the point, and so of a weight.
+/// Number of fraction bits of a coordinate, and of a weight.
 const FRACTION: u32 = 11;
-/// A whole pixel, and the sum of two weights.
+/// One pixel; two neighbouring weights add up to it.
 const ONE: i64 = 1 << FRACTION;
 
-/// A coordinate in 1/2048 pixels, rounded down; a cast saturates, so that far-away ones stay outside.
+/// Converts a coordinate to 1/2048 pixels, rounded down. Casts saturate, so distant coordinates
+/// stay outside.
 fn fixed(coordinate: f64) -> i64 {
     let scaled = coordinate * ONE as f64;
     let cut = scaled as i64;
     cut - i64::from(cut as f64 > scaled)
 }
 
-/// Whether all four pixels around the point belong to the frame.
+/// Returns whether all four pixels around the point belong to the frame.
 fn is_inside(frame: &Frame, (x, y): (i64, i64)) -> bool {
     let within = |at: i64, length: u32| at >= 0 && (at >> FRACTION) + 1 < i64::from(length);
     within(x, frame.width()) && within(y, frame.height())
 }
 
-/// The mean of four neighbours (left and right above, left and right below), weighed by how near the point is.
+/// Returns the bilinear mean of four neighbours: left and right above, left and right below.
 #[inline(always)]
 fn weigh([a, b, c, d]: [u8; 4], (x, y): (i64, i64)) -> u8 {
     let (x, y) = ((x & (ONE - 1)) as i32, (y & (ONE - 1)) as i32);
@@ -129,17 +134,18 @@ fn weigh([a, b, c, d]: [u8; 4], (x, y): (i64, i64)) -> u8 {
     ((between(above, below, y) + (1 << (2 * FRACTION - 1))) >> (2 * FRACTION)) as u8
 }
 
-/// [`sample`] of a point that [`is_inside`].
+/// Returns [`sample`] of a point that [`is_inside`].
 fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let stride = frame.width() as usize * 3;
     let at = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
     let (upper, lower) = (&frame.data()[at..at + 6], &frame.data()[at + stride..at + stride + 6]);
-    // Spelled out: `array::from_fn` is not inlined here.
+    // Written out because `array::from_fn` is not inlined here.
     let channel = |c: usize| weigh([upper[c], upper[c + 3], lower[c], lower[c + 3]], (x, y));
     [channel(0), channel(1), channel(2)]
 }
 
-/// Bilinear sample with integer coordinates on pixel centres; weights in 1/2048, black outside.
+/// Returns the bilinear sample. Integer coordinates are pixel centres; weights are in 1/2048; the
+/// outside is black.
 fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let (left, top) = (x >> FRACTION, y >> FRACTION);
     let pixel = |x: i64, y: i64| {
@@ -168,7 +174,7 @@ mod tests {
         let chip = norm_crop(&picture, &whole_pixels, 112).unwrap();
         assert_eq!(chip.pixel(0, 3), picture.pixel(8, 0));
         assert_eq!(chip.pixel(50, 60), picture.pixel(58, 57));
-        // Black outside: above and to the right.
+        // Black outside the image: above and to the right.
         assert_eq!((chip.pixel(0, 2), chip.pixel(104, 60)), ([0; 3], [0; 3]));
     }
 
@@ -176,10 +182,11 @@ mod tests {
     fn a_mirrored_face_is_turned_but_never_reflected() {
         let mirrored = ARCFACE_TEMPLATE.map(|p| Point { x: 112.0 - p.x, y: p.y });
         let fitted = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
-        // Upright and smaller is the best a proper similarity can do for a face this symmetric.
+        // For such a symmetric face, upright and smaller is the best that a proper similarity can
+        // achieve.
         assert!(fitted.a.abs() < 0.6 && fitted.b.abs() < 0.1, "{fitted:?}");
         assert!(norm_crop(&picture(112, 112), &mirrored, 112).is_some());
-        // Points on a line and its mirror image determine no turn at all.
+        // Points in a symmetric cross and their mirror image determine no rotation.
         let cross: Landmarks =
             [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)].map(|(x, y)| Point { x, y });
         let reflected = cross.map(|p| Point { x: -p.x, y: p.y });
@@ -187,7 +194,8 @@ mod tests {
         assert_eq!((fitted.a, fitted.b), (0.0, 0.0));
     }
 
-    /// Rows that lie inside take another way than those that leave the picture: at the border between them nothing may show.
+    /// Rows inside the image are sampled by another function than rows that leave it. Their results
+    /// must be equal.
     #[test]
     fn both_ways_to_sample_say_the_same() {
         let picture = picture(150, 130);
@@ -217,7 +225,7 @@ mod tests {
             assert!(norm_crop(&picture, &landmarks, 112).is_none());
         }
         assert!(norm_crop(&picture, &ARCFACE_TEMPLATE, 0).is_none());
-        // Far outside is no error: the chip is black.
+        // Far outside the image is no error: the chip is black.
         let outside = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 1e7, y: p.y - 1e7 });
         assert_eq!(norm_crop(&picture, &outside, 8).unwrap(), Frame::filled(8, 8, [0; 3]));
     }

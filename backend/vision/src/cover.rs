@@ -1,13 +1,14 @@
-//! Covering a part of a picture in the aligned chips that were cut from it.
+//! Covers parts of an image in the aligned chips that were cut from it.
 use crate::{ARCFACE_TEMPLATE, Frame, Landmarks, Point, Rect, Similarity};
 
-/// What is covered with: as [`crate::crop::paint_over`] paints.
+/// Covering colour, the same as in [`crate::crop::paint_over`].
 const GREY: [u8; 3] = [127; 3];
-/// Pixels around a hidden box that a sample inside it can take part in.
+/// Distance in pixels from a hidden box at which a sample can contain its pixels.
 const REACH: f32 = 4.0;
 
-/// Paints over what the chip of a face shows of the boxes `hidden`, in grey. `landmarks` are the face's, and all coordinates those of the picture.
-/// `margin` (a fraction of the larger side of a hidden box) is covered too, but for what lies in the face's `own` box.
+/// Covers in grey what the chip of a face shows of the boxes `hidden`. `landmarks` are those of the
+/// face; all coordinates are those of the image. `margin`, a fraction of the larger side of a
+/// hidden box, is covered too, except inside the face's `own` box.
 pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden: &[Rect], margin: f32) {
     let ratio = chip.width() as f32 / 112.0;
     let template = ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio });
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
     use crate::norm_crop;
 
-    /// A white picture with a red box.
+    /// Returns a white image with a red box.
     fn picture(red: &Rect) -> Frame {
         let mut frame = Frame::filled(300, 300, [255; 3]);
         for (at, pixel) in frame.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
@@ -57,7 +58,7 @@ mod tests {
         let frame = picture(&red);
         for degrees in [0.0_f32, 25.0, -40.0, 90.0, 180.0] {
             let (sin, cos) = degrees.to_radians().sin_cos();
-            // The face stands beside the box, upside down and otherwise.
+            // The face is beside the box, at several rotations.
             let landmarks = ARCFACE_TEMPLATE.map(|p| {
                 let (x, y) = (p.x - 56.0, p.y - 56.0);
                 Point { x: 130.0 + 0.9 * (cos * x - sin * y), y: 135.0 + 0.9 * (sin * x + cos * y) }
@@ -70,7 +71,7 @@ mod tests {
             assert!(reds(&chip) > 0, "{degrees}");
             cover_in_chip(&mut chip, &landmarks, &own, &[red], 0.3);
             assert_eq!(reds(&chip), 0, "{degrees}");
-            assert!(chip.data().contains(&255), "{degrees}: the rest is as it was");
+            assert!(chip.data().contains(&255), "{degrees}: the rest is unchanged");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Crops, thumbnails and turns.
+//! Crops, thumbnails and rotations.
 
 use crate::resize::lanczos;
 use crate::view::Region;
 use crate::{Frame, Rect};
 
-/// The face with `margin` (fraction of the larger box side) on each side, clamped to the image. A box that does not
-/// meet the image gives the nearest edge pixels: a crop always has at least one pixel.
+/// Returns the face with `margin` (fraction of the larger box side) on each side, clamped to the
+/// image. A crop has at least one pixel: a box outside the image gives the nearest edge pixels.
 pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
     cut(frame, around(frame, bbox, margin))
 }
 
-/// Paints over what [`face_crop`] would show, in grey.
+/// Covers in grey what [`face_crop`] would show.
 pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
     let Region { x, y, width, height } = around(frame, bbox, margin);
     let row = frame.width() as usize * 3;
@@ -19,10 +19,10 @@ pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
     }
 }
 
-/// The box with its margin, clamped to the frame and at least one pixel.
+/// Returns the box with its margin, clamped to the frame and at least one pixel large.
 fn around(frame: &Frame, bbox: &Rect, margin: f32) -> Region {
     let border = margin.max(0.0) * bbox.width.max(bbox.height);
-    // A float-to-integer cast saturates and takes NaN to zero, so that any box gives a valid span.
+    // A cast from float to integer saturates and maps NaN to zero, so every box gives a valid span.
     let span = |start: f32, length: f32, limit: u32| {
         let first = ((start - border).floor() as u32).min(limit - 1);
         let last = ((start + length + border).ceil() as u32).min(limit);
@@ -33,7 +33,7 @@ fn around(frame: &Frame, bbox: &Rect, margin: f32) -> Region {
     Region { x: left, y: top, width: right - left, height: bottom - top }
 }
 
-/// The pixels of a region that lies inside the frame.
+/// Copies the pixels of a region that lies inside the frame.
 pub(crate) fn cut(frame: &Frame, Region { x, y, width, height }: Region) -> Frame {
     let columns = x as usize * 3..(x + width) as usize * 3;
     let mut data = Vec::with_capacity(columns.len() * height as usize);
@@ -44,7 +44,8 @@ pub(crate) fn cut(frame: &Frame, Region { x, y, width, height }: Region) -> Fram
     Frame::new(width, height, data).expect("the region lies inside the frame and is not empty")
 }
 
-/// The image scaled down (Lanczos) so that its longer side is at most `max_side`; never scaled up.
+/// Returns the image scaled down (Lanczos) so that its longer side is at most `max_side`. It is
+/// never scaled up.
 pub fn thumbnail(frame: &Frame, max_side: u32) -> Frame {
     let longer = frame.width().max(frame.height());
     if longer <= max_side {
@@ -55,7 +56,8 @@ pub fn thumbnail(frame: &Frame, max_side: u32) -> Frame {
     lanczos(frame, (side(frame.width()), side(frame.height())))
 }
 
-/// The frame turned clockwise by `degrees` (0, 90, 180 or 270; other values turn by the quarter below, modulo 360).
+/// Rotates the frame clockwise by `degrees` (0, 90, 180 or 270). Other values are rounded down to a
+/// quarter turn, modulo 360.
 pub fn rotate(frame: &Frame, degrees: u32) -> Frame {
     match degrees / 90 % 4 {
         0 => frame.clone(),
@@ -72,7 +74,7 @@ pub fn rotate(frame: &Frame, degrees: u32) -> Frame {
     }
 }
 
-/// The frame with left and right exchanged.
+/// Returns the frame with left and right exchanged.
 pub fn mirror(frame: &Frame) -> Frame {
     let mut mirrored = frame.clone();
     for row in mirrored.data_mut().chunks_exact_mut(frame.width() as usize * 3) {
@@ -81,9 +83,11 @@ pub fn mirror(frame: &Frame) -> Frame {
     mirrored
 }
 
-/// A quarter turn; `place` gives the target column and row of a source pixel from `(x, y, source height)`.
+/// Rotates by a quarter turn. `place` returns the target column and row of a source pixel from `(x,
+/// y, source height)`.
 fn quarter(frame: &Frame, place: impl Fn(usize, usize, usize) -> (usize, usize)) -> Frame {
-    /// Side of the blocks that are turned one by one, so that both ends of the copy stay in the first-level cache.
+    /// Side of the blocks that are copied one after another, so that source and target stay in the
+    /// L1 cache.
     const BLOCK: usize = 32;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
     let mut turned = Frame::filled(frame.height(), frame.width(), [0; 3]);
@@ -119,7 +123,7 @@ mod tests {
         let bbox = Rect { x: 20.0, y: 30.0, width: 20.0, height: 10.0 };
         let tight = face_crop(&frame, &bbox, 0.0);
         assert_eq!((tight.width(), tight.height(), tight.pixel(0, 0)), (20, 10, frame.pixel(20, 30)));
-        // A quarter of the larger side, on each side.
+        // A margin of a quarter of the larger side, on each side.
         let wide = face_crop(&frame, &bbox, 0.25);
         assert_eq!((wide.width(), wide.height(), wide.pixel(0, 0)), (30, 20, frame.pixel(15, 25)));
         let corner = face_crop(&frame, &Rect { x: -5.0, y: 70.5, width: 20.0, height: 40.0 }, 0.0);
@@ -148,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_thumbnail_is_the_mean_of_what_it_covers() {
-        // Fine stripes must become even grey, not a pattern.
+        // Fine stripes must become even grey without a pattern.
         let data = (0..600u32 * 600).flat_map(|i| [if i % 2 == 0 { 0 } else { 200 }; 3]).collect();
         let small = thumbnail(&Frame::new(600, 600, data).unwrap(), 150);
         assert!(small.data().iter().all(|v| v.abs_diff(100) <= 3), "{:?}", &small.data()[..12]);

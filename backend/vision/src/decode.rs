@@ -1,8 +1,9 @@
-//! Bytes to pixels.
+//! Decodes image files to pixels.
 //!
-//! The format is told by the content, never by a name or a header of the transport. The size is read and refused
-//! before anything is allocated for it. What comes out is 8-bit RGB, upright (EXIF orientation applied), with alpha
-//! composed on white, as a browser would show the picture on a blank page. Colour profiles are not applied.
+//! The format is detected from the content, never from a name or a transport header. The size is
+//! read and checked before memory is allocated for it. The result is 8-bit RGB, upright (EXIF
+//! orientation applied), with alpha composed on white, as a browser shows the image on a blank
+//! page. Colour profiles are not applied.
 
 #[cfg(any(feature = "avif", feature = "heic"))]
 mod heif;
@@ -15,14 +16,14 @@ use crate::Frame;
 use image::metadata::Orientation;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What is refused before anything is allocated for it.
+/// Limits that are checked before memory is allocated.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Longest accepted file.
+    /// Maximum size of a file in bytes.
     pub max_bytes: usize,
-    /// Most pixels.
+    /// Maximum number of pixels.
     pub max_pixels: u64,
-    /// Longest side in pixels.
+    /// Maximum side in pixels.
     pub max_side: u32,
 }
 
@@ -32,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// The formats told apart by their first bytes.
+/// The formats that are detected by their first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -55,33 +56,36 @@ pub enum Format {
 /// A decoded, upright image.
 #[derive(Clone, Debug)]
 pub struct Decoded {
-    /// The pixels, orientation applied.
+    /// The pixels, with the orientation applied.
     pub frame: Frame,
-    /// What the content was.
+    /// The detected format.
     pub format: Format,
 }
 
-/// What the head of a file says of the picture in it.
+/// What the header of a file says about its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What the content is.
+    /// The detected format.
     pub format: Format,
-    /// Width in pixels as it is stored: an orientation may still turn it.
+    /// Stored width in pixels; the EXIF orientation is not applied.
     pub width: u32,
-    /// Height in pixels as it is stored.
+    /// Stored height in pixels; the EXIF orientation is not applied.
     pub height: u32,
-    /// Most bytes for each pixel that decoding holds at once: the result, and what its decoder and the steps after it need beside it.
+    /// Maximum bytes per pixel that are allocated at the same time while decoding: the result, and
+    /// the buffers of the decoder and of later steps.
     decoding_bytes: u32,
 }
 
 impl Head {
-    /// Bytes of the decoded picture.
+    /// Returns the size of the decoded image in bytes.
     pub fn decoded_bytes(&self) -> u64 {
         self.pixels() * BYTES_PER_PIXEL
     }
 
-    /// Most bytes that [`decode`] holds at once, the result included: three for each pixel of a plain JPEG, eleven of a PNG with alpha and 16 bits. Reckoned
-    /// from the decoders' buffers, and measured by a test; those that do not grow with the picture (64 MiB at most) come on top.
+    /// Returns the maximum number of bytes that [`decode`] allocates at the same time, the result
+    /// included. This is three bytes per pixel for a plain JPEG, and eleven for a 16-bit PNG with
+    /// alpha. The value is derived from the decoders' buffers, and a test measures it. Buffers that
+    /// do not grow with the image (64 MiB at most) are not included.
     pub fn decoding_bytes(&self) -> u64 {
         self.pixels() * u64::from(self.decoding_bytes)
     }
@@ -91,35 +95,35 @@ impl Head {
     }
 }
 
-/// Bytes of a pixel of a [`Frame`].
+/// Bytes per pixel of a [`Frame`].
 pub const BYTES_PER_PIXEL: u64 = 3;
 
-/// Bytes for each pixel while a decoded picture is turned: it and the turned one.
+/// Bytes per pixel while a decoded image is rotated: the source and the result.
 const TURNING: u32 = 6;
 
-/// Why bytes are not an image we can use.
+/// Why bytes cannot be decoded as an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Nothing known starts like this.
+    /// The first bytes match no known format.
     #[error("the content is not an image of a supported format ({})", formats())]
     NotAnImage,
-    /// Known, but nothing here can read it.
+    /// A known format that this program cannot decode.
     #[error("{format} images are not supported: {reason}")]
     Unsupported {
-        /// Its format.
+        /// The format.
         format: &'static str,
         /// What is missing.
         reason: String,
     },
-    /// Longer than `Limits::max_bytes`.
+    /// The file is longer than `Limits::max_bytes`.
     #[error("the image has {bytes} bytes; at most {limit} are accepted")]
     TooManyBytes {
-        /// Length of the input.
+        /// Size of the file in bytes.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// Over the pixel or side limit.
+    /// The image exceeds the pixel or side limit.
     #[error(
         "the image is {width}x{height} pixels; at most {max_pixels} pixels and {max_side} a side are accepted"
     )]
@@ -128,23 +132,24 @@ pub enum DecodeError {
         width: u32,
         /// Height in pixels.
         height: u32,
-        /// The limit.
+        /// The pixel limit.
         max_pixels: u64,
-        /// The limit.
+        /// The side limit.
         max_side: u32,
     },
-    /// Starts like an image, but cannot be decoded.
+    /// The file starts like an image, but cannot be decoded.
     #[error("the {format} image is truncated or corrupt: {reason}")]
     Corrupt {
-        /// Its format.
+        /// The format.
         format: &'static str,
-        /// What the decoder said.
+        /// The decoder's message.
         reason: String,
     },
 }
 
 impl DecodeError {
-    /// Stable code: `not_an_image`, `unsupported_format`, `too_many_bytes`, `image_too_large`, `corrupt_image`.
+    /// Returns the stable code: `not_an_image`, `unsupported_format`, `too_many_bytes`,
+    /// `image_too_large`, `corrupt_image`.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotAnImage => "not_an_image",
@@ -158,11 +163,13 @@ impl DecodeError {
 
 /// Decodes `bytes` into an upright RGB frame.
 ///
-/// A format that the build has no decoder for ([`Format::in_build`]) is [`DecodeError::Unsupported`].
+/// A JPEG with a missing end is decoded if at least a tenth of its rows could be decoded. The
+/// missing rows of a baseline file are mid grey; a progressive file is coarser as a whole.
 ///
-/// A JPEG whose end is missing gives the part that is there as long as at least a tenth of its rows could be decoded:
-/// the rest is mid grey in a baseline file, while a progressive one is coarser as a whole. Every other damage is [`DecodeError::Corrupt`].
-/// Never panics: a panic inside a decoder is caught and reported as `Corrupt`.
+/// # Errors
+/// Fails with [`DecodeError::Unsupported`] if the build has no decoder for the format
+/// ([`Format::in_build`]), and with [`DecodeError::Corrupt`] for any other damage. Never panics: a
+/// panic inside a decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     let format = known(bytes, limits)?;
     let (frame, orientation) = guarded(format, || match format {
@@ -174,10 +181,11 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     Ok(Decoded { frame: upright(frame, orientation), format })
 }
 
-/// Reads the head of a file alone: what [`decode`] will need memory for.
+/// Reads only the header of a file: how much memory [`decode`] will need.
 ///
 /// # Errors
-/// Those of [`decode`] for the same bytes and limits, as far as the head tells them: a file whose head is whole may still be corrupt. Never panics.
+/// Fails with those errors of [`decode`] that the header shows. A file with a valid header may
+/// still be corrupt. Never panics.
 pub fn probe(bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
     let format = known(bytes, limits)?;
     guarded(format, || match format {
@@ -188,7 +196,7 @@ pub fn probe(bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
     })
 }
 
-/// The format, where this build reads it and the file is not too long.
+/// Returns the format if this build can decode it and the file is not too long.
 fn known(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
     if bytes.len() > limits.max_bytes {
         return Err(DecodeError::TooManyBytes { bytes: bytes.len(), limit: limits.max_bytes });
@@ -206,13 +214,13 @@ fn known(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
     Ok(format)
 }
 
-/// A decoder's answer; a panic inside it makes the file corrupt.
+/// Runs a decoder; a panic inside it becomes [`DecodeError::Corrupt`].
 fn guarded<T>(format: Format, decoder: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
     catch_unwind(AssertUnwindSafe(decoder)).unwrap_or_else(|_| Err(corrupt(format, "the decoder gave up")))
 }
 
 impl Limits {
-    /// `Err` when a picture of this size is over the limits.
+    /// Fails if an image of this size exceeds the limits.
     fn check(&self, width: u32, height: u32) -> Result<(), DecodeError> {
         let pixels = u64::from(width) * u64::from(height);
         if pixels > self.max_pixels || width > self.max_side || height > self.max_side {
@@ -227,7 +235,7 @@ fn unsupported(format: &'static str, reason: impl std::fmt::Display) -> DecodeEr
     DecodeError::Unsupported { format, reason: reason.to_string() }
 }
 
-/// The names of the formats that this build reads.
+/// Returns the names of the formats that this build decodes.
 fn formats() -> String {
     let names: Vec<&str> =
         Format::ALL.into_iter().filter(|format| format.in_build()).map(Format::name).collect();
@@ -238,7 +246,8 @@ fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {
     DecodeError::Corrupt { format: format.name(), reason: reason.to_string() }
 }
 
-/// Undoes the turn that the camera noted. Each step lets go of the picture before it, so that two are there at once and not three.
+/// Applies the EXIF orientation. Each step frees the previous image, so at most two exist at the
+/// same time.
 fn upright(mut frame: Frame, orientation: Orientation) -> Frame {
     use crate::crop::{mirror, rotate};
     let (degrees, mirrored) = match orientation {

@@ -1,16 +1,21 @@
-//! Enhancement of low-resolution pictures, so that a detector and a person see more in them.
+//! Enhances low-resolution images, so that detectors and people see more in them.
 //!
-//! Three steps, each a formula that a device can compute too (`inference::graphs` does):
+//! There are three steps. Each is a formula that a device can compute too (`inference::graphs`
+//! does):
 //!
-//! 1. **Contrast.** Percentile stretch on luma (Gonzalez & Woods, *Digital Image Processing*, 3.2): with `low` and `high` the
-//!    grey levels below and above which 1 % of the pixels lie, every channel becomes `(v - (low + high) / 2) * gain + 127.5`, where
-//!    `gain = 255 / (high - low)`, at most [`MOST_GAIN`] so that noise is not blown up. It runs first, on the few pixels of the
-//!    original: it commutes with the next step except for clipping, and the rounding of later steps is not stretched with it.
-//! 2. **Upscale.** A picture whose short side is under [`LOW_SIDE`] is enlarged by Lanczos with three lobes (Duchon 1979) until
-//!    that side has [`TARGET_SIDE`] pixels, at most [`MOST_SCALE`] times and never beyond the decoder's limits; first the columns,
-//!    then the rows.
-//! 3. **Unsharp mask** (Gonzalez & Woods, 3.6.3), only after an upscale, because that is what softened the picture:
-//!    `v + AMOUNT * (v - blurred)`, `blurred` by a Gaussian of [`SIGMA`] pixels cut off after [`RADIUS`], borders replicated.
+//! 1. **Contrast.** Percentile stretch on luma (Gonzalez & Woods, *Digital Image Processing*, 3.2).
+//!    `low` and `high` are the grey levels below and above which 1 % of the pixels lie. Every
+//!    channel becomes `(v - (low + high) / 2) * gain + 127.5`, with `gain = 255 / (high - low)`, at
+//!    most [`MOST_GAIN`] so that noise is not amplified too much. This step is first because the
+//!    original has fewer pixels. It commutes with the next step except for clipping, and it does
+//!    not amplify the rounding of later steps.
+//! 2. **Upscale.** An image whose short side is under [`LOW_SIDE`] is enlarged by Lanczos with
+//!    three lobes (Duchon 1979) until that side has [`TARGET_SIDE`] pixels. The scale is at most
+//!    [`MOST_SCALE`], and the result stays within the decoder's limits. Columns are filtered first,
+//!    then rows.
+//! 3. **Unsharp mask** (Gonzalez & Woods, 3.6.3), only after an upscale, because upscaling softens
+//!    the image: `v + AMOUNT * (v - blurred)`. `blurred` is a Gaussian of [`SIGMA`] pixels cut off
+//!    at [`RADIUS`], with replicated borders.
 //!
 //! Levels are rounded half up and clipped to bytes after each step, and between columns and rows.
 
@@ -19,34 +24,35 @@ use crate::grey::grey;
 use crate::resize::{enlarging_taps, lanczos};
 use crate::{AxisTaps, Frame, Limits, Taps};
 
-/// A short side below this, in pixels, is low resolution.
+/// Images whose short side is below this, in pixels, have low resolution.
 pub const LOW_SIDE: u32 = 400;
-/// The short side after the upscale, in pixels: the side of the usual detection canvas, so that nothing is enlarged again.
+/// The short side after the upscale, in pixels. It equals the side of the usual detection canvas,
+/// so nothing is enlarged twice.
 pub const TARGET_SIDE: u32 = 640;
-/// Largest upscale.
+/// Maximum scale of the upscale.
 pub const MOST_SCALE: f64 = 4.0;
-/// Largest contrast gain.
+/// Maximum contrast gain.
 pub const MOST_GAIN: f32 = 4.0;
-/// Standard deviation of the unsharp mask's blur in pixels of the result.
+/// Standard deviation of the unsharp mask's blur, in pixels of the result.
 pub const SIGMA: f32 = 1.5;
-/// Pixels on each side that the blur reaches: three deviations, rounded down.
+/// Radius of the blur in pixels: three standard deviations, rounded down.
 pub const RADIUS: usize = 4;
 /// Share of the detail that the unsharp mask adds.
 pub const AMOUNT: f32 = 0.6;
 
-/// Share of the pixels that may clip at each end of the stretch.
+/// Share of the pixels that may clip at each end of the contrast stretch.
 const CLIPPED: f64 = 0.01;
 
-/// An enhanced picture.
+/// An enhanced image.
 #[derive(Clone, Debug)]
 pub struct Enhanced {
     /// The pixels.
     pub frame: Frame,
-    /// Pixels of the result per pixel of the original: 1 for a picture that was large enough.
+    /// Pixels of the result per pixel of the original: 1 for an image that was large enough.
     pub scale: f32,
 }
 
-/// What is to be done to one picture; small, so that a device can be told.
+/// The parameters of one image's enhancement; small enough to send to a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
     /// Width and height of the result in pixels.
@@ -60,24 +66,25 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Looks at `frame`; `limits` bound the result as they bound a decoded picture.
+    /// Computes the plan for `frame`. `limits` bound the result in the same way as a decoded image.
     pub fn of(frame: &Frame, limits: &Limits) -> Self {
         let (size, scale) = enlarged((frame.width(), frame.height()), limits);
         let (gain, offset) = stretch(frame);
         Self { size, scale: scale as f32, gain, offset }
     }
 
-    /// Whether the picture is enlarged, and so sharpened.
+    /// Returns whether the image is enlarged and therefore sharpened.
     pub fn enlarges(&self) -> bool {
         self.scale > 1.0
     }
 
-    /// The upscale of an `image` (width, height): columns of pixels first, that is along `rows`.
+    /// Returns the filters of the upscale of an `image` (width, height). `rows` is applied first.
     pub fn upscale_taps(&self, image: (u32, u32)) -> AxisTaps {
         AxisTaps { columns: enlarging_taps(image.0, self.size.0), rows: enlarging_taps(image.1, self.size.1) }
     }
 
-    /// The unsharp mask's blur of the result: along `columns` first, not rounded.
+    /// Returns the filters of the unsharp mask's blur of the result. `columns` is applied first,
+    /// without rounding.
     pub fn blur_taps(&self) -> AxisTaps {
         let weights = blur_weights();
         let along = |length: u32| {
@@ -88,13 +95,13 @@ impl Plan {
         AxisTaps { columns: along(self.size.0), rows: along(self.size.1) }
     }
 
-    /// A level after the contrast stretch.
+    /// Returns a level after the contrast stretch.
     pub fn stretched(&self, level: u8) -> u8 {
         round(f32::from(level) * self.gain + self.offset)
     }
 }
 
-/// Enhances `frame` within `limits` on the calling thread.
+/// Enhances `frame` within `limits`, on the calling thread.
 pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
     let plan = Plan::of(frame, limits);
     let levels: [u8; 256] = std::array::from_fn(|level| plan.stretched(level as u8));
@@ -110,21 +117,23 @@ pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
     Enhanced { frame: enlarged, scale: plan.scale }
 }
 
-/// Most bytes that [`enhance`] holds beside an `image` (width, height): its stretched copy and, where it is enlarged, the result and the copy that is sharpened.
+/// Returns the maximum number of bytes that [`enhance`] allocates besides an `image` (width,
+/// height). These are its stretched copy and, if it is enlarged, the result and the copy that is
+/// sharpened.
 pub fn working_bytes(image: (u32, u32), limits: &Limits) -> u64 {
     let bytes = |(width, height): (u32, u32)| u64::from(width) * u64::from(height) * BYTES_PER_PIXEL;
     let (size, scale) = enlarged(image, limits);
     bytes(image) + if scale > 1.0 { 2 * bytes(size) } else { 0 }
 }
 
-/// Weights of the blur, `RADIUS` on each side of the middle; their sum is 1.
+/// Returns the weights of the blur, `RADIUS` on each side of the middle; their sum is 1.
 pub fn blur_weights() -> [f32; 2 * RADIUS + 1] {
     let weight = |i: usize| (-(i as f64 - RADIUS as f64).powi(2) / (2.0 * f64::from(SIGMA).powi(2))).exp();
     let sum: f64 = (0..=2 * RADIUS).map(weight).sum();
     std::array::from_fn(|i| (weight(i) / sum) as f32)
 }
 
-/// The size of the result, and the upscale.
+/// Returns the size of the result and the scale.
 fn enlarged(image: (u32, u32), limits: &Limits) -> ((u32, u32), f64) {
     let scale = scale(image, limits);
     let side = |length: u32| (f64::from(length) * scale).round() as u32;
@@ -137,12 +146,12 @@ fn scale((width, height): (u32, u32), limits: &Limits) -> f64 {
         return 1.0;
     }
     let by_side = f64::from(limits.max_side) / long;
-    // Both sides are rounded; a pixel less leaves room for that.
+    // Both sides are rounded; one pixel less leaves room for that.
     let by_pixels = (limits.max_pixels as f64 / (short * long)).sqrt() - 1.0 / short;
     (f64::from(TARGET_SIDE) / short).min(MOST_SCALE).min(by_side).min(by_pixels).max(1.0)
 }
 
-/// Gain and offset of the contrast stretch; a picture of one level stays as it is.
+/// Returns gain and offset of the contrast stretch. An image with a single level stays unchanged.
 fn stretch(frame: &Frame) -> (f32, f32) {
     let mut histogram = [0usize; 256];
     let grey = grey(frame);
@@ -169,12 +178,13 @@ fn stretch(frame: &Frame) -> (f32, f32) {
     (gain, 127.5 - (low + high) as f32 / 2.0 * gain)
 }
 
-/// Half up, clipped to a byte.
+/// Rounds half up and clips to a byte.
 fn round(level: f32) -> u8 {
     (level.clamp(0.0, 255.0) + 0.5) as u8
 }
 
-/// Sharpens in place. Holds as many blurred rows as the blur is high, not a second picture.
+/// Sharpens in place. It keeps only as many blurred rows as the blur is high, besides one copy of
+/// the image.
 fn unsharp(frame: &mut Frame) {
     const TAPS: usize = 2 * RADIUS + 1;
     let weights = blur_weights();
@@ -193,7 +203,7 @@ fn unsharp(frame: &mut Frame) {
             }
         }
     };
-    // Row `y` lies in slot `y % TAPS`.
+    // Row `y` is in slot `y % TAPS`.
     for y in 0..RADIUS.min(height) {
         blur_row(y, &mut rows[y % TAPS]);
     }
@@ -215,7 +225,7 @@ fn unsharp(frame: &mut Frame) {
     }
 }
 
-/// The row with its first and last pixel repeated `RADIUS` times on their sides.
+/// Copies the row with its first and last pixel repeated `RADIUS` times on their sides.
 fn widen(row: &[u8], into: &mut [f32]) {
     let (first, last) = (&row[..3], &row[row.len() - 3..]);
     let edge = |pixel: &[u8]| pixel.iter().copied().cycle().take(3 * RADIUS).collect::<Vec<u8>>();

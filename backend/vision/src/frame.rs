@@ -1,9 +1,10 @@
-//! The one pixel container that travels between the crates.
+//! The pixel container that all crates use.
 
 use std::any::Any;
 use std::sync::Arc;
 
-/// An 8-bit RGB image, rows top to bottom, pixels interleaved, no padding: `data.len() == width * height * 3`.
+/// An 8-bit RGB image, rows top to bottom, pixels interleaved, no padding: `data.len() == width *
+/// height * 3`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Frame {
     width: u32,
@@ -12,7 +13,8 @@ pub struct Frame {
     held: Held,
 }
 
-/// What is let go with the pixels. It is no part of the picture: frames with equal pixels are equal.
+/// A value that is dropped together with the pixels. It is not part of the image: frames with equal
+/// pixels are equal.
 #[derive(Clone, Default)]
 struct Held(#[expect(dead_code, reason = "it is there to be dropped")] Option<Arc<dyn Any + Send + Sync>>);
 
@@ -25,60 +27,66 @@ impl PartialEq for Held {
 impl Eq for Held {}
 
 impl Frame {
-    /// Wraps `data`, or returns `None` when its length is not `width * height * 3` or a side is zero.
+    /// Wraps `data`. Returns `None` if its length is not `width * height * 3` or a side is zero.
     pub fn new(width: u32, height: u32, data: Vec<u8>) -> Option<Self> {
         let wanted = (width as usize).checked_mul(height as usize)?.checked_mul(3)?;
         (wanted > 0 && data.len() == wanted).then_some(Self { width, height, data, held: Held::default() })
     }
 
-    /// A frame of one colour. Panics when a side is zero: that is a mistake of the caller, never of the input.
+    /// Creates a frame of one colour.
+    ///
+    /// # Panics
+    /// Panics if a side is zero: this is a mistake of the caller, never of the input.
     pub fn filled(width: u32, height: u32, rgb: [u8; 3]) -> Self {
         assert!(width > 0 && height > 0, "a frame has at least one pixel");
         let data = rgb.repeat(width as usize * height as usize);
         Self { width, height, data, held: Held::default() }
     }
 
-    /// The same, with something that is dropped when these pixels and every clone of them are gone, whoever was the last to use them: a place in memory that
-    /// somebody counts. It takes the place of what was held before.
+    /// Attaches a value that is dropped when these pixels and all clones of them are dropped, such
+    /// as a permit for memory. It replaces the value attached before.
     #[must_use]
     pub fn holding(mut self, thing: impl Any + Send + Sync) -> Self {
         self.held = Held(Some(Arc::new(thing)));
         self
     }
 
-    /// The same, sharing what `other` holds.
+    /// Attaches the value of `other`, shared with it.
     #[must_use]
     pub fn holding_as(mut self, other: &Self) -> Self {
         self.held = other.held.clone();
         self
     }
 
-    /// Width in pixels.
+    /// Returns the width in pixels.
     pub fn width(&self) -> u32 {
         self.width
     }
 
-    /// Height in pixels.
+    /// Returns the height in pixels.
     pub fn height(&self) -> u32 {
         self.height
     }
 
-    /// The interleaved RGB bytes.
+    /// Returns the interleaved RGB bytes.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// The interleaved RGB bytes, writable.
+    /// Returns the interleaved RGB bytes, writable.
     pub fn data_mut(&mut self) -> &mut [u8] {
         &mut self.data
     }
 
-    /// Gives the bytes away.
+    /// Returns the bytes and drops the frame.
     pub fn into_data(self) -> Vec<u8> {
         self.data
     }
 
-    /// The colour at column `x`, row `y`. Panics outside the frame.
+    /// Returns the colour at column `x`, row `y`.
+    ///
+    /// # Panics
+    /// Panics outside the frame.
     pub fn pixel(&self, x: u32, y: u32) -> [u8; 3] {
         let at = (y as usize * self.width as usize + x as usize) * 3;
         [self.data[at], self.data[at + 1], self.data[at + 2]]
@@ -99,7 +107,7 @@ mod tests {
     fn what_is_held_goes_with_the_last_of_the_pixels() {
         let thing = Arc::new(());
         let frame = Frame::filled(2, 2, [7; 3]).holding(thing.clone());
-        assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "it is no part of the picture");
+        assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "the held value is not part of the image");
         let copy = frame.clone();
         let derived = Frame::filled(1, 1, [0; 3]).holding_as(&copy);
         drop((frame, copy));

@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 /// A point in pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// To the right.
+    /// Distance from the left edge.
     pub x: f32,
-    /// Down.
+    /// Distance from the top edge.
     pub y: f32,
 }
 
-/// An axis-aligned rectangle in pixels; may reach outside the image, as detectors' boxes do.
+/// An axis-aligned rectangle in pixels. It may extend outside the image, as detectors' boxes do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rect {
     /// Left edge.
@@ -25,12 +25,12 @@ pub struct Rect {
 }
 
 impl Rect {
-    /// Area in square pixels.
+    /// Returns the area in square pixels.
     pub fn area(&self) -> f32 {
         self.width.max(0.0) * self.height.max(0.0)
     }
 
-    /// The part of it that lies in both; zero-sized where they do not meet.
+    /// Returns the part that lies in both; zero-sized if they do not overlap.
     pub fn intersection(&self, other: &Self) -> Self {
         let (x, y) = (self.x.max(other.x), self.y.max(other.y));
         let width = ((self.x + self.width).min(other.x + other.width) - x).max(0.0);
@@ -38,7 +38,7 @@ impl Rect {
         Self { x, y, width, height }
     }
 
-    /// Intersection over union, 0..1; 0 when both are empty.
+    /// Returns intersection over union, 0..1; 0 if both are empty.
     pub fn iou(&self, other: &Self) -> f32 {
         let shared = self.intersection(other).area();
         let union = self.area() + other.area() - shared;
@@ -51,13 +51,14 @@ impl Rect {
 }
 
 impl Point {
-    /// Distance in pixels.
+    /// Returns the distance in pixels.
     pub fn distance(self, other: Self) -> f32 {
         (self.x - other.x).hypot(self.y - other.y)
     }
 }
 
-/// Right eye, left eye, nose tip, right and left mouth corner; the subject's right comes first.
+/// Right eye, left eye, nose tip, right and left mouth corner. Right and left are those of the
+/// person.
 pub type Landmarks = [Point; 5];
 
 /// One face as a detector reports it.

@@ -1,14 +1,14 @@
-//! Fit an image into a detector's canvas, top-left, and map coordinates back.
+//! Fits an image into a detector's canvas, top-left, and maps coordinates back.
 
 use crate::resize::{linear_into_top_left, linear_taps};
 use crate::{Detection, Frame, Point, Rect, Taps};
 
-/// A filter for each axis.
+/// One filter for each axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxisTaps {
-    /// From left to right.
+    /// The filter along x, from left to right.
     pub columns: Taps,
-    /// From top to bottom.
+    /// The filter along y, from top to bottom.
     pub rows: Taps,
 }
 
@@ -24,14 +24,16 @@ pub struct Letterbox {
 }
 
 impl Letterbox {
-    /// InsightFace's rule: keep the aspect ratio, fill the longer side (small images are enlarged), content at the top
-    /// left, black below and right. Sides are `(width, height)` in pixels; a side of zero counts as one.
+    /// Places an image by InsightFace's rule. It keeps the aspect ratio and fills the longer side
+    /// (small images are enlarged). Content is at the top left, black below and to the right. Sides
+    /// are `(width, height)` in pixels; a side of zero counts as one.
     pub fn fit(image: (u32, u32), canvas: (u32, u32)) -> Self {
         let (width, height) = (image.0.max(1), image.1.max(1));
         let (canvas_width, canvas_height) = (canvas.0.max(1), canvas.1.max(1));
         let image_ratio = f64::from(height) / f64::from(width);
         let canvas_ratio = f64::from(canvas_height) / f64::from(canvas_width);
-        // The conversions drop the fraction, as Python's int() does there; that decides the content's last column.
+        // The casts drop the fraction, as Python's `int()` does in InsightFace. This decides the
+        // content's last column.
         let (new_width, new_height) = if image_ratio > canvas_ratio {
             ((f64::from(canvas_height) / image_ratio) as u32, canvas_height)
         } else {
@@ -45,7 +47,8 @@ impl Letterbox {
         }
     }
 
-    /// The same placement on the smallest canvas whose sides are multiples of `step` pixels (at least 1): only black is left out.
+    /// Returns the same placement on the smallest canvas whose sides are multiples of `step` pixels
+    /// (at least 1). Only black pixels are removed.
     #[must_use]
     pub fn trimmed(self, step: u32) -> Self {
         let step = step.max(1);
@@ -53,20 +56,21 @@ impl Letterbox {
         Self { canvas: (trim(self.content.0, self.canvas.0), trim(self.content.1, self.canvas.1)), ..self }
     }
 
-    /// Draws the scaled image onto a new canvas. Bilinear without smoothing, equal to OpenCV's `INTER_LINEAR` within a
-    /// grey level: the detectors were trained and measured on that.
+    /// Draws the scaled image onto a new canvas. Bilinear without smoothing, within one grey level
+    /// of OpenCV's `INTER_LINEAR`: the detectors were trained and measured with it.
     pub fn draw(&self, frame: &Frame) -> Frame {
         let mut canvas = Frame::filled(self.canvas.0, self.canvas.1, [0; 3]);
         linear_into_top_left(frame, &mut canvas, self.content);
         canvas
     }
 
-    /// The placement of a frame that is the canvas already.
+    /// Returns the placement of a frame that already is the canvas.
     pub fn identity(canvas: (u32, u32)) -> Self {
         Self { scale: 1.0, canvas, content: canvas }
     }
 
-    /// What [`Self::draw`] does to an `image` (width, height): rows first, not rounded, then columns, rounded half up.
+    /// Returns the filters of [`Self::draw`] for an `image` (width, height). Rows are filtered
+    /// first and not rounded, then columns, rounded half up.
     pub fn taps(&self, image: (u32, u32)) -> AxisTaps {
         AxisTaps {
             columns: linear_taps(image.0, self.content.0, self.canvas.0, false),
@@ -74,7 +78,7 @@ impl Letterbox {
         }
     }
 
-    /// Canvas coordinates to image coordinates.
+    /// Converts canvas coordinates to image coordinates.
     pub fn restore(&self, detection: &Detection) -> Detection {
         let back = 1.0 / f64::from(self.scale);
         let back = |v: f32| (f64::from(v) * back) as f32;
@@ -94,7 +98,7 @@ mod tests {
 
     #[test]
     fn insightface_sizes() {
-        // (image, content, scale) worked out by hand from InsightFace's rule on a 640x640 canvas.
+        // (image, content, scale) computed by hand from InsightFace's rule on a 640x640 canvas.
         let cases = [
             ((910, 1137), (512, 640), 640.0 / 1137.0),
             ((1920, 1080), (640, 360), 360.0 / 1080.0),
@@ -129,10 +133,10 @@ mod tests {
             }
         }
         let narrow = Letterbox { canvas: (100, 100), ..Letterbox::fit((10, 9), (100, 100)) };
-        assert_eq!(narrow.trimmed(32).canvas, (100, 96), "never larger than it was");
+        assert_eq!(narrow.trimmed(32).canvas, (100, 96), "never larger than the original canvas");
     }
 
-    /// Bilinear interpolation straight from its definition.
+    /// Bilinear interpolation directly from its definition.
     fn reference(frame: &Frame, (width, height): (u32, u32), x: u32, y: u32) -> [f64; 3] {
         let at = |i: u32, from: u32, to: u32| {
             let at = (f64::from(i) + 0.5) * f64::from(from) / f64::from(to) - 0.5;

@@ -1,8 +1,9 @@
-//! CPU pixels: decode, orient, letterbox, enhance, align, NMS, quality, perceptual hashes and crops.
+//! Image processing on the CPU: decode, orient, letterbox, enhance, align, NMS, quality, perceptual
+//! hashes and crops.
 //!
-//! Everything here is a pure function of its input: no model runtime, no files, no network, no clock.
-//! Coordinates are pixels of the image as a browser shows it (EXIF orientation applied), origin top-left,
-//! x to the right, y down; pixel (0, 0) covers the square from (0, 0) to (1, 1).
+//! Every function is a pure function of its input: no model runtime, no files, no network, no
+//! clock. Coordinates are pixels of the image as a browser shows it (EXIF orientation applied),
+//! origin top-left, x to the right, y down. Pixel (0, 0) covers the square from (0, 0) to (1, 1).
 
 pub mod align;
 mod cover;

@@ -2,12 +2,13 @@
 
 use crate::Detection;
 
-/// The most detections that [`nms`] compares, the best ones. It bounds the work: at most 12.5 million comparisons of two boxes, some tens of
-/// milliseconds. OpenCV's `FaceDetectorYN` has the same limit by default.
+/// Maximum number of detections that [`nms`] compares, the best ones. It bounds the work to 12.5
+/// million comparisons of two boxes, some tens of milliseconds. OpenCV's `FaceDetectorYN` has the
+/// same limit by default.
 pub const MAX_CANDIDATES: usize = 5000;
 
-/// Keeps the best `limit` detections, in no particular order, in linear time. Those that are not finite go first, as they can be compared with
-/// nothing.
+/// Keeps the best `limit` detections, in no particular order, in linear time. Detections that are
+/// not finite are dropped first, because they cannot be compared.
 pub fn keep_best(detections: &mut Vec<Detection>, limit: usize) {
     detections.retain(Detection::is_finite);
     if detections.len() <= limit {
@@ -19,13 +20,16 @@ pub fn keep_best(detections: &mut Vec<Detection>, limit: usize) {
     detections.truncate(limit);
 }
 
-/// Keeps the best of every group that overlaps by more than `iou` (intersection over union of plain areas, 0..1);
-/// sorted by score, best first. Greedy: a box is dropped when it overlaps a better one that was kept. Boxes or
-/// scores that are not finite are dropped, as they can be compared with nothing. Of more than [`MAX_CANDIDATES`] detections only the
-/// best are looked at, so that no number of them takes long.
+/// Keeps the best detection of every group that overlaps by more than `iou` (intersection over
+/// union of plain areas, 0..1). Returns them sorted by score, best first.
+///
+/// The method is greedy: a box is dropped if it overlaps a better box that was kept. Boxes or
+/// scores that are not finite are dropped, because they cannot be compared. Only the best
+/// [`MAX_CANDIDATES`] detections are considered, which bounds the time.
 pub fn nms(mut detections: Vec<Detection>, iou: f32) -> Vec<Detection> {
     keep_best(&mut detections, MAX_CANDIDATES);
-    // Stable, so that equal scores keep the model's order and the result never depends on the sort.
+    // A stable sort keeps the model's order for equal scores, so the result does not depend on the
+    // sort.
     detections.sort_by(|a, b| b.det_score.total_cmp(&a.det_score));
     let mut kept: Vec<Detection> = Vec::with_capacity(detections.len().min(64));
     for candidate in detections {

@@ -1,41 +1,47 @@
-//! Perceptual hashes: fingerprints that stay nearly the same when a picture is stored again, scaled or lightly edited.
+//! Perceptual hashes: fingerprints that change little when an image is saved again, scaled or
+//! lightly edited.
 //!
-//! All three are made from one grey reduction of the whole picture, stretched to a square, so that they do not depend
-//! on its size. Bits are in reading order, the first one the highest.
+//! All three are made from one grey reduction of the whole image, stretched to a square, so they do
+//! not depend on its size. Bits are in reading order; the first one is the highest.
 //!
-//! docs/ACCURACY.md has what edits of 47 photographs do to the hashes, and how far different pictures are apart. The thresholds keep a
-//! distance from both sides, and more from the side of the different pictures: a duplicate that is missed is scanned twice, a picture that is
-//! wrongly called a duplicate is lost.
+//! docs/ACCURACY.md lists how edits of 47 photographs change the hashes, and how far different
+//! images are apart. The thresholds keep a distance from both, and a larger one from different
+//! images. A missed duplicate is only scanned twice, but a different image that is taken for a
+//! duplicate is lost.
 
 use crate::Frame;
 use crate::grey::grey_row;
 use crate::resize::{MOST_FACTOR, cell_means};
 use std::sync::LazyLock;
 
-/// Three 64-bit hashes of a whole picture.
+/// Three 64-bit hashes of a whole image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PerceptualHashes {
-    /// DCT hash: signs of the 8x8 lowest frequencies of a 32x32 reduction against their median (Zauner 2010,
-    /// "Implementation and benchmarking of perceptual image hash functions"). The constant term takes part in neither.
+    /// DCT hash: compares the 8x8 lowest frequencies of a 32x32 reduction with their median (Zauner
+    /// 2010, "Implementation and benchmarking of perceptual image hash functions"). The constant
+    /// term has no bit and is not part of the median.
     pub p: u64,
-    /// Gradient hash: whether each of 8 pixels of 8 rows is clearly darker than its right neighbour in a 9x8 reduction
-    /// (Krawetz 2013, "dHash").
+    /// Gradient hash: for 8 pixels in each of 8 rows of a 9x8 reduction, whether the right
+    /// neighbour is clearly brighter (Krawetz 2013, "dHash").
     pub d: u64,
-    /// Mean hash: whether each pixel of an 8x8 reduction is clearly brighter than their mean (Krawetz 2011, "aHash").
+    /// Mean hash: whether each pixel of an 8x8 reduction is clearly brighter than the mean of all
+    /// (Krawetz 2011, "aHash").
     pub a: u64,
 }
 
-/// The common reduction: a multiple of 32x32, 9x8 and 8x8, so that each of them is a mean over whole blocks.
+/// Size of the common reduction: a multiple of 32x32, 9x8 and 8x8, so that each of them is a mean
+/// over whole blocks.
 const REDUCED: (usize, usize) = (288, 256);
 
-/// Grey levels by which a block must be brighter. Flat backgrounds differ by less from block to block; without a margin
-/// their bits would be noise.
+/// Minimum difference in grey levels that sets a bit. Blocks of flat backgrounds differ by less;
+/// without a margin their bits would be noise.
 const MARGIN: f32 = 0.5;
 
 impl PerceptualHashes {
-    /// Hashes the picture.
+    /// Computes the hashes of an image.
     pub fn of(frame: &Frame) -> Self {
-        // Whole-number means first, down to no less than the reduction: they are many times quicker.
+        // Means over whole pixels first, down to at least the size of the reduction: they are many
+        // times faster.
         let (columns, rows) = (REDUCED.0 as u32, REDUCED.1 as u32);
         let factor = |length: u32, target: u32| (length / target).clamp(1, MOST_FACTOR);
         let (across, down) = (factor(frame.width(), columns), factor(frame.height(), rows));
@@ -47,24 +53,29 @@ impl PerceptualHashes {
         Self { p: dct_hash(&reduced), d: gradient_hash(&reduced), a: mean_hash(&reduced) }
     }
 
-    /// Number of differing bits of each hash: `(p, d, a)`, 0..=64.
+    /// Returns the number of differing bits of each hash: `(p, d, a)`, 0..=64.
     pub fn distance(&self, other: &Self) -> (u32, u32, u32) {
         let bits = |a: u64, b: u64| (a ^ b).count_ones();
         (bits(self.p, other.p), bits(self.d, other.d), bits(self.a, other.a))
     }
 
-    /// The near-duplicate decision: `a` at most 12, and either `p` at most 10 with `d` at most 12 (stored again, scaled,
-    /// trimmed) or `d` at most 4 with `p` at most 24 (the same picture with a mark in a corner, which moves all of `p` and a
-    /// few bits of `d`). docs/ACCURACY.md has the measurements. The store's look-up (`near`) finds every stored picture that this calls
-    /// near: raise its distances with these.
+    /// Returns whether two images are near-duplicates. `a` must differ by at most 12 bits. In
+    /// addition, one of two conditions must hold:
+    ///
+    /// - `p` at most 10 and `d` at most 12: the image was saved again, scaled or trimmed.
+    /// - `p` at most 24 and `d` at most 4: the same image with a mark in a corner. A mark changes
+    ///   all of `p`, but few bits of `d`.
+    ///
+    /// docs/ACCURACY.md has the measurements. The store's look-up (`near`) finds every stored image
+    /// that this function accepts. If these distances grow, its distances must grow too.
     pub fn is_near(&self, other: &Self) -> bool {
         let (p, d, a) = self.distance(other);
         a <= 12 && ((p <= 10 && d <= 12) || (p <= 24 && d <= 4))
     }
 }
 
-/// Mean grey levels of [`REDUCED`] equal areas. Their edges may cut through pixels, which then count by their share; a
-/// picture smaller than that is enlarged the same way.
+/// Computes mean grey levels of [`REDUCED`] equal areas. Their edges may cut through pixels, which
+/// then count by their share. A smaller image is enlarged in the same way.
 fn reduce(frame: &Frame) -> Vec<f32> {
     let (columns, rows) = REDUCED;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
@@ -82,7 +93,8 @@ fn reduce(frame: &Frame) -> Vec<f32> {
             *at = f64::from(sum);
             sum += u32::from(*value);
         }
-        // The sum up to any position, whole pixels and a share of the next; an area is the difference of two.
+        // The sum up to any position: whole pixels and a share of the next. An area is the
+        // difference of two such sums.
         let up_to = |edge: f64| running[edge as usize] + edge.fract() * f64::from(grey[edge as usize]);
         let mut before = 0.0;
         for (value, edge) in line.iter_mut().zip(&edges[1..]) {
@@ -103,7 +115,7 @@ fn reduce(frame: &Frame) -> Vec<f32> {
     reduced
 }
 
-/// Block means of the reduction: `columns` x `rows` of them.
+/// Returns `columns` x `rows` block means of the reduction.
 fn means<const COLUMNS: usize, const ROWS: usize>(reduced: &[f32]) -> [[f32; COLUMNS]; ROWS] {
     let (width, height) = (REDUCED.0 / COLUMNS, REDUCED.1 / ROWS);
     let mut sums = [[0.0; COLUMNS]; ROWS];
@@ -151,8 +163,9 @@ fn dct_hash(reduced: &[f32]) -> u64 {
     sorted.copy_from_slice(&low.as_flattened()[1..]);
     sorted.sort_unstable_by(f32::total_cmp);
     let median = sorted[31];
-    // The constant term is the picture's brightness; its bit would be the same for all. The margin of one is what
-    // rounding can make of a flat picture; the terms of a photograph are in the thousands.
+    // The constant term is the image's brightness; its bit would be the same for all images. The
+    // margin of 1 is the largest rounding error in a flat image; the terms of a photograph are in
+    // the thousands.
     low[0][0] = median;
     pack(low.as_flattened().iter().map(|v| *v > median + 1.0))
 }
@@ -197,7 +210,8 @@ mod tests {
         for side in [800, 299, 150, 100] {
             let small = crop::thumbnail(&large, side);
             let (p, d, a) = PerceptualHashes::of(&large).distance(&PerceptualHashes::of(&small));
-            // A picture counts as the same up to ten bits of `p`; the scaling itself may cost three of them.
+            // Two images count as the same up to ten bits of `p`; scaling alone may use three of
+            // them.
             assert!(p <= 3 && d <= 4 && a <= 2, "{side}: {p} {d} {a}");
         }
     }

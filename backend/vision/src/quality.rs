@@ -1,7 +1,8 @@
-//! How usable a face is.
+//! Assesses how usable a face is for recognition.
 //!
-//! Every measure has a raw value in its own unit and a score 0..1 that is monotone in it. Image measures are taken on
-//! the aligned 112x112 chip, the pixels that the embedder sees, so that they mean the same at every face size.
+//! Every measure has a raw value in its own unit and a score 0..1. Image measures are taken on the
+//! aligned 112x112 chip, the pixels that the embedder gets, so they mean the same at every face
+//! size.
 //!
 //! | measure | raw | score |
 //! |---|---|---|
@@ -11,15 +12,18 @@
 //! | `contrast` | standard deviation of grey | `hill(raw, 20)` |
 //! | `exposure` | share of pixels at most 5 or at least 250, 0..1 | `1 - raw` |
 //! | `size` | distance of the eyes in image pixels | `hill(raw, 20)` |
-//! | `pose` | yaw, pitch, roll in degrees ([`pose`]) | 1 - (angle between face and camera axis) / 90 |
+//! | `pose` | yaw, pitch, roll in degrees ([`pose`]) | 1 - (angle to the camera axis) / 90 |
 //! | `truncation` | share of the box inside the image, 0..1 | raw |
 //! | `det_score` | the detector's score | raw |
-//! | `learned` | what a model says of the chip, where one is installed; eDifFIQA (Babnik et al. 2024): how far faces like it can be relied on for recognition | raw, brought into 0..1 |
+//! | `learned` | eDifFIQA's output (Babnik et al. 2024), if installed | raw, clamped to 0..1 |
 //!
-//! `hill(x, k) = x² / (x² + k²)` is Hill's saturation curve of order two: 0 at 0, one half at `k`, strictly rising.
-//! `overall` is the weighted geometric mean of the scores ([`profile`] has the weights and the demands), so that one
-//! measure that is bad cannot be hidden by the others. `learned` has no part in it and no demand in any profile: it stands beside
-//! them, so that a report passes or fails alike with and without the model.
+//! `hill(x, k) = x² / (x² + k²)` is Hill's saturation curve of order two: 0 at 0, one half at `k`,
+//! strictly rising. `overall` is the weighted geometric mean of the scores, so the other measures
+//! cannot hide a bad one. [`profile`] has the weights and the limits.
+//!
+//! `learned` estimates how reliably such faces are recognised. It is not part of `overall`, and no
+//! profile has a limit for it. A report therefore passes or fails equally with and without the
+//! model.
 
 pub mod pose;
 pub mod profile;
@@ -30,49 +34,49 @@ pub use statistics::{GreyStatistics, grey_statistics};
 use crate::{Detection, Frame, Rect};
 use serde::{Deserialize, Serialize};
 
-/// One measure: a score 0..1, higher is better, and the raw value that it came from.
+/// One measure: a raw value and a score 0..1 computed from it; higher is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
-    /// 0..1.
+    /// The score, 0..1.
     pub value: f32,
-    /// In the measure's own unit.
+    /// The raw value, in the measure's own unit.
     pub raw: f32,
 }
 
 /// Head pose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pose {
-    /// 0..1, 1 is frontal.
+    /// The score, 0..1; 1 is frontal.
     pub value: f32,
-    /// Degrees, positive to the subject's left.
+    /// Degrees, positive towards the person's left.
     pub yaw: f32,
-    /// Degrees, positive up.
+    /// Degrees, positive upwards.
     pub pitch: f32,
     /// Degrees, positive clockwise in the image.
     pub roll: f32,
 }
 
-/// Named demands on a face.
+/// Named sets of limits for a face.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
-    /// Everything passes.
+    /// Every face passes.
     Off,
-    /// Usable for search.
+    /// Limits for search.
     #[default]
     Standard,
-    /// Usable as an enrolment photograph.
+    /// Limits for enrolment photographs.
     Strict,
 }
 
 /// The quality of one face.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QualityReport {
-    /// 0..1.
+    /// The weighted geometric mean of the scores, 0..1.
     pub overall: f32,
-    /// Whether the profile's demands are met.
+    /// Whether the face meets all limits of the profile.
     pub passed: bool,
-    /// Stable codes of the demands that are not met.
+    /// Stable codes of the limits that the face does not meet.
     pub reasons: Vec<String>,
     /// Laplacian variance.
     pub blur: Measure,
@@ -80,7 +84,7 @@ pub struct QualityReport {
     pub sharpness: Measure,
     /// Mean grey.
     pub brightness: Measure,
-    /// Grey deviation.
+    /// Standard deviation of grey.
     pub contrast: Measure,
     /// Share of clipped pixels.
     pub exposure: Measure,
@@ -92,27 +96,29 @@ pub struct QualityReport {
     pub truncation: Measure,
     /// The detector's score.
     pub det_score: Measure,
-    /// What a learned model says, where one is installed.
+    /// The score of a learned model, if one is installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<Measure>,
 }
 
 impl Measure {
-    /// A model's score, whose scale is 0..1 up to what its last layer leaves outside.
+    /// Converts a model's score. Its scale is 0..1, but the model's last layer may slightly exceed
+    /// it.
     pub fn learned(raw: f32) -> Self {
         Self { value: unit(f64::from(raw)), raw: if raw.is_finite() { raw } else { 0.0 } }
     }
 }
 
 impl QualityReport {
-    /// Codes of the demands of `profile` that the measures do not meet, whatever profile the report was made for.
+    /// Returns the codes of the limits of `profile` that the measures do not meet. The report may
+    /// be made for another profile.
     pub fn unmet(&self, profile: Profile) -> Vec<String> {
         profile::unmet(self, profile)
     }
 }
 
-/// Judges one face: `chip` is its aligned 112x112 chip, `image` the size (width, height) of the picture that it was
-/// found in. Values that are not finite count as the worst.
+/// Assesses one face. `chip` is its aligned 112x112 chip, `image` the size (width, height) of the
+/// image that contains it. Values that are not finite get the worst score.
 pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: Profile) -> QualityReport {
     let grey = grey_statistics(chip);
     let [right_eye, left_eye, ..] = detection.landmarks;
@@ -141,17 +147,17 @@ pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: P
     report
 }
 
-/// Hill's curve of order two.
+/// Returns Hill's saturation curve of order two.
 fn hill(x: f64, half: f64) -> f64 {
     x * x / (x * x + half * half)
 }
 
-/// Brought into 0..=1; what is not a number becomes 0.
+/// Clamps to 0..=1; NaN becomes 0.
 fn unit(value: f64) -> f32 {
     if value > 0.0 { value.min(1.0) as f32 } else { 0.0 }
 }
 
-/// Share of the box that lies inside the image; 0 for an empty box.
+/// Returns the share of the box inside the image; 0 for an empty box.
 fn inside(bbox: &Rect, image: (u32, u32)) -> f64 {
     let whole = Rect { x: 0.0, y: 0.0, width: image.0 as f32, height: image.1 as f32 };
     let area = f64::from(bbox.area());

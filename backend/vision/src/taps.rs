@@ -1,21 +1,24 @@
-//! Scaling and blurring along one axis as a table, so that a device can do exactly what the code here does.
+//! Filters along one axis as tables, so that a device can compute exactly what the code in this
+//! crate does.
 
-/// A linear filter along one axis: output `i` is the sum over `k < count` of `weights[k * length + i]` times the input at
-/// `indices[k * length + i]`. Indices always lie inside the input; what lies outside has weight 0.
+/// A linear filter along one axis. Output `i` is the sum over `k < count` of `weights[k * length +
+/// i]` times the input at `indices[k * length + i]`. Indices are always inside the input; positions
+/// outside have weight 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taps {
-    /// Inputs per output.
+    /// Number of inputs per output.
     pub count: usize,
-    /// Outputs.
+    /// Number of outputs.
     pub length: usize,
-    /// `count * length` positions.
+    /// `count * length` input positions.
     pub indices: Vec<i32>,
     /// `count * length` weights.
     pub weights: Vec<f32>,
 }
 
 impl Taps {
-    /// From a rule that says which input position (it may lie outside) has which weight in tap `k` of output `i`.
+    /// Builds a filter from `rule`, which returns the input position (possibly outside) and the
+    /// weight of tap `k` of output `i`.
     pub(crate) fn new(
         (from, length): (u32, usize),
         count: usize,

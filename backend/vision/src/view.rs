@@ -1,17 +1,21 @@
-//! Where a detector looks: at the whole picture, at the whole picture made small, or at one tile of it.
+//! The views of an image that a detector gets: the whole image, the whole image at a small size, or
+//! one tile of it.
 //!
-//! A detector knows faces of some sizes on its canvas: a few pixels are too little, and SCRFD overlooks a face that fills the
-//! canvas. Views change the size at which it sees a face: a small view brings large faces down, tiles bring small ones up.
+//! A detector finds only faces of certain sizes on its canvas. A face of a few pixels is too small,
+//! and SCRFD misses a face that fills the canvas. Views change the size of a face on the canvas: a
+//! small view shrinks large faces, tiles enlarge small ones.
 
 use crate::{Detection, Frame, Letterbox, Point, Rect};
 
-/// Share of a tile's side that it has in common with its neighbour. A face that does not fit into it is seen whole, and at least
-/// a tenth of the canvas in size, by the views of half the scale.
+/// Share of a tile's side that overlaps its neighbour. A face that is larger than the overlap is
+/// completely visible in the views of half the scale. There it has at least a tenth of the canvas's
+/// size.
 const OVERLAP: f64 = 0.2;
-/// A box that comes nearer than this share of its longer side to a border inside the picture counts as cut by it.
+/// Distance from a border inside the image, as a share of the box's longer side, below which the
+/// border counts as cutting the box.
 const CUT_MARGIN: f32 = 0.1;
 
-/// A part of a picture in whole pixels; never empty, always inside.
+/// A part of an image in whole pixels; never empty, always inside the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Left edge.
@@ -24,31 +28,33 @@ pub struct Region {
     pub height: u32,
 }
 
-/// A part of a picture and how it lies on a detector's canvas.
+/// A part of an image and its placement on a detector's canvas.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
-    /// Size of the picture, width and height.
+    /// Size of the image, width and height.
     pub image: (u32, u32),
-    /// What is seen of it.
+    /// The visible part of the image.
     pub region: Region,
-    /// How the region lies on the canvas.
+    /// The placement of the region on the canvas.
     pub letterbox: Letterbox,
 }
 
 impl View {
-    /// The whole picture on the canvas.
+    /// Returns the view of the whole image on the canvas.
     pub fn whole(image: (u32, u32), canvas: (u32, u32)) -> Self {
         Self { image, region: Region::whole(image), letterbox: Letterbox::fit(image, canvas) }
     }
 
-    /// The whole picture in the top-left `content` (width, height) of the canvas, which is not smaller.
+    /// Returns the view of the whole image in the top-left `content` (width, height) of the canvas,
+    /// which is not smaller.
     pub fn small(image: (u32, u32), content: (u32, u32), canvas: (u32, u32)) -> Self {
         let letterbox = Letterbox { canvas, ..Letterbox::fit(image, content) };
         Self { image, region: Region::whole(image), letterbox }
     }
 
-    /// Tiles that cover the picture at `scale` canvas pixels per image pixel, row by row, neighbours sharing at least a fifth
-    /// of a canvas. One tile, the whole, where the picture at that scale fits the canvas.
+    /// Returns tiles that cover the image at `scale` canvas pixels per image pixel, row by row.
+    /// Neighbours share at least a fifth of a canvas. If the image fits the canvas at that scale,
+    /// the result is one tile with the whole image.
     pub fn tiles(image: (u32, u32), canvas: (u32, u32), scale: f64) -> Vec<Self> {
         let columns = spans(image.0, f64::from(canvas.0) / scale);
         let rows = spans(image.1, f64::from(canvas.1) / scale);
@@ -60,17 +66,17 @@ impl View {
         rows.iter().flat_map(|row| columns.iter().map(|column| tile(*column, *row))).collect()
     }
 
-    /// Whether the region is the whole picture.
+    /// Returns whether the region is the whole image.
     pub fn is_whole(&self) -> bool {
         self.region == Region::whole(self.image)
     }
 
-    /// The region's pixels.
+    /// Copies the region's pixels.
     pub fn cut(&self, frame: &Frame) -> Frame {
         crate::crop::cut(frame, self.region)
     }
 
-    /// Canvas coordinates to image coordinates.
+    /// Converts canvas coordinates to image coordinates.
     pub fn restore(&self, detection: &Detection) -> Detection {
         let Detection { bbox, det_score, landmarks } = self.letterbox.restore(detection);
         let (x, y) = (self.region.x as f32, self.region.y as f32);
@@ -81,8 +87,9 @@ impl View {
         }
     }
 
-    /// Whether a border of the region that lies inside the picture cuts the box, or nearly so (image coordinates). What this view
-    /// knows of such a face is a part; another view has the whole.
+    /// Returns whether a border of the region that lies inside the image cuts the box, or nearly
+    /// does (image coordinates). This view then shows only a part of the face; another view shows
+    /// all of it.
     pub fn cuts(&self, bbox: &Rect) -> bool {
         let margin = CUT_MARGIN * bbox.width.max(bbox.height);
         let Region { x, y, width, height } = self.region;
@@ -101,7 +108,8 @@ impl Region {
     }
 }
 
-/// Spans `(start, length)` of about `tile` pixels that cover `length` pixels evenly and overlap by [`OVERLAP`].
+/// Returns spans `(start, length)` of about `tile` pixels that cover `length` pixels evenly and
+/// overlap by at least [`OVERLAP`].
 fn spans(length: u32, tile: f64) -> Vec<(u32, u32)> {
     let whole = f64::from(length);
     if tile >= whole {

@@ -1,4 +1,4 @@
-//! Decoding of every kind of file that the crate claims to read, and refusal of the rest.
+//! Tests the decoding of every supported kind of file, and the rejection of all others.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[cfg(any(feature = "avif", feature = "heic"))]
@@ -22,7 +22,7 @@ fn read(bytes: &[u8]) -> Result<vision::Decoded, DecodeError> {
     decode(bytes, &Limits::default())
 }
 
-/// The centre of each quadrant: upper left, upper right, lower left, lower right.
+/// Returns the centre of each quadrant: upper left, upper right, lower left, lower right.
 fn quadrants(frame: &Frame) -> [[u8; 3]; 4] {
     let (w, h) = (frame.width(), frame.height());
     [(1, 1), (3, 1), (1, 3), (3, 3)].map(|(x, y)| frame.pixel(w * x / 4, h * y / 4))
@@ -33,7 +33,7 @@ fn assert_near(name: &str, found: [[u8; 3]; 4], wanted: [[u8; 3]; 4], tolerance:
     assert!(off.unwrap() <= tolerance, "{name}: {found:?} is not {wanted:?}");
 }
 
-/// BT.601.
+/// Converts a colour to BT.601 grey.
 fn grey_of([r, g, b]: [u8; 3]) -> [u8; 3] {
     [(0.299 * f32::from(r) + 0.587 * f32::from(g) + 0.114 * f32::from(b)).round() as u8; 3]
 }
@@ -91,7 +91,7 @@ fn every_kind_of_file() {
     }
 }
 
-/// A TIFF directory with nothing but the orientation, as cameras write it.
+/// Returns a TIFF directory with only the orientation, as cameras write it.
 fn exif(orientation: u16, big_endian: bool) -> Vec<u8> {
     let mut tiff = Vec::new();
     let short = |v: u16| if big_endian { v.to_be_bytes() } else { v.to_le_bytes() };
@@ -118,7 +118,7 @@ fn jpeg_with(orientation: u16, big_endian: bool) -> Vec<u8> {
 
 #[test]
 fn exif_orientations_one_to_eight() {
-    // What each stored picture looks like when it is upright, quadrants in reading order.
+    // The upright result for each orientation, quadrants in reading order.
     let upright = [
         [RED, GREEN, BLUE, GREY],
         [GREEN, RED, GREY, BLUE],
@@ -159,7 +159,7 @@ fn webp_orientation() {
     }
 }
 
-/// A picture with something on every pixel.
+/// Draws an image without flat areas.
 fn busy(width: u32, height: u32) -> Frame {
     let pixel = |i: u32| {
         let (x, y) = (i % width, i / width);
@@ -211,7 +211,7 @@ fn what_is_no_picture_is_named_so() {
     assert_eq!(read(b"\xff\x0a\0\0").unwrap_err().code(), "unsupported_format");
 }
 
-/// A head of the family's container; whether there is a decoder behind it is a matter of the build.
+/// Headers of the HEIF family. Whether the build has a decoder for them depends on its features.
 #[test]
 fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
     for (head, format) in [
@@ -234,7 +234,7 @@ fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
             assert!(text.contains(&named) && text.contains(&feature), "{text}");
         }
     }
-    // The minor version is no brand, and a film is no picture.
+    // The minor version is no brand, and a video is no image.
     assert_eq!(Format::sniff(b"\0\0\0\x14ftypisom\0\0\x02\0mp42"), None);
     assert_eq!(Format::sniff(b"\0\0\0\x14ftypisomavifmp42"), None);
     let listed = read(b"no picture").unwrap_err().to_string();
@@ -244,7 +244,8 @@ fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
 
 #[test]
 fn sizes_are_refused_before_anything_is_allocated() {
-    // Headers that claim the largest size each format can; a decoder that allocated it would need gigabytes.
+    // Headers that claim the largest size of each format. A decoder that allocated memory for it
+    // would need gigabytes.
     let mut jpeg = fixture("baseline_444.jpg");
     let frame = jpeg.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
     jpeg[frame + 5..frame + 9].copy_from_slice(&[0xFF; 4]);
@@ -254,7 +255,7 @@ fn sizes_are_refused_before_anything_is_allocated() {
     bmp[18..26].copy_from_slice(&[0xFF, 0xFF, 0, 0, 0xFF, 0xFF, 0, 0]);
     let mut claims = fixture("lossless.webp");
     claims[21..25].copy_from_slice(&0x0FFF_BFFEu32.to_le_bytes());
-    // A canvas as it should be around a frame of the largest size.
+    // A valid canvas with a frame of the maximum size.
     let mut body = b"WEBPVP8X\x0a\0\0\0\0\0\0\0\x2f\0\0\x1f\0\0VP8 \x0a\0\0\0".to_vec();
     body.extend([0, 0, 0, 0x9d, 0x01, 0x2a, 0xFF, 0x3F, 0xFF, 0x3F]);
     let hidden = [b"RIFF", &(body.len() as u32).to_le_bytes()[..], &body].concat();
@@ -283,7 +284,7 @@ fn sizes_are_refused_before_anything_is_allocated() {
     assert_eq!(error, DecodeError::TooManyBytes { bytes: small.len(), limit: small.len() - 1 });
 }
 
-/// A PNG header of 100,000 x 100,000 pixels with a right checksum.
+/// Returns a PNG header of 100,000 x 100,000 pixels with a valid checksum.
 fn large_png() -> Vec<u8> {
     let mut header = b"IHDR".to_vec();
     header.extend(100_000u32.to_be_bytes());

@@ -1,9 +1,9 @@
-//! Enhancement against its formulas, written out pixel by pixel.
+//! Tests enhancement against its formulas, written out pixel by pixel.
 #![allow(clippy::unwrap_used, missing_docs)]
 use vision::enhance::{AMOUNT, LOW_SIDE, MOST_GAIN, MOST_SCALE, Plan, RADIUS, SIGMA, TARGET_SIDE, enhance};
 use vision::{Frame, Limits};
 
-/// A scene with edges, ramps and grain between the levels `low` and `high`.
+/// Draws a scene with edges, ramps and grain between the levels `low` and `high`.
 fn scene(width: u32, height: u32, low: u8, high: u8) -> Frame {
     let mut noise = 0x9e37_79b9_u32;
     let mut data = Vec::new();
@@ -44,7 +44,7 @@ fn the_short_side_reaches_its_target_within_the_limits() {
     let tight = Limits { max_pixels: 40_000, ..limits() };
     let bounded = scale(100, 200, &tight);
     assert!(bounded > 1.3 && bounded < 1.42, "the pixel limit holds: {bounded}");
-    assert_eq!(scale(100, 400, &tight), 1.0, "a picture at the limit stays");
+    assert_eq!(scale(100, 400, &tight), 1.0, "an image at the limit is not enlarged");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn contrast_is_stretched_only_where_some_is_missing() {
     assert!(after.std > 2.0 * before.std, "{before:?} {after:?}");
 
     let faint = scene(420, 410, 60, 80);
-    assert_eq!(Plan::of(&faint, &limits()).gain, MOST_GAIN, "noise is not blown up");
+    assert_eq!(Plan::of(&faint, &limits()).gain, MOST_GAIN, "noise is not amplified further");
     for level in [0, 90, 255] {
         let flat = Frame::filled(500, 500, [level; 3]);
         assert_eq!(enhance(&flat, &limits()).frame, flat, "there is no contrast to stretch");
@@ -88,7 +88,8 @@ fn every_size_has_an_enhancement() {
     }
 }
 
-/// The three steps from their definitions, in 64-bit floats, rounded to bytes where the documentation says so.
+/// Computes the three steps from their definitions in 64-bit floats, rounded to bytes where the
+/// documentation says so.
 fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
     let round = |v: f64| (v.clamp(0.0, 255.0) + 0.5).floor();
     let (width, height) = (frame.width() as usize, frame.height() as usize);
@@ -134,7 +135,7 @@ fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
     out
 }
 
-/// Lanczos with three lobes; pixels outside the picture have no weight.
+/// Lanczos with three lobes; pixels outside the image have weight 0.
 fn enlarge(line: &[f64], length: usize) -> Vec<f64> {
     let sinc = |x: f64| {
         let x = x * std::f64::consts::PI;

@@ -1,4 +1,4 @@
-//! Geometry that must hold for any numbers.
+//! Tests geometric properties that must hold for all inputs.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ proptest! {
     fn four_quarter_turns_are_none(frame in frames()) {
         let once = crop::rotate(&frame, 90);
         prop_assert_eq!((once.width(), once.height()), (frame.height(), frame.width()));
-        // Clockwise: the top left corner goes to the top right.
+        // Clockwise: the top left corner moves to the top right.
         prop_assert_eq!(once.pixel(once.width() - 1, 0), frame.pixel(0, 0));
         let twice = crop::rotate(&once, 90);
         prop_assert_eq!(&twice, &crop::rotate(&frame, 180));
@@ -118,7 +118,7 @@ proptest! {
         for (i, a) in kept.iter().enumerate() {
             prop_assert!(kept[i + 1..].iter().all(|b| a.bbox.iou(&b.bbox) <= iou));
         }
-        // Whatever was dropped is covered by something at least as good.
+        // Every dropped detection overlaps one with at least the same score.
         for d in &found {
             let covered = kept.iter().any(|k| k == d || (k.det_score >= d.det_score && k.bbox.iou(&d.bbox) > iou));
             prop_assert!(covered);

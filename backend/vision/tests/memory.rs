@@ -1,5 +1,6 @@
-//! What decoding holds at once is no more than the head of the file foretold: the bound on memory stands on it. Heap bytes are counted by `dhat`, which
-//! there can be one of in a process, so this is one test.
+//! Tests that decoding allocates no more memory than the header predicts; the server's memory limit
+//! relies on this prediction. `dhat` counts heap bytes. Only one `dhat` profiler can run in a
+//! process, so this is a single test.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use image::codecs::{bmp::BmpEncoder, png::PngEncoder};
@@ -10,9 +11,9 @@ use vision::{Frame, Limits, decode, encode, probe};
 #[global_allocator]
 static HEAP: dhat::Alloc = dhat::Alloc;
 
-/// Longer and shorter side of all pictures.
+/// Longer and shorter side of all test images.
 const SIZE: (u32, u32) = (1600, 1200);
-/// What a decoder holds whatever the size of the picture, and its buffers of a few rows.
+/// Memory that a decoder needs at any image size, and its buffers of a few rows.
 const BESIDE: u64 = 2 << 20;
 
 fn pictures() -> Vec<(String, Vec<u8>)> {

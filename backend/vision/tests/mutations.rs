@@ -1,4 +1,4 @@
-//! Damaged files: whatever the bytes, decoding answers with pixels or an error, within its limits.
+//! Tests damaged files: for any bytes, decoding returns pixels within the limits or an error.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::path::Path;
 use testing::damage::{Random, damage};
 use vision::{Limits, decode};
 
-/// Mutations of each fixture.
+/// Number of mutations of each fixture.
 const ROUNDS: u64 = 300;
 
 #[test]
@@ -33,7 +33,7 @@ fn thousands_of_damaged_files() {
             *outcomes.entry(outcome).or_default() += 1;
         }
     }
-    // The damage must reach all of these, or it tests nothing.
+    // The damage must cause all of these outcomes, or the test has no value.
     for outcome in ["decoded", "corrupt_image", "not_an_image", "image_too_large"] {
         assert!(outcomes.contains_key(outcome), "{outcomes:?}");
     }

@@ -1,4 +1,5 @@
-//! Agreement with the reference implementations on the photographs: decoding, statistics, alignment, quality, hashes.
+//! Tests agreement with the reference implementations on the photographs: decoding, statistics,
+//! alignment, quality, hashes.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use serde_json::Value;
@@ -14,7 +15,7 @@ fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
 }
 
-/// A face of the reference detector (SCRFD at 640).
+/// Reads a face of the reference detector (SCRFD at 640).
 fn detection(face: &Value) -> Detection {
     let corners = numbers(&face["bbox_xyxy"]);
     let flat = numbers(&face["landmarks"]);
@@ -24,7 +25,7 @@ fn detection(face: &Value) -> Detection {
     Detection { bbox, det_score: face["score"].as_f64().unwrap() as f32, landmarks }
 }
 
-/// The report of a photograph's first face.
+/// Returns the report of the first face of a photograph.
 fn report(oracle: &Value, name: &str, profile: Profile) -> QualityReport {
     let frame = photograph(name);
     let detection = detection(&oracle[name]["scrfd_640"][0]);
@@ -32,8 +33,9 @@ fn report(oracle: &Value, name: &str, profile: Profile) -> QualityReport {
     assess(&chip, &detection, (frame.width(), frame.height()), profile)
 }
 
-/// The statistics that are off by more than 1 %. A Laplacian variance near zero, as enlarged faces of a few pixels have,
-/// is made of the grey-level differences between JPEG decoders, hence the absolute term.
+/// Returns the statistics that differ by more than 1 %. Enlarged faces of a few pixels have a
+/// Laplacian variance near zero. Grey-level differences between JPEG decoders dominate it, hence
+/// the absolute term.
 fn disagreements(ours: &GreyStatistics, theirs: &Value) -> Vec<String> {
     let pairs = [
         ("laplacian_variance", ours.laplacian_variance, 0.25),
@@ -111,7 +113,7 @@ fn turned_heads_are_told_from_frontal_ones() {
         frontal.yaw.abs() < 10.0 && frontal.pitch.abs() < 15.0 && frontal.roll.abs() < 5.0,
         "{frontal:?}"
     );
-    // The head is turned to the left of the picture, which is the subject's right.
+    // The head is turned to the left of the image, which is the person's right.
     let left = pose("pose_left_face.jpeg");
     assert!(left.yaw < -50.0 && left.pitch.abs() < 20.0, "{left:?}");
     let lowered = pose("pose_lower_face.jpeg");
@@ -121,12 +123,12 @@ fn turned_heads_are_told_from_frontal_ones() {
     for turned in [left, lowered, raised] {
         assert!(turned.value < frontal.value - 0.15, "{turned:?}");
     }
-    // The same photograph on its side.
+    // The same photograph, rotated by a quarter turn.
     assert!((pose("rotate_rot_90.jpg").roll - 90.0).abs() < 15.0);
     assert!((pose("rotate_rot_270.jpg").roll + 90.0).abs() < 15.0);
 }
 
-/// A box blur applied three times, which is near a Gaussian.
+/// Applies a box blur three times, which approximates a Gaussian.
 fn blurred(frame: &Frame, radius: i64) -> Frame {
     let (width, height) = (i64::from(frame.width()), i64::from(frame.height()));
     let mut out = frame.clone();
@@ -176,7 +178,7 @@ fn blur_and_darkness_lower_their_measures_step_by_step() {
     assert!(darker[4].reasons.contains(&"too_dark".to_owned()));
 }
 
-/// Groups of photographs that are one picture in several files.
+/// Groups of files that contain the same photograph.
 const SAME: [&[&str]; 2] =
     [&["obama-240p.jpg", "obama-480p.jpg", "obama-1080p.jpg"], &["obama2.jpg", "32bit.png"]];
 
@@ -204,7 +206,7 @@ fn edited_copies_are_near() {
     let paths = testing::images();
     for path in paths {
         let name = path.file_name().unwrap().to_str().unwrap();
-        // Nothing but a flat background with sensor noise: too little for any hash to hold on to.
+        // A flat background with sensor noise has too little structure for any hash.
         if name == "crop_no_face.png" {
             continue;
         }
@@ -230,7 +232,8 @@ fn edited_copies_are_near() {
     }
 }
 
-/// White bars on grey over a quarter of the width and a twelfth of the height, in the lower right corner.
+/// Draws white bars on grey over a quarter of the width and a twelfth of the height, in the lower
+/// right corner.
 fn watermarked(frame: &Frame) -> Frame {
     let (width, height) = (frame.width(), frame.height());
     let (wide, high) = (width / 4, height / 12);

@@ -1,4 +1,4 @@
-//! What the head of a file tells before the file is decoded.
+//! Tests what the header of a file reports before the file is decoded.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use image::{ColorType, ImageEncoder};
@@ -27,7 +27,8 @@ fn the_head_says_what_decoding_gives() {
     }
 }
 
-/// Cut anywhere, and with any limit: what decoding refuses for its head, the head alone is refused for, in the same words.
+/// For every cut and every limit: what decoding rejects because of the header, `probe` rejects with
+/// the same error.
 #[test]
 fn what_the_head_refuses_decoding_refuses_likewise() {
     let tight = [
@@ -52,7 +53,7 @@ fn what_the_head_refuses_decoding_refuses_likewise() {
     assert_eq!(probe(b"<html>", &Limits::default()), Err(DecodeError::NotAnImage));
 }
 
-/// Bytes for each pixel that decoding holds.
+/// Returns the bytes per pixel that decoding allocates.
 fn each(bytes: &[u8]) -> u64 {
     let head = probe(bytes, &Limits::default()).unwrap();
     head.decoding_bytes() / (head.decoded_bytes() / 3)
@@ -69,20 +70,21 @@ fn png(color: ColorType) -> Vec<u8> {
 #[test]
 fn what_a_decoder_needs_beside_the_result_is_counted() {
     let fixture = |name: &str| fixtures().into_iter().find(|(found, _)| found == name).unwrap().1;
-    // Taken as they are.
+    // Used without conversion.
     assert_eq!(each(&encode::jpeg(&Frame::filled(64, 32, [9; 3]), 90)), 3);
     assert_eq!(each(&png(ColorType::Rgb8)), 3);
-    // The decoder's output and the result made of it.
+    // The decoder's output, and the result made from it.
     assert_eq!(each(&png(ColorType::Rgba8)), 7);
     assert_eq!(each(&png(ColorType::Rgba16)), 11);
     assert_eq!(each(&png(ColorType::L8)), 4);
-    // The result and the coefficients of three components, of one.
+    // The result, and the coefficients: of three components in the progressive file; none in the
+    // grey file.
     assert_eq!(each(&fixture("progressive.jpg")), 9);
     assert_eq!(each(&fixture("grey.jpg")), 3);
     let mut turned = fixture("baseline_444.jpg");
     let exif = b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
     turned.splice(2..2, exif.iter().copied());
-    assert_eq!(decode(&turned, &Limits::default()).unwrap().frame.width(), 32, "it is turned");
+    assert_eq!(decode(&turned, &Limits::default()).unwrap().frame.width(), 32, "the orientation is applied");
     assert_eq!(each(&turned), 6);
     assert!(each(&fixture("animated.webp")) > each(&fixture("lossless.webp")));
     assert_eq!(probe(&fixture("animated.gif"), &Limits::default()).unwrap().format, Format::Gif);

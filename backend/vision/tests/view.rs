@@ -1,4 +1,4 @@
-//! Views cover the picture, keep to it, and know which faces they cut.
+//! Tests that views cover the image, stay inside it, and report which faces they cut.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use proptest::prelude::*;
@@ -21,7 +21,8 @@ proptest! {
         let whole = View::whole((width, height), CANVAS);
         let scale = f64::from(whole.letterbox.scale) * f64::from(1 << doublings);
         let tiles = View::tiles((width, height), CANVAS, scale);
-        // The overlap less a margin on either side: what the views of half the scale see at half of this size.
+        // The overlap minus a margin on each side. The views of half the scale show larger faces at
+        // half of this size.
         let side = (side * (0.2 / 1.2) * (640.0 / scale) as f32 - 2.0).max(1.0).min(width.min(height) as f32);
         let bbox = Rect {
             x: x * (width as f32 - side),
@@ -71,7 +72,7 @@ fn a_picture_that_fits_is_one_tile() {
 fn only_borders_inside_the_picture_cut() {
     let tiles = View::tiles((1152, 640), CANVAS, 1.0);
     let at = |x: f32, y: f32| Rect { x, y, width: 100.0, height: 100.0 };
-    // A detector's box may reach outside the picture: that is no cut.
+    // A detector's box may extend outside the image; that is not a cut.
     assert!(!tiles[0].cuts(&at(-20.0, -30.0)) && !tiles[1].cuts(&at(1090.0, 560.0)));
     assert!(!tiles[0].cuts(&at(520.0, 100.0)) && tiles[0].cuts(&at(535.0, 100.0)));
     assert!(!tiles[1].cuts(&at(530.0, 100.0)) && tiles[1].cuts(&at(515.0, 100.0)));

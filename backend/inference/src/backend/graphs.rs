@@ -1,4 +1,4 @@
-//! A backend that runs graphs of ours ([`crate::graphs`]) on one picture at a time.
+//! A backend that runs the project's own graphs ([`crate::graphs`]) on one image at a time.
 use super::onnx::{classify, show};
 use super::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
 use crate::ep::Provider;
@@ -8,21 +8,21 @@ use ort::session::builder::GraphOptimizationLevel;
 use ort::session::{Session, SessionInputValue};
 use ort::value::{PrimitiveTensorElementType, Tensor, TensorRef};
 
-/// Sessions of graphs that take a picture and parameters.
+/// Sessions of graphs whose inputs are an image and parameters.
 pub struct PixelGraphs {
     programs: Vec<Program>,
     label: String,
 }
 
-/// A graph with the names of its inputs: the picture first, then the parameters.
+/// A graph's session and the names of its inputs: the image first, then the parameters.
 pub(super) struct Program {
     pub(super) session: Session,
     pub(super) inputs: Vec<String>,
 }
 
 impl PixelGraphs {
-    /// Builds a session per graph, all at one place. On a device every node must run there: a provider that would leave some to the CPU
-    /// is refused.
+    /// Builds one session per graph, all on `placement`. On a device every node must run there: a
+    /// provider that would leave nodes to the CPU is rejected.
     pub fn load(runtime: &Runtime, graphs: &[Vec<u8>], placement: &Placement) -> Result<Self, String> {
         let programs = graphs.iter().map(|graph| Program::load(runtime, graph, placement));
         Ok(Self { programs: programs.collect::<Result<_, _>>()?, label: placement.label() })
@@ -36,7 +36,7 @@ impl Program {
         Ok(Self { session, inputs })
     }
 
-    /// The inputs with their names, in the graph's order. `owned` copies what they hold.
+    /// Returns the inputs with their names, in the graph's order. `owned` copies their data.
     pub(super) fn inputs<'a>(
         &self,
         picture: &'a Picture<'_>,
@@ -82,7 +82,7 @@ fn build(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<
         .with_inter_threads(1)?
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?
-        // A plan of the memory would be kept for every size of picture that comes by.
+        // The runtime would keep a memory plan for every image size.
         .with_memory_pattern(false)?
         .with_execution_providers(placement.provider.registrations(placement)?)?;
     let mut builder = match placement.provider {

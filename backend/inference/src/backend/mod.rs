@@ -1,5 +1,5 @@
-//! A loaded model on one device: the only thing between the batcher and the runtime, and the place where tests put a
-//! device of their own.
+//! A loaded model on one device. The batcher reaches the runtime only through [`Backend`]; tests
+//! implement it to simulate devices. Which device a model gets is decided in `engine`.
 mod graphs;
 mod onnx;
 mod prepared;
@@ -12,70 +12,70 @@ pub use prepared::{Preparation, PreparedModel};
 use crate::graphs::Parameter;
 use vision::Frame;
 
-/// A batch as the model takes it: `[items, channels, height, width]`, row-major.
+/// A batch of model inputs: `[items, channels, height, width]`, row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchView<'a> {
     /// `[items, channels, height, width]`.
     pub shape: [usize; 4],
-    /// `shape`'s product of values.
+    /// The values; their number is the product of `shape`.
     pub data: &'a [f32],
 }
 
 /// One output of a run, row-major.
 #[derive(Clone, Debug)]
 pub struct OutputView<'a> {
-    /// Its name in the model.
+    /// The output's name in the model.
     pub name: &'a str,
-    /// Its dimensions.
+    /// The output's dimensions.
     pub shape: Vec<usize>,
-    /// Its values, if they are floats.
+    /// The values of a float32 output; otherwise empty.
     pub data: &'a [f32],
-    /// Its values, if they are bytes.
+    /// The values of a uint8 output; otherwise empty.
     pub bytes: &'a [u8],
 }
 
-/// A picture as it enters a backend that takes pictures.
+/// An image for a backend that takes images instead of tensors.
 #[derive(Clone, Debug)]
 pub struct Picture<'a> {
     /// The pixels.
     pub frame: &'a Frame,
-    /// What is to be done with them.
+    /// The inputs of the graph other than the image.
     pub parameters: Vec<Parameter>,
-    /// Which of the backend's graphs does it.
+    /// Index of the backend's graph that processes the image.
     pub program: usize,
 }
 
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// The device has no memory for this batch; a smaller one may work.
+    /// The device has not enough memory for this batch; a smaller batch may succeed.
     #[error("out of memory: {0}")]
     OutOfMemory(String),
-    /// The device is gone or in an undefined state; nothing will work on it again.
+    /// The device is gone or in an undefined state; every later run on it fails.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
-    /// Anything else.
+    /// Any other failure.
     #[error("{0}")]
     Failed(String),
 }
 
-/// A model that is loaded and can run.
+/// A loaded model that can run.
 pub trait Backend: Send {
-    /// Runs one batch and shows the outputs to `read`, which is called exactly once when the run succeeds. The views
-    /// are only valid during that call, so that nothing is copied.
+    /// Runs one batch and passes the outputs to `read`. A successful run calls `read` exactly once.
+    /// The views are valid only during that call, so the outputs are not copied.
     fn run(
         &mut self,
         batch: BatchView<'_>,
         read: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError>;
 
-    /// Whether requests come as pictures ([`Self::run_pictures`]) and not as a tensor.
+    /// Returns whether requests come as images ([`Self::run_pictures`]) instead of a tensor.
     fn takes_pictures(&self) -> bool {
         false
     }
 
-    /// [`Self::run`] for pictures: the outputs are those of a batch of `items`, at least as many as there are pictures; the outputs of
-    /// what is missing mean nothing.
+    /// Runs a batch of images; see [`Self::run`]. The outputs have the shape of a batch of `items`,
+    /// which is at least the number of images. Outputs beyond the number of images have no meaning.
     fn run_pictures(
         &mut self,
         _pictures: &[Picture<'_>],
@@ -85,6 +85,6 @@ pub trait Backend: Send {
         Err(BackendError::Failed(format!("{} takes tensors, not pictures", self.device())))
     }
 
-    /// Where it runs: `cpu`, `cuda:0`, …
+    /// Returns the name of the device: `cpu`, `cuda:0`, …
     fn device(&self) -> &str;
 }

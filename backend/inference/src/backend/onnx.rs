@@ -8,28 +8,28 @@ use ort::session::Session;
 use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel};
 use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
 
-/// Where a session shall run.
+/// Where a session runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
-    /// The provider.
+    /// The execution provider.
     pub provider: Provider,
-    /// The device, as the provider counts; ignored on the CPU.
+    /// The device, as the provider numbers it; ignored on the CPU.
     pub device_id: u32,
-    /// Bytes of device memory that the session may take; ignored on the CPU.
+    /// Bytes of device memory that the session may allocate; ignored on the CPU.
     pub memory_limit: usize,
-    /// Threads that the session computes with on the CPU, at least 1.
+    /// Threads that compute for the session on the CPU, at least 1.
     pub threads: usize,
-    /// What the CPU computes in; ignored on devices.
+    /// The precision on the CPU; ignored on devices.
     pub precision: Precision,
-    /// The engine, where the provider is TensorRT.
+    /// Options of the TensorRT engine; `None` for other providers.
     pub tensorrt: Option<EngineOptions>,
 }
 
 impl Placement {
-    /// On the CPU, with one thread.
+    /// The CPU, with one thread.
     pub const CPU: Self = Self::cpu(1);
 
-    /// On the CPU, with so many threads.
+    /// Returns a placement on the CPU with `threads` threads.
     pub const fn cpu(threads: usize) -> Self {
         Self {
             provider: Provider::Cpu,
@@ -41,13 +41,14 @@ impl Placement {
         }
     }
 
-    /// Whether what one session leaves in its device's memory can be read there by a session at the other place.
+    /// Returns whether a session on `other` can read what a session here leaves in its device's
+    /// memory.
     pub fn shares_memory_with(&self, other: &Self) -> bool {
         let memory = self.provider.memory();
         memory.is_some() && memory == other.provider.memory() && self.device_id == other.device_id
     }
 
-    /// `fp32`, `bf16`, or what TensorRT may use.
+    /// Returns `fp32`, `bf16`, `int8`, or the precisions that TensorRT may use.
     pub fn precision(&self) -> &'static str {
         match (self.provider, &self.tensorrt) {
             (Provider::Cpu | Provider::OpenVino, _) => self.precision.name(),
@@ -56,7 +57,7 @@ impl Placement {
         }
     }
 
-    /// Its device: `cpu`, `cuda:0`, …
+    /// Returns the name of the device: `cpu`, `cuda:0`, …
     pub fn label(&self) -> String {
         match self.provider {
             provider if provider.on_cpu() => Provider::Cpu.name().to_owned(),
@@ -65,7 +66,7 @@ impl Placement {
     }
 }
 
-/// A session with the shape of its input.
+/// An ONNX Runtime session with the shape of its input.
 pub struct OnnxModel {
     session: Session,
     label: String,
@@ -75,14 +76,17 @@ pub struct OnnxModel {
     limits: Option<ShapeLimits>,
 }
 
-/// What a session that was built for a range of shapes takes, and the session for everything else.
+/// The shapes that a session was built for, and the session that runs all other shapes.
 struct ShapeLimits {
     profile: Profile,
     other: Option<Box<OnnxModel>>,
 }
 
 impl OnnxModel {
-    /// Builds a session of `model` (the file's bytes). The error says what the runtime or the model lacks.
+    /// Builds a session of `model` (the file's bytes).
+    ///
+    /// # Errors
+    /// Fails with a text that says what the runtime or the model lacks.
     pub fn load(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<Self, String> {
         let session = build(runtime, model, placement).map_err(|e| e.to_string())?;
         let [input] = session.inputs() else {
@@ -107,13 +111,13 @@ impl OnnxModel {
         Ok(Self { session, label: placement.label(), input_name, input, outputs, limits: None })
     }
 
-    /// Keeps shapes outside `profile` away from the session, which would build an engine for each: they run on `other`, or
-    /// are an error of their run without it.
+    /// Restricts the session to the shapes in `profile`; it would build an engine for each other
+    /// shape. Those shapes run on `other`. Without `other` their runs fail.
     pub fn limited_to(self, profile: Profile, other: Option<Self>) -> Self {
         Self { limits: Some(ShapeLimits { profile, other: other.map(Box::new) }), ..self }
     }
 
-    /// The session that takes an input of `shape`.
+    /// Returns the session that runs an input of `shape`.
     pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut Session, BackendError> {
         match &mut self.limits {
             Some(limits) if !limits.profile.holds(shape) => match &mut limits.other {
@@ -127,25 +131,26 @@ impl OnnxModel {
         }
     }
 
-    /// The name of its input.
+    /// Returns the name of the input.
     pub fn input_name(&self) -> &str {
         &self.input_name
     }
 
-    /// `[batch, channels, height, width]` of the input; `None` where the model takes any size.
+    /// Returns `[batch, channels, height, width]` of the input; `None` where the model takes any
+    /// size.
     pub fn input(&self) -> [Option<usize>; 4] {
         self.input
     }
 
-    /// How many outputs it has.
+    /// Returns the number of outputs.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 }
 
 fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<Session> {
-    // One thread per session by default: many sessions side by side beat one session with many threads. A pool that
-    // spins would take the cores from the sessions beside it.
+    // One thread per session by default: many sessions in parallel are faster than one session with
+    // many threads. Spinning pools would take CPU cores from the other sessions.
     let mut builder = Session::builder(runtime.environment())?
         .with_log_level(log_level())?
         .with_optimization_level(GraphOptimizationLevel::Level3)?
@@ -155,7 +160,7 @@ fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<
         .with_inter_op_spinning(false)?
         .with_memory_pattern(true)?;
     builder = match placement.provider {
-        // Without this policy macOS would register CoreML on its own.
+        // Without this policy the runtime on macOS would register CoreML by itself.
         Provider::Cpu => builder
             .with_auto_device(AutoDevicePolicy::PreferCPU)?
             .with_execution_providers([ort::ep::CPU::default().with_arena_allocator(true).build()])?,
@@ -182,7 +187,7 @@ impl Backend for OnnxModel {
     }
 }
 
-/// Shows outputs that lie in the host's memory.
+/// Passes outputs that lie in host memory to `read`.
 pub(super) fn show<'a>(
     outputs: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
     read: &mut dyn FnMut(&[OutputView<'_>]),
@@ -205,8 +210,9 @@ pub(super) fn show<'a>(
     Ok(())
 }
 
-/// Whether the runtime, which reports device errors as text only, ran out of memory. The phrases are
-/// those of CUDA (`cudaGetErrorString`), HIP, cuDNN and the runtime's own arena.
+/// Returns whether the device or the host ran out of memory. The runtime reports device errors only
+/// as text. The phrases are those of CUDA (`cudaGetErrorString`), HIP, cuDNN and the runtime's own
+/// arena.
 pub(crate) fn is_out_of_memory(message: &str) -> bool {
     const MEMORY: [&str; 6] = [
         "out of memory",
@@ -220,8 +226,8 @@ pub(crate) fn is_out_of_memory(message: &str) -> bool {
     MEMORY.iter().any(|phrase| text.contains(phrase))
 }
 
-/// Returns what a run that failed with `message` means for the next ones. The phrases are those of
-/// CUDA and HIP.
+/// Maps the error text of a failed run to a [`BackendError`]. The phrases are those of CUDA and
+/// HIP.
 pub(super) fn classify(message: &str) -> BackendError {
     const LOST: [&str; 9] = [
         "illegal memory access",

@@ -1,5 +1,5 @@
-//! A model that takes pictures: they cross to the device once, as bytes, become tensors there, and go into the model without coming
-//! back.
+//! A model that takes images. Each image is copied to the device once, as bytes. It becomes a
+//! tensor there, and that tensor enters the model without returning to the host.
 use super::graphs::Program;
 use super::onnx::{OnnxModel, classify, show};
 use super::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
@@ -9,8 +9,8 @@ use crate::runtime::Runtime;
 use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 use ort::value::DynValue;
 
-/// What lies before a model on its device: a graph that makes a picture the model's tensor, and one per batch size that puts
-/// tensors together.
+/// The graphs that run before a model on its device. One makes the model's tensor from an image;
+/// one per batch size joins tensors into a batch.
 pub struct Preparation {
     tensor: Program,
     stacks: Vec<(usize, Program)>,
@@ -18,7 +18,7 @@ pub struct Preparation {
 }
 
 impl Preparation {
-    /// Loads the graphs for a model with such an input and for batches of `sizes`.
+    /// Loads the graphs for a model with this `input` and for batches of `sizes`.
     pub fn load(
         runtime: &Runtime,
         input: &PixelInput,
@@ -43,15 +43,17 @@ impl Preparation {
         })
     }
 
-    /// One picture's tensor, in the device's memory.
+    /// Makes the tensor of one image, in the device's memory.
     fn tensor(&mut self, picture: &Picture<'_>) -> ort::Result<DynValue> {
-        // A binding copies inputs to its device at once, but in the host's own memory it would only refer to them.
+        // A binding copies inputs to a device at once, but it only references inputs in host
+        // memory.
         let owned = self.device.allocation_device() == AllocationDevice::CPU;
         let inputs = self.tensor.inputs(picture, owned)?;
         run_on(&mut self.tensor, inputs.iter().map(|(name, value)| (name.as_str(), &**value)), &self.device)
     }
 
-    /// All pictures' tensors as one of `items`, in the device's memory. Slots that are left repeat the last picture.
+    /// Makes one tensor of `items` images, in the device's memory. The last image fills the
+    /// remaining slots.
     fn batch(&mut self, pictures: &[Picture<'_>], items: usize) -> ort::Result<DynValue> {
         let mut tensors =
             pictures.iter().map(|picture| self.tensor(picture)).collect::<ort::Result<Vec<_>>>()?;
@@ -68,7 +70,7 @@ impl Preparation {
     }
 }
 
-/// Runs a graph with one output and leaves that in `memory`.
+/// Runs a graph with one output and leaves the output in `memory`.
 fn run_on<'a>(
     program: &mut Program,
     inputs: impl Iterator<Item = (&'a str, &'a DynValue)>,
@@ -85,19 +87,19 @@ fn run_on<'a>(
     outputs.remove(&output).ok_or_else(|| ort::Error::new("the graph gave no output"))
 }
 
-/// A model behind its preparation.
+/// A model with its preparation graphs.
 pub struct PreparedModel {
     preparation: Preparation,
     model: OnnxModel,
 }
 
 impl PreparedModel {
-    /// Both must lie on one device.
+    /// Joins the two; both must be on the same device.
     pub fn new(preparation: Preparation, model: OnnxModel) -> Self {
         Self { preparation, model }
     }
 
-    /// The model alone.
+    /// Returns the model without its preparation.
     pub fn into_model(self) -> OnnxModel {
         self.model
     }

@@ -1,8 +1,8 @@
-//! Requests from many callers to the device threads of one model.
+//! Moves requests from many callers to the device threads of one model.
 //!
-//! Every backend has an operating-system thread of its own; all threads of a model take from one queue, so work goes to
-//! whoever is free: the device with the least load is the one that asks next, whatever its speed. On a CPU a thread takes one
-//! request at a time; on a device that likes batches it takes what waits.
+//! Every backend has its own operating-system thread. All threads of a model take from one queue,
+//! so an idle thread takes the next request, whatever its device's speed. A CPU thread takes one
+//! request at a time; a device that profits from batches takes the requests that wait.
 mod pictures;
 mod prefetch;
 mod queue;
@@ -24,17 +24,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// How a batcher gathers.
+/// How a batcher forms batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Requests that may wait.
+    /// Maximum number of waiting requests.
     pub queue_capacity: usize,
-    /// Most requests in one run; 1 for CPUs and for models with a fixed batch axis.
+    /// Maximum number of requests in one run; 1 for CPUs and for models with a fixed batch axis.
     pub max_batch: usize,
-    /// How long a request may wait for company.
+    /// How long the first request of a batch may wait for others to join it.
     pub max_delay: Duration,
-    /// Write the next batch while one runs. For devices that compute beside the CPU; a CPU would only lose a core to it. What
-    /// is prepared is one batch ahead of interactive requests that come later.
+    /// Whether the next batch is written while one runs. This suits devices that compute beside the
+    /// CPU; on a CPU it would only cost a core. An interactive request that arrives later waits for
+    /// the batch that is already prepared.
     pub prefetch: bool,
 }
 
@@ -44,11 +45,11 @@ impl Default for Limits {
     }
 }
 
-/// A device and what to do when it fails.
+/// A device and its fallback.
 pub struct Device {
-    /// Where runs go.
+    /// The backend that runs requests.
     pub primary: Box<dyn Backend>,
-    /// Where they go when `primary` fails; without it the request fails.
+    /// The backend that runs them when `primary` fails; `None` fails the request.
     pub fallback: Option<Box<dyn Backend>>,
 }
 
@@ -58,10 +59,10 @@ impl From<Box<dyn Backend>> for Device {
     }
 }
 
-/// A model's queue and threads. Cheap to clone; the threads end when the last clone goes.
+/// A model's queue and threads. Cloning is cheap; the threads end when the last clone is dropped.
 pub struct Batcher<M: Model> {
     shared: Arc<Shared<M>>,
-    /// Dropped with the last clone.
+    /// Ends the threads when the last clone is dropped.
     _threads: Arc<Threads<M>>,
 }
 
@@ -81,22 +82,23 @@ struct Shared<M: Model> {
     queue: Queue<Entry<M>>,
     limits: Limits,
     workers: AtomicUsize,
-    /// Recent run time per request in nanoseconds.
+    /// Moving average of the run time per request, in nanoseconds.
     pace: AtomicU64,
-    /// Why the devices cannot be relied on any more.
+    /// Why a device was lost; `None` while all devices work.
     lost: Mutex<Option<String>>,
 }
 
 type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
 
-/// Sets how a request waits in the queue.
+/// How a request waits in the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// The priority class.
     pub lane: Lane,
-    /// Whose requests take turns with those of others in the same lane.
+    /// On whose behalf the request runs. Requesters of the same priority class are served in turn.
     pub requester: Requester,
-    /// Time after which nobody needs the answer. A request that still waits then is not run.
+    /// Time after which nobody needs the answer. A request that still waits at that time is not
+    /// run.
     pub deadline: Option<Instant>,
 }
 
@@ -131,7 +133,7 @@ impl<M: Model> Waiting for Entry<M> {
 }
 
 impl<M: Model> Batcher<M> {
-    /// Starts one thread per device.
+    /// Starts one thread per device; with `prefetch` two.
     pub fn start(model: M, devices: Vec<Device>, limits: Limits) -> std::io::Result<Self> {
         let limits = Limits { max_batch: limits.max_batch.max(1), ..limits };
         let shared = Arc::new(Shared {
@@ -160,7 +162,8 @@ impl<M: Model> Batcher<M> {
         Ok(Self { shared, _threads: Arc::new(threads) })
     }
 
-    /// Queues `input`, as soon as there is room, and waits for its result. Dropping the future takes it out of the queue.
+    /// Queues `input` as soon as there is room, and waits for its result. Dropping the future
+    /// removes the request from the queue.
     ///
     /// # Errors
     /// Fails with [`RunError::DeadlineExceeded`] at the deadline of the terms, or at once if it has
@@ -175,7 +178,7 @@ impl<M: Model> Batcher<M> {
             return late();
         }
         match tokio::time::timeout_at(deadline.into(), answer).await {
-            // A worker that found it too late dropped it.
+            // A worker that took the entry after its deadline dropped it without an answer.
             Ok(Err(RunError::Stopped)) if Instant::now() >= deadline => late(),
             Ok(answer) => answer,
             Err(_) => late(),
@@ -186,17 +189,18 @@ impl<M: Model> Batcher<M> {
         let queue = &self.shared.queue;
         let (reply, answer) = oneshot::channel();
         let entry = Entry { shape: self.shared.model.shape(&input), input, since, terms, reply };
-        // A queue that takes no more, and a worker that goes away without an answer, are those of an engine that is stopping.
+        // A closed queue and a worker that ends without an answer both mean that the engine stops.
         let Ok(place) = queue.place(terms.lane).await else { return Err(RunError::Stopped) };
         let Ok(waiting) = queue.push(entry, terms.lane, place) else { return Err(RunError::Stopped) };
         self.shared.show_depth(waiting);
         answer.await.unwrap_or(Err(RunError::Stopped))
     }
 
-    /// Whether a request would be queued at once, for callers who would rather be refused than wait.
+    /// Checks whether a request would be queued at once. For callers who prefer an error to
+    /// waiting.
     ///
     /// # Errors
-    /// [`RunError::Overloaded`] where the queue is full, [`RunError::Stopped`] where it takes no more.
+    /// [`RunError::Overloaded`] when the queue is full, [`RunError::Stopped`] when it is closed.
     pub fn check_room(&self, lane: Lane) -> Result<(), RunError> {
         match self.shared.queue.place_now(lane) {
             Ok(_) => Ok(()),
@@ -208,17 +212,20 @@ impl<M: Model> Batcher<M> {
         }
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &M {
         &self.shared.model
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.shared.queue.waiting()
     }
 
-    /// Whether requests can be served as promised; the reason if not.
+    /// Checks that no device was lost and that a thread is left.
+    ///
+    /// # Errors
+    /// Returns the reason as a text.
     pub fn ready(&self) -> Result<(), String> {
         if let Some(reason) = &*self.shared.lost.lock() {
             return Err(reason.clone());
@@ -240,7 +247,7 @@ impl<M: Model> Shared<M> {
             .set(waiting as f64);
     }
 
-    /// Remembers how long a request takes, newer runs more.
+    /// Updates the moving average of the time per request; the new run counts one eighth.
     fn note_pace(&self, per_request: Duration) {
         let new = u64::try_from(per_request.as_nanos()).unwrap_or(u64::MAX).max(1);
         let _ = self.pace.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
@@ -248,7 +255,7 @@ impl<M: Model> Shared<M> {
         });
     }
 
-    /// When a queue of this length will have room again.
+    /// Estimates when a queue of `waiting` entries will have room again: 50 ms to 60 s.
     fn patience(&self, waiting: usize) -> Duration {
         let workers = self.workers.load(Ordering::Acquire).max(1) as u64;
         let pace = self.pace.load(Ordering::Relaxed);
@@ -258,12 +265,12 @@ impl<M: Model> Shared<M> {
 }
 
 impl<M: Model> Drop for Threads<M> {
-    /// Nobody can wait any more: every caller holds a clone. Sessions must be gone before the process ends, so this waits
-    /// for the runs under way.
+    /// Waits for the runs in progress: the sessions must end before the process does. No caller
+    /// waits here, because every caller holds a clone.
     fn drop(&mut self) {
         self.shared.queue.close();
         for handle in self.handles.drain(..) {
-            // A worker's panics are caught inside; should one escape, there is nobody left to tell.
+            // A worker catches its panics; if one escapes, no caller is left to receive it.
             let _ = handle.join();
         }
     }

@@ -1,10 +1,10 @@
-//! A run on a backend that takes pictures.
+//! A run on a backend that takes images.
 use super::Entry;
 use super::run::{Outcome, bucket, collect};
 use crate::backend::{Backend, BackendError};
 use crate::models::Model;
 
-/// Shows the backend every entry's picture and reads the results.
+/// Passes the image of every entry to the backend and reads the results.
 pub(super) fn run<M: Model>(
     model: &M,
     backend: &mut dyn Backend,

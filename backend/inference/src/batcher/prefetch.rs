@@ -1,8 +1,9 @@
-//! The next batch is written while the device runs one.
+//! Writes the next batch while the device runs the current one.
 //!
-//! Two threads per device and two tensors that go round between them: the preparer begins a batch and writes requests into it as
-//! they arrive, until it is full or the device is free; the device runs it. At most one batch is ahead, so interactive
-//! requests overtake everything but that one.
+//! Each device has two threads, which exchange two tensors. The preparer begins a batch and writes
+//! requests into it as they arrive, until the batch is full or the device is ready. The runner runs
+//! it. At most one batch is prepared in advance, so interactive requests overtake all waiting work
+//! except that batch.
 use super::queue::Desk;
 use super::run::Tensor;
 use super::worker::Worker;
@@ -13,25 +14,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-/// A batch whose entries stand in its tensor.
+/// A batch whose entries are written into its tensor.
 struct Written<M: Model> {
     entries: Vec<Entry<M>>,
     tensor: Tensor,
-    /// What the model's code said, when it panicked.
+    /// The panic message of the model's code, if it panicked while writing.
     state: Result<(), String>,
 }
 
-/// Takes from the queue.
+/// The half of a device that takes entries from the queue and writes batches.
 pub(super) struct Preparer<M: Model> {
     shared: Arc<Shared<M>>,
     ceiling: Arc<AtomicUsize>,
     desk: Arc<Desk>,
-    /// Holds nothing: a batch is handed over when the device takes it.
+    /// Has no buffer: a batch is handed over when the device takes it.
     written: SyncSender<Written<M>>,
     used: Receiver<Tensor>,
 }
 
-/// Runs what the preparer hands over.
+/// The half of a device that runs what the preparer hands over.
 pub(super) struct Runner<M: Model> {
     worker: Worker<M>,
     desk: Arc<Desk>,
@@ -39,7 +40,7 @@ pub(super) struct Runner<M: Model> {
     used: Sender<Tensor>,
 }
 
-/// The two halves of a device.
+/// Splits a device's worker into its preparer and its runner.
 pub(super) fn pair<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
     let (written, to_run) = sync_channel(0);
     let (used, spare) = channel();
@@ -55,14 +56,14 @@ pub(super) fn pair<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
 }
 
 impl<M: Model> Preparer<M> {
-    /// Until the queue is closed and empty, or the device is gone.
+    /// Prepares batches until the queue is closed and empty, or the device is gone.
     pub(super) fn work(self) {
         let queue = &self.shared.queue;
         while let Some(entries) = queue.first(self.most(), &self.desk) {
             let batch = self.prepare(entries);
             self.shared.show_depth(queue.waiting());
             if let Err(refused) = self.written.send(batch) {
-                // The device went away with others to take over, or the process is stopping.
+                // The device was lost while others remain, or the process is stopping.
                 queue.put_back(refused.0.entries);
                 return;
             }
@@ -74,7 +75,8 @@ impl<M: Model> Preparer<M> {
         self.ceiling.load(Ordering::Acquire).max(1)
     }
 
-    /// Writes `first`, and what arrives while the device is busy or the first of them may wait.
+    /// Writes `first`, then the entries that arrive while the device is busy or until `max_delay`
+    /// after the first entry was queued.
     fn prepare(&self, first: Vec<Entry<M>>) -> Written<M> {
         let (model, limits) = (&self.shared.model, &self.shared.limits);
         let (shape, until, most) = (first[0].shape, first[0].since + limits.max_delay, self.most());
@@ -105,7 +107,7 @@ impl<M: Model> Written<M> {
 }
 
 impl<M: Model> Runner<M> {
-    /// Until the preparer ends.
+    /// Runs batches until the preparer ends.
     pub(super) fn work(mut self) {
         loop {
             self.worker.shared.queue.change(&self.desk, Desk::ask);
@@ -121,7 +123,7 @@ impl<M: Model> Runner<M> {
     }
 }
 
-/// However the thread ends, the preparer must hear of it.
+/// Tells the preparer that the device is gone, however the thread ends.
 impl<M: Model> Drop for Runner<M> {
     fn drop(&mut self) {
         self.worker.shared.queue.change(&self.desk, Desk::leave);

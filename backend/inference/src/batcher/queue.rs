@@ -1,5 +1,6 @@
-//! The bounded queue in front of a model. It has two lanes (priority classes) and serves requesters
-//! in turn. A batch holds inputs of one shape. Requests whose callers left take no room.
+//! The bounded queue in front of a model. It has two priority classes and serves requesters in
+//! turn. A batch holds inputs of one shape. Requests whose callers left take no room. Threads and
+//! devices are not part of it.
 use crate::engine::Lane;
 use crate::fair_queue::{FairQueue, Requester};
 use parking_lot::{Condvar, Mutex};
@@ -8,41 +9,43 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-/// So many batches go to interactive callers in a row while crawl work waits; then one goes to the crawl work.
+/// Consecutive batches that start with interactive work while background work waits; then one batch
+/// starts with background work.
 const INTERACTIVE_STREAK: u32 = 8;
 
-/// What can wait in a queue.
+/// An entry that can wait in a queue.
 pub(super) trait Waiting {
-    /// Only entries of one shape share a batch.
+    /// Returns the input's shape; only entries of one shape share a batch.
     fn shape(&self) -> [usize; 3];
-    /// Whether nobody waits for the answer any more, or it would come too late.
+    /// Returns whether nobody waits for the answer any more, or the deadline has passed.
     fn left(&self) -> bool;
-    /// When it was queued.
+    /// Returns when the entry was queued.
     fn since(&self) -> Instant;
-    /// Returns on whose behalf it waits.
+    /// Returns on whose behalf the entry waits.
     fn requester(&self) -> Requester;
 }
 
-/// Why an entry was not taken.
+/// Why the queue did not accept an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// So many wait already.
+    /// The queue is full; this many entries wait.
     Full(usize),
     /// The engine is stopping.
     Closed,
 }
 
-/// Whether a device could run a batch at once. Changed under the queue's lock (see [`Queue::change`]), so that nobody misses it.
+/// Device-ready signal: whether a device could run a batch at once. It changes under the queue's
+/// lock (see [`Queue::change`]), so no waiting thread misses a change.
 #[derive(Debug)]
 pub(super) struct Desk {
-    /// Batches the device asked for and was not given yet. A count and not a flag: whoever gives and whoever asks may be
-    /// first to say so.
+    /// Batches that the device asked for and has not received yet. It is a count and not a flag
+    /// because the two threads may report in either order.
     asked: AtomicI64,
     gone: AtomicBool,
 }
 
 impl Desk {
-    /// A device that can run a batch at once, or one that is not ready yet.
+    /// Creates a signal; `free` means that the device can run a batch at once.
     pub(super) fn new(free: bool) -> Self {
         Self { asked: AtomicI64::new(free.into()), gone: AtomicBool::new(false) }
     }
@@ -52,27 +55,27 @@ impl Desk {
     fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
-    /// The device asks for a batch.
+    /// Records that the device asks for a batch.
     pub(super) fn ask(&self) {
         self.asked.fetch_add(1, Ordering::AcqRel);
     }
-    /// It was given one.
+    /// Records that the device was given a batch.
     pub(super) fn give(&self) {
         self.asked.fetch_sub(1, Ordering::AcqRel);
     }
-    /// It will never ask again.
+    /// Records that the device will never ask again.
     pub(super) fn leave(&self) {
         self.gone.store(true, Ordering::Release);
     }
 }
 
-/// Room for one entry; given back when the entry leaves the queue.
+/// Room for one entry; dropping it returns the room.
 pub(super) struct Place {
     _room: OwnedSemaphorePermit,
     _crawl_room: Option<OwnedSemaphorePermit>,
 }
 
-/// An entry and its room. What was put back has none.
+/// An entry and its room. An entry that was put back holds no room.
 struct Placed<E> {
     entry: E,
     _place: Option<Place>,
@@ -80,9 +83,9 @@ struct Placed<E> {
 
 pub(super) struct Queue<E> {
     state: Mutex<State<E>>,
-    /// Room for all entries; those who wait for it are served in order.
+    /// Room for all entries; waiters receive it in the order of arrival.
     room: Arc<Semaphore>,
-    /// Room for background work.
+    /// Room for background entries.
     crawl_room: Arc<Semaphore>,
     /// Wakes one idle worker.
     arrived: Condvar,
@@ -103,7 +106,7 @@ impl<E: Waiting> State<E> {
         self.interactive.len() + self.background.len()
     }
 
-    /// Lets go of those whose callers left.
+    /// Drops entries whose callers left or whose deadline passed.
     fn forget_left(&mut self) {
         self.interactive.retain(|placed| !placed.entry.left());
         self.background.retain(|placed| !placed.entry.left());
@@ -111,8 +114,8 @@ impl<E: Waiting> State<E> {
 }
 
 impl<E: Waiting> Queue<E> {
-    /// A queue for `capacity` entries (at least one). Background work may fill three quarters of it, so that a crawl never
-    /// keeps interactive callers out.
+    /// Creates a queue for `capacity` entries (at least one). Background work may fill three
+    /// quarters of it, so a crawl never blocks interactive callers.
     pub(super) fn new(capacity: usize) -> Self {
         let state = State {
             interactive: FairQueue::default(),
@@ -131,7 +134,7 @@ impl<E: Waiting> Queue<E> {
         }
     }
 
-    /// Room for one entry, if there is some now.
+    /// Returns room for one entry, if there is room now.
     pub(super) fn place_now(&self, lane: Lane) -> Result<Place, Refused> {
         let place = || {
             let crawl_room = match lane {
@@ -150,7 +153,8 @@ impl<E: Waiting> Queue<E> {
         })
     }
 
-    /// Room for one entry, as soon as there is some; who waits is served in the order of arrival.
+    /// Returns room for one entry as soon as there is room; waiters are served in the order of
+    /// arrival.
     pub(super) async fn place(&self, lane: Lane) -> Result<Place, Refused> {
         if let Ok(place) = self.place_now(lane) {
             return Ok(place);
@@ -165,7 +169,7 @@ impl<E: Waiting> Queue<E> {
         Ok(Place { _room: room, _crawl_room: crawl_room })
     }
 
-    /// Adds an entry. Returns how many wait now.
+    /// Adds an entry. Returns how many entries wait now.
     pub(super) fn push(&self, entry: E, lane: Lane, place: Place) -> Result<usize, Refused> {
         let mut state = self.state.lock();
         if state.closed {
@@ -185,8 +189,9 @@ impl<E: Waiting> Queue<E> {
         Ok(waiting)
     }
 
-    /// Waits for work and takes up to `most` entries of one shape: what waits now, and what arrives until the first of them
-    /// has waited for `delay`. `None` when the queue was closed and is empty.
+    /// Waits for work and takes up to `most` entries of one shape. It takes those that wait now,
+    /// and those that arrive until the first has waited for `delay`. Returns `None` when the queue
+    /// is closed and empty.
     pub(super) fn take(&self, most: usize, delay: Duration) -> Option<Vec<E>> {
         let desk = Desk::new(true);
         let mut batch = self.first(most, &desk)?;
@@ -201,8 +206,9 @@ impl<E: Waiting> Queue<E> {
         Some(batch)
     }
 
-    /// Waits for the entry whose turn it is, and takes up to `most` of its shape. `None` when the queue was closed and is
-    /// empty, or the desk's device is gone. While the device is busy, entries are left to those who could run them at once.
+    /// Waits for the next entry and takes up to `most` entries of its shape. Returns `None` when
+    /// the queue is closed and empty, or the device is gone. While the device is busy and an idle
+    /// worker exists, the entries are left to that worker.
     pub(super) fn first(&self, most: usize, desk: &Desk) -> Option<Vec<E>> {
         let mut state = self.state.lock();
         loop {
@@ -232,8 +238,9 @@ impl<E: Waiting> Queue<E> {
         }
     }
 
-    /// Waits for up to `room` entries of `shape` for a batch that was begun. Empty when the batch shall be run as it is: the
-    /// device is free and the time is `until`, or the queue was closed.
+    /// Waits for up to `room` more entries of `shape` for a batch. Returns no entries if the batch
+    /// should run as it is. This is the case if the device is ready at or after `until`, the device
+    /// is gone, or the queue is closed.
     pub(super) fn more(&self, shape: [usize; 3], room: usize, until: Instant, desk: &Desk) -> Vec<E> {
         let mut state = self.state.lock();
         let mut found = Vec::new();
@@ -256,7 +263,7 @@ impl<E: Waiting> Queue<E> {
         }
     }
 
-    /// What is left is for somebody who may have slept through its arrival.
+    /// Wakes a thread for the remaining entries; it may have missed their arrival.
     fn pass_on(&self, state: &State<E>) {
         if state.waiting() > 0 {
             if state.idle > 0 {
@@ -267,7 +274,8 @@ impl<E: Waiting> Queue<E> {
         }
     }
 
-    /// Puts entries back that were taken and could not be run; they go first. A closed queue drops them.
+    /// Puts back entries that were taken and could not run; they are served first. A closed queue
+    /// drops them.
     pub(super) fn put_back(&self, entries: Vec<E>) {
         let mut state = self.state.lock();
         if state.closed {
@@ -279,19 +287,19 @@ impl<E: Waiting> Queue<E> {
         self.pass_on(&state);
     }
 
-    /// Changes what a desk says, and tells those who wait for it.
+    /// Changes the signal of a device, and wakes the threads that wait for a change.
     pub(super) fn change(&self, desk: &Desk, change: impl FnOnce(&Desk)) {
         let _state = self.state.lock();
         change(desk);
         self.more.notify_all();
     }
 
-    /// How many wait.
+    /// Returns how many entries wait.
     pub(super) fn waiting(&self) -> usize {
         self.state.lock().waiting()
     }
 
-    /// Takes no more entries; workers finish what waits.
+    /// Rejects new entries; workers finish the entries that wait.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.close_rooms();
@@ -299,7 +307,7 @@ impl<E: Waiting> Queue<E> {
         self.more.notify_all();
     }
 
-    /// Takes no more entries and drops those that wait.
+    /// Rejects new entries and drops those that wait.
     pub(super) fn abandon(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -308,14 +316,14 @@ impl<E: Waiting> Queue<E> {
         self.close_rooms();
     }
 
-    /// Nobody waits for room in a closed queue.
+    /// Ends the waits for room in a closed queue.
     fn close_rooms(&self) {
         self.room.close();
         self.crawl_room.close();
     }
 }
 
-/// The entry whose turn it is, without those whose callers left.
+/// Takes the next entry; drops entries whose callers left.
 fn first<E: Waiting>(state: &mut State<E>) -> Option<E> {
     state.forget_left();
     let crawl_turn = state.streak >= INTERACTIVE_STREAK && !state.background.is_empty();

@@ -1,16 +1,17 @@
-//! One run: requests written into a tensor, the device, results read out of its outputs.
+//! One run: writes requests into a tensor, runs the device, reads results from its outputs.
 use super::Entry;
 use crate::backend::{Backend, BackendError, BatchView, OutputView};
 use crate::models::Model;
 use crate::trace::RUN;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Sizes of batches: a run is padded to the next one, so that a device compiles or tunes for few shapes.
+/// Batch sizes. A run is padded to the next size, so that a device compiles or tunes for few
+/// shapes.
 const BUCKETS: [usize; 5] = [1, 4, 8, 16, 32];
-/// An input buffer above this many values is given back after use (a 2560x2560 canvas fits).
+/// Maximum values of an input buffer that is kept between runs (a 2560x2560 canvas fits).
 const KEPT_VALUES: usize = 3 * 2560 * 2560;
 
-/// The bucket sizes up to `most`, which is one of them.
+/// Returns the batch sizes up to `most`, `most` included.
 pub(crate) fn buckets(most: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = BUCKETS.into_iter().filter(|size| *size < most).collect();
     let mut last = 32;
@@ -22,7 +23,7 @@ pub(crate) fn buckets(most: usize) -> Vec<usize> {
     sizes
 }
 
-/// The smallest bucket that holds `count`.
+/// Returns the smallest batch size that holds `count` entries.
 pub(super) fn bucket(buckets: &[usize], count: usize) -> usize {
     buckets.iter().copied().find(|size| *size >= count).unwrap_or(count)
 }
@@ -37,7 +38,7 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// Writes `entry` as item `index`. A panic in the model's code is the error.
+    /// Writes `entry` as item `index`. A panic in the model's code is returned as the error.
     pub(super) fn write<M: Model>(
         &mut self,
         model: &M,
@@ -49,13 +50,14 @@ impl Tensor {
         catch_unwind(AssertUnwindSafe(|| model.write(&entry.input, slot))).map_err(|panic| panicked(&*panic))
     }
 
-    /// Only growth is filled; what is there is overwritten.
+    /// Returns the values `from..to`. Only new memory is filled with zeros; the caller overwrites
+    /// the rest.
     fn range(&mut self, from: usize, to: usize) -> &mut [f32] {
         self.values.resize(self.values.len().max(to), 0.0);
         &mut self.values[from..to]
     }
 
-    /// Gives memory back that only an exceptional batch needed.
+    /// Frees memory that only an exceptional batch needed.
     pub(super) fn shrink(&mut self) {
         if self.values.capacity() > KEPT_VALUES {
             self.values = Vec::new();
@@ -63,7 +65,7 @@ impl Tensor {
     }
 }
 
-/// Writes the entries and runs them. Entries of one shape; `tensor` is scratch space.
+/// Writes the entries, which have one shape, and runs them. `tensor` is scratch space.
 pub(super) fn attempt<M: Model>(
     model: &M,
     backend: &mut dyn Backend,
@@ -83,7 +85,8 @@ pub(super) fn attempt<M: Model>(
     guarded(|| run(model, backend, tensor, buckets, part))
 }
 
-/// Runs entries that were written. A panic in the model's code or in the backend becomes a failure of these entries alone.
+/// Runs entries that are already written. A panic in the model's code or in the backend fails only
+/// these entries.
 pub(super) fn execute<M: Model>(
     model: &M,
     backend: &mut dyn Backend,
@@ -126,7 +129,7 @@ fn run<M: Model>(
     collect(model, part, items, |read| backend.run(batch, read))
 }
 
-/// Runs a batch of `items` on the device and reads the entries' results out of its outputs.
+/// Runs a batch of `items` on the device and reads the entries' results from its outputs.
 pub(super) fn collect<M: Model>(
     model: &M,
     part: &[Entry<M>],

@@ -1,4 +1,4 @@
-//! A device thread.
+//! The thread of one device: runs batches, splits those that fail, and uses the fallback.
 use super::queue::Waiting as _;
 use super::run::{Outcome, Tensor, attempt, bucket, buckets};
 use super::{Device, Entry, Shared};
@@ -13,25 +13,25 @@ pub(super) struct Worker<M: Model> {
     pub(super) shared: Arc<Shared<M>>,
     device: Device,
     buckets: Vec<usize>,
-    /// The largest batch that the device has memory for, as far as known.
+    /// The largest batch that fits into the device's memory, as far as known.
     pub(super) ceiling: Arc<AtomicUsize>,
     tensor: Tensor,
     lost: bool,
-    /// Whether it left its work to others and is no longer counted.
+    /// Whether the worker left its work to others and is no longer counted.
     retired: bool,
 }
 
 /// Entries that run together.
 struct Part<M: Model> {
     entries: Vec<Entry<M>>,
-    /// Whether it is half of a batch that failed.
+    /// Whether the part is half of a batch that failed.
     halved: bool,
 }
 
 impl<M: Model> Worker<M> {
     pub(super) fn new(shared: Arc<Shared<M>>, device: Device) -> Self {
         let buckets = buckets(shared.limits.max_batch);
-        // Counted here and not on the thread, so that a batcher that has started is ready.
+        // Counted here and not on the thread, so that a batcher is ready as soon as it has started.
         shared.workers.fetch_add(1, Ordering::AcqRel);
         let ceiling = Arc::new(AtomicUsize::new(shared.limits.max_batch));
         Self { shared, device, buckets, ceiling, tensor: Tensor::default(), lost: false, retired: false }
@@ -52,7 +52,8 @@ impl<M: Model> Worker<M> {
         self.ceiling.load(Ordering::Acquire)
     }
 
-    /// Leaves when the device is lost and others are there: it would take work that they can do.
+    /// Returns whether the worker ends because its device is lost and other workers remain. It
+    /// would take requests that they can run.
     pub(super) fn retire(&mut self) -> bool {
         let all_but_one = |workers: usize| (workers > 1).then(|| workers - 1);
         self.retired = self.lost
@@ -93,7 +94,8 @@ impl<M: Model> Worker<M> {
         run(&mut self.device, &mut self.tensor, &self.buckets, &self.shared.model)
     }
 
-    /// Answers, hands to the fallback, or returns smaller parts to try, last first.
+    /// Handles the outcome of a run: answers, uses the fallback, or returns smaller parts to try.
+    /// The last part is tried first.
     fn settle(&mut self, part: Part<M>, outcome: Outcome<M>, started: Instant) -> Vec<Part<M>> {
         let Part { mut entries, halved } = part;
         match outcome {
@@ -102,15 +104,15 @@ impl<M: Model> Worker<M> {
                 self.lower(entries.len(), &reason);
                 return self.split(entries, halved);
             }
-            // One input may be what the device fails on. Half of the batch is tried once, so that a device that fails on
-            // everything does not fail at every size.
+            // A single input may cause the failure. A batch is halved only once, so that a device
+            // that fails on everything does not fail at every size.
             Err(BackendError::Failed(reason)) if entries.len() > 1 && !halved => {
                 tracing::warn!(
                     operation = self.shared.operation(),
                     device = self.device.primary.device(),
                     requests = entries.len(),
                     reason,
-                    "the run failed; it is repeated in halves"
+                    "run failed; retrying in halves"
                 );
                 let second = entries.split_off(entries.len().div_ceil(2));
                 return [second, entries].map(|entries| Part { entries, halved: true }).into();
@@ -120,7 +122,8 @@ impl<M: Model> Worker<M> {
         Vec::new()
     }
 
-    /// A batch that another thread wrote into `tensor`; `written` tells what went wrong there.
+    /// Answers every entry of a batch that another thread wrote into `tensor`. `written` is the
+    /// error of that thread, if any.
     pub(super) fn serve_written(
         &mut self,
         batch: Vec<Entry<M>>,
@@ -131,7 +134,8 @@ impl<M: Model> Worker<M> {
             return;
         }
         if batch.len() > self.ceiling() || written.is_err() {
-            // Written before the device ran out of memory, or one of its entries panics: each part is written anew.
+            // The batch was written before the device ran out of memory, or one entry panics: each
+            // part is written again.
             return self.serve(batch);
         }
         let started = Instant::now();
@@ -142,7 +146,7 @@ impl<M: Model> Worker<M> {
         self.serve_parts(parts);
     }
 
-    /// Parts that the device has memory for, the oldest last.
+    /// Splits a batch into parts that fit into the device's memory, the oldest last.
     fn split(&self, batch: Vec<Entry<M>>, halved: bool) -> Vec<Part<M>> {
         let mut parts = Vec::new();
         let mut rest = batch;
@@ -154,7 +158,7 @@ impl<M: Model> Worker<M> {
         parts
     }
 
-    /// Never again tries a batch as large as the one of `failed` entries.
+    /// Lowers the largest batch below the size that failed with `failed` entries.
     fn lower(&mut self, failed: usize, reason: &str) {
         let tried = bucket(&self.buckets, failed);
         self.buckets.retain(|size| *size < tried);
@@ -168,11 +172,11 @@ impl<M: Model> Worker<M> {
             batch = tried,
             ceiling = self.ceiling(),
             reason,
-            "the device has no memory for this batch; smaller batches from now on"
+            "device out of memory; lowered the maximum batch size"
         );
     }
 
-    /// Runs the entries one by one on the second device, or fails them.
+    /// Runs the entries one by one on the fallback, or answers them with the error.
     fn fall_back(&mut self, part: Vec<Entry<M>>, error: &BackendError, started: Instant) {
         let operation = self.shared.operation();
         if let BackendError::DeviceLost(reason) = error
@@ -180,11 +184,7 @@ impl<M: Model> Worker<M> {
         {
             self.lost = true;
             let reason = format!("{operation} lost {}: {reason}", self.device.primary.device());
-            tracing::error!(
-                operation,
-                reason,
-                "a device was lost; the service is not ready until it is restarted"
-            );
+            tracing::error!(operation, reason, "device lost; the service is not ready until it is restarted");
             *self.shared.lost.lock() = Some(reason);
         }
         let Some(fallback) = &mut self.device.fallback else {
@@ -199,7 +199,7 @@ impl<M: Model> Worker<M> {
             device = self.device.primary.device(),
             requests = part.len(),
             %error,
-            "the run failed; it is repeated on the CPU"
+            "run failed on the device; retrying on the CPU"
         );
         for entry in part {
             let one = [entry];
@@ -226,7 +226,7 @@ impl<M: Model> Worker<M> {
     }
 }
 
-/// Tells the callers, and counts.
+/// Records metrics and sends the results to the callers.
 fn answer<M: Model>(
     shared: &Shared<M>,
     part: Vec<Entry<M>>,
@@ -245,12 +245,12 @@ fn answer<M: Model>(
         let reply = result
             .map(|output| Timed { output, queued, ran })
             .map_err(|reason| RunError::Failed { operation, reason });
-        // A caller that left meanwhile needs no answer.
+        // The caller may have left; then nobody needs the answer.
         let _ = entry.reply.send(reply);
     }
 }
 
-/// A thread that ends takes its part of the promise with it. When the last one goes while callers wait, they are told.
+/// Drops all waiting requests when the last worker ends, so that their callers get an error.
 impl<M: Model> Drop for Worker<M> {
     fn drop(&mut self) {
         if !self.retired && self.shared.workers.fetch_sub(1, Ordering::AcqRel) == 1 {

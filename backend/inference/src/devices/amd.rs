@@ -1,4 +1,4 @@
-//! AMD GPUs, from sysfs (the amdgpu driver's files).
+//! Lists AMD GPUs from sysfs (the files of the amdgpu driver).
 use super::folders;
 use crate::report::GpuDevice;
 use std::fs;
@@ -15,7 +15,7 @@ fn read_from(root: &Path) -> Vec<GpuDevice> {
     let read = |path: PathBuf| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     folders(root)
         .iter()
-        // `card0` is a device, `card0-HDMI-A-1` one of its sockets.
+        // `card0` is a device; `card0-HDMI-A-1` is one of its connectors.
         .filter(|card| {
             card.file_name()
                 .and_then(|n| n.to_str()?.strip_prefix("card"))

@@ -1,18 +1,18 @@
-//! GPUs that the machine has, whether the loaded runtime can use them or not.
+//! Lists the machine's GPUs, whether or not the loaded runtime can use them.
 mod amd;
 mod nvidia;
 
 use crate::ep::Provider;
 use crate::report::GpuDevice;
 
-/// The GPUs of this machine, with what their drivers tell now.
+/// Returns this machine's GPUs, with the values that their drivers report now.
 pub(crate) fn discover() -> Vec<GpuDevice> {
     let mut devices = nvidia::discover();
     devices.extend(amd::discover());
     devices
 }
 
-/// The device that `provider` knows as `id`, as the driver lists it.
+/// Returns the device that `provider` numbers as `id`, as the driver lists it.
 pub(crate) fn of(provider: Provider, id: u32) -> Option<GpuDevice> {
     let devices = match provider {
         Provider::Cuda | Provider::Tensorrt => nvidia::discover(),
@@ -22,16 +22,16 @@ pub(crate) fn of(provider: Provider, id: u32) -> Option<GpuDevice> {
     devices.into_iter().find(|device| device.id == id)
 }
 
-/// What the drivers of a provider tell of the machine.
+/// What the drivers of a provider report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drivers {
-    /// The driver's version, where it tells it.
+    /// The driver's version, if it is reported.
     pub(crate) version: Option<String>,
-    /// GPUs that it lists.
+    /// Number of GPUs that the driver lists.
     pub(crate) devices: usize,
 }
 
-/// What the drivers of `provider` tell now; nothing for providers without one.
+/// Returns what the drivers of `provider` report now; empty for providers without a driver.
 pub(crate) fn drivers(provider: Provider) -> Drivers {
     match provider {
         Provider::Cuda | Provider::Tensorrt => {
@@ -42,7 +42,8 @@ pub(crate) fn drivers(provider: Provider) -> Drivers {
     }
 }
 
-/// Sets the gauges `facecrawl_gpu_memory_bytes` and `facecrawl_gpu_utilization`. Asks the drivers, which takes milliseconds.
+/// Sets the gauges `facecrawl_gpu_memory_bytes` and `facecrawl_gpu_utilization`. It queries the
+/// drivers, which takes milliseconds.
 pub fn record() {
     for device in discover() {
         let label = format!("{}:{}", device.backend, device.id);
@@ -60,7 +61,7 @@ pub fn record() {
     }
 }
 
-/// The entries of a folder, sorted; none when it cannot be read.
+/// Returns the entries of a folder, sorted; empty if the folder cannot be read.
 fn folders(path: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut found: Vec<_> =
         std::fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect();

@@ -1,7 +1,9 @@
-//! NVIDIA GPUs, from the driver's management library, or from its files where that is absent (in containers without it).
+//! Lists NVIDIA GPUs from the driver's management library (NVML). Without NVML, as in some
+//! containers, it reads the driver's files.
 //!
-//! Both count as the PCI bus does. CUDA counts so with `CUDA_DEVICE_ORDER=PCI_BUS_ID` and without `CUDA_VISIBLE_DEVICES`;
-//! on machines with unlike GPUs set the former, so that `GPU_DEVICE_ID` names the device that is listed here.
+//! Both number the devices in PCI bus order. CUDA uses that order with
+//! `CUDA_DEVICE_ORDER=PCI_BUS_ID` and without `CUDA_VISIBLE_DEVICES`. On machines with different
+//! GPUs set `CUDA_DEVICE_ORDER`, so that `GPU_DEVICE_ID` names the device that is listed here.
 use super::folders;
 use crate::report::GpuDevice;
 use nvml_wrapper::Nvml;
@@ -10,18 +12,18 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The driver's files, for machines without its management library.
+/// The driver's files, for machines without NVML.
 const FILES: &str = "/proc/driver/nvidia";
 
 pub(super) fn discover() -> Vec<GpuDevice> {
     let managed = library().map(read_managed).transpose().unwrap_or_else(|error| {
-        tracing::warn!(%error, "NVIDIA's management library does not answer");
+        tracing::warn!(%error, "failed to query NVIDIA's management library");
         None
     });
     managed.unwrap_or_else(|| read_files(Path::new(FILES)))
 }
 
-/// The driver's version, also where it lists no GPU.
+/// Returns the driver's version, even if the driver lists no GPU.
 pub(super) fn driver() -> Option<String> {
     let managed = library().and_then(|nvml| nvml.sys_driver_version().ok());
     managed.or_else(|| read_version(Path::new(FILES)))
@@ -31,7 +33,7 @@ fn library() -> Option<&'static Nvml> {
     static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
     let init = || {
         Nvml::init()
-            .inspect_err(|error| tracing::debug!(%error, "NVIDIA's management library is not there"))
+            .inspect_err(|error| tracing::debug!(%error, "NVIDIA's management library not found"))
             .ok()
     };
     LIBRARY.get_or_init(init).as_ref()
@@ -41,7 +43,8 @@ fn read_managed(nvml: &Nvml) -> Result<Vec<GpuDevice>, NvmlError> {
     let driver = nvml.sys_driver_version().ok();
     (0..nvml.device_count()?)
         .map(|id| {
-            // What a model does not tell (integrated GPUs have no memory of their own) stays open.
+            // A value that a device does not report stays `None`: integrated GPUs have no memory of
+            // their own.
             let device = nvml.device_by_index(id)?;
             let memory = device.memory_info().ok();
             let capability = device.cuda_compute_capability().ok();
@@ -104,7 +107,8 @@ mod tests {
         assert_eq!(names, [(0, "NVIDIA A10", Some("570.124.06")), (1, "NVIDIA L4", Some("570.124.06"))]);
     }
 
-    /// A library with NVML's entry points and two devices that tell different amounts, built here.
+    /// Source of a library with NVML's entry points and two devices that report different values.
+    /// The test builds it.
     const LIBRARY: &str = r#"
         #![allow(non_snake_case)]
         use std::ffi::{c_char, c_int, c_uint, c_void};

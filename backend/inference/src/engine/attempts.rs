@@ -1,5 +1,5 @@
-//! The attempts of a start to get devices: what failed for every operation is not tried again, and
-//! what was refused is told once.
+//! The attempts to get devices at one start. A failure that concerns all operations is not repeated
+//! for each, and every refusal is reported once.
 use super::candidates::candidates;
 use crate::ep::Provider;
 use crate::runtime::Runtime;
@@ -7,21 +7,21 @@ use crate::unavailable::{Refusal, Unavailable};
 use crate::{Config, Operation, StartError, UnavailableKind, preload};
 use std::cell::RefCell;
 
-/// The message of the warning about operations that stay on the CPU.
+/// Warning for operations that stay on the CPU.
 const ON_THE_CPU: &str = "no GPU for these operations; they run on the CPU";
 
-/// What one start tried and did not get.
+/// The failed attempts of one start.
 pub(super) struct Attempts<'a> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
-    /// What no operation can have, by provider and device.
+    /// Failures that concern all operations, by provider and device.
     hopeless: RefCell<Vec<(Provider, u32, Unavailable)>>,
     refused: RefCell<Vec<Refused>>,
 }
 
 struct Refused {
     operations: Vec<Operation>,
-    /// The provider that was asked for.
+    /// The requested provider.
     provider: String,
     refusal: Refusal,
     message: &'static str,
@@ -32,8 +32,8 @@ impl<'a> Attempts<'a> {
         Self { config, runtime, hopeless: RefCell::default(), refused: RefCell::default() }
     }
 
-    /// What `prove` makes of each configured device with the first provider that works on all of
-    /// them, or why none does.
+    /// Runs `prove` on all configured devices with one provider after the other. Returns the
+    /// results of the first provider that works on all of them, or why none does.
     pub(super) fn first_that_works<T>(
         &self,
         mut prove: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
@@ -60,7 +60,8 @@ impl<'a> Attempts<'a> {
         Err(Refusal::of(&tried))
     }
 
-    /// `prove` on one device, unless another operation already found that it cannot work.
+    /// Runs `prove` on one device, unless an earlier attempt failed for a reason that concerns all
+    /// operations.
     pub(super) fn attempt<T>(
         &self,
         provider: Provider,
@@ -85,8 +86,8 @@ impl<'a> Attempts<'a> {
         })
     }
 
-    /// The one way in which an operation does not get its GPU: an error with `FORCE_GPU_ONLY`, else
-    /// a count and a warning.
+    /// Handles an operation that gets no GPU. With `FORCE_GPU_ONLY` this is an error; otherwise it
+    /// is counted and a warning follows.
     pub(super) fn refuse(
         &self,
         operation: Operation,
@@ -104,7 +105,7 @@ impl<'a> Attempts<'a> {
         Ok(())
     }
 
-    /// No fallback is silent: it is counted now, and [`Self::tell`] warns of it.
+    /// Counts a fallback now; [`Self::tell`] logs the warning. Every fallback is reported.
     pub(super) fn fell_back(
         &self,
         operation: Operation,
@@ -131,13 +132,18 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Warns of each reason once, with the operations that it concerns.
+    /// Logs each reason once, with the operations that it concerns.
     pub(super) fn tell(&self) {
         for Refused { operations, provider, refusal, message } in self.refused.borrow().iter() {
             let concerned = Operation::ALL.into_iter().filter(|operation| operations.contains(operation));
             let operations = concerned.map(Operation::name).collect::<Vec<_>>().join(", ");
             tracing::warn!(operations, provider, reason = %refusal, "{message}");
-            tracing::debug!(operations, provider, detail = refusal.detail, "what the providers said");
+            tracing::debug!(
+                operations,
+                provider,
+                detail = refusal.detail,
+                "original messages of the providers"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Building TensorRT engines before they are needed.
+//! Builds TensorRT engines in advance.
 use super::load::{detector, embedder, scorer};
 use super::subject::Subject;
 use crate::backend::OnnxModel;
@@ -10,7 +10,7 @@ use crate::{Config, ResolvedPack, StartError, preload};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// A model's engine on one device.
+/// The TensorRT engine of a model on one device.
 #[derive(Clone, Debug, Serialize)]
 pub struct BuiltEngine {
     /// `face_detection`, …
@@ -19,25 +19,26 @@ pub struct BuiltEngine {
     pub file: String,
     /// `tensorrt:0`, …
     pub device: String,
-    /// Whether it was there already.
+    /// Whether the engine existed already.
     pub reused: bool,
-    /// Building, every batch size and the comparison with the CPU included.
+    /// Seconds of the build, including every batch size and the comparison with the CPU.
     pub seconds: f64,
-    /// The folder of everything that the engine depends on; `key.txt` in it says what.
+    /// The engine's folder; `key.txt` in it lists everything that the engine depends on.
     pub folder: PathBuf,
-    /// The engine's files; a model can have several parts, and none if TensorRT took nothing of it.
+    /// The engine's files. A model can have several, or none if TensorRT runs no part of it.
     pub files: Vec<PathBuf>,
-    /// Bytes of these files.
+    /// Total size of these files in bytes.
     pub bytes: u64,
 }
 
-/// Builds the engines of every model of the pack that runs on devices, for every configured device. Blocks for minutes.
+/// Builds the engines of all models of the pack for every configured device. Blocks for minutes.
 ///
 /// # Errors
-/// [`StartError::NoTensorrt`] when TensorRT cannot be used, [`StartError::Library`] and [`StartError::Model`].
+/// [`StartError::NoTensorrt`] if TensorRT cannot be used, [`StartError::Library`] and
+/// [`StartError::Model`].
 pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEngine>, StartError> {
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
-    // Before any model is read: most often this is what is missing.
+    // Checked before the models are read, because TensorRT is most often what is missing.
     available(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
     let (subject, reference) = detector(config, &runtime, pack)?;
     let mut built = build(subject, reference)?;

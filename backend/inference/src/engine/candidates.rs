@@ -1,8 +1,8 @@
-//! Which providers an operation may try, and how much of a device's memory it may take.
+//! The providers that an operation may try, and its share of a device's memory.
 use crate::ep::Provider;
 use crate::{Config, Operation, StandIn};
 
-/// The providers to try, best first.
+/// Returns the providers to try, best first.
 pub(super) fn candidates(config: &Config) -> &'static [Provider] {
     match config.stand_in {
         StandIn::None => Provider::candidates(config.backend),
@@ -10,8 +10,9 @@ pub(super) fn candidates(config: &Config) -> &'static [Provider] {
     }
 }
 
-/// Bytes of device memory for a session of `operation`: a share for every operation that asked for a GPU, where a model counts four
-/// times as much as an operation on pictures. Batches of activations need it; a picture at a time does not.
+/// Returns the bytes of device memory for a session of `operation`. All operations that asked for a
+/// GPU share the memory limit. A model counts four times as much as an image operation: it runs
+/// batches, and an image operation runs one image at a time.
 pub(super) fn memory_share(config: &Config, operation: Operation) -> usize {
     let weight = |operation: Operation| match operation {
         Operation::FaceDetection | Operation::FaceEmbedding => 4,

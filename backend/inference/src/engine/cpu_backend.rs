@@ -1,4 +1,5 @@
-//! What computes a model on the CPU, where `CPU_BACKEND` asks for more than ONNX Runtime's own kernels in FP32.
+//! Runs a model on the CPU as `CPU_BACKEND` asks, if that is not ONNX Runtime's own kernels in
+//! FP32.
 use super::subject::Subject;
 use crate::backend::{OnnxModel, Placement};
 use crate::ep::Provider;
@@ -6,8 +7,8 @@ use crate::models::Model;
 use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
 use crate::{CpuBackend, Operation, Precision};
 
-/// Returns the CPU placement that `CPU_BACKEND` selects, or `None` for ONNX Runtime in FP32. INT8 is for embedders: a
-/// detector's scores would move across its threshold.
+/// Returns the CPU placement that `CPU_BACKEND` selects, or `None` for ONNX Runtime in FP32. Only
+/// embedders use INT8: it would move a detector's scores across the threshold.
 pub(super) fn chosen<M: Model>(subject: &Subject<'_, M>) -> Option<Placement> {
     let embeds = subject.model.operation() == Operation::FaceEmbedding;
     match subject.config.cpu_backend {
@@ -20,7 +21,7 @@ pub(super) fn chosen<M: Model>(subject: &Subject<'_, M>) -> Option<Placement> {
     }
 }
 
-/// Returns the name of the placement in warnings and metrics.
+/// Returns the placement's name for warnings and metrics.
 pub(super) fn name(chosen: &Placement) -> &'static str {
     match chosen.provider {
         Provider::Cpu => chosen.precision.name(),
@@ -28,7 +29,7 @@ pub(super) fn name(chosen: &Placement) -> &'static str {
     }
 }
 
-/// Loads a session on `chosen` and compares its first run with the FP32 session's.
+/// Loads a session on `chosen` and compares its first run with that of the FP32 session.
 pub(super) fn prove<M: Model>(
     subject: &Subject<'_, M>,
     chosen: &Placement,
@@ -47,7 +48,8 @@ pub(super) fn prove<M: Model>(
     }
 }
 
-/// ONNX Runtime computes in INT8 without them too, but slower and, on x86, with sums that overflow.
+/// Returns whether the processor has instructions for sums of 8-bit products. Without them ONNX
+/// Runtime computes in INT8 too, but slower, and on x86 with sums that overflow.
 fn multiplies_bytes() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -63,7 +65,8 @@ fn multiplies_bytes() -> bool {
     }
 }
 
-/// OpenVINO computes in FP32, and does not say so, where this is false.
+/// Returns whether the processor has instructions for BF16. Without them OpenVINO silently computes
+/// in FP32.
 fn multiplies_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

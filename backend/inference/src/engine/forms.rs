@@ -1,25 +1,26 @@
-//! A model file in the forms in which it is loaded.
+//! The forms in which a model file is loaded.
 use crate::manifest::{ModelFamily, ModelFile, ModelKind, ResolvedPack, WeightStorage};
 use crate::onnx;
 use bytes::Bytes;
 
-/// The bytes of the pack's model of `kind` as every ONNX runtime takes them: with weights in FP32, whatever the file
-/// stores.
+/// Returns the bytes of the pack's model of `kind` with weights in FP32, whatever the file stores.
+/// Every ONNX runtime can load them.
 ///
 /// # Errors
-/// Says which file is missing, corrupt or not as the manifest describes it.
+/// Fails with a text that says which file is missing, corrupt or different from its description in
+/// the manifest.
 pub fn fp32_model(pack: &ResolvedPack, kind: ModelKind) -> Result<Vec<u8>, String> {
     let file =
         pack.pack.file(kind).ok_or_else(|| format!("the pack {} has no such model", pack.pack.name))?;
     Ok(Forms::of(file, pack.read(file)?)?.general.to_vec())
 }
 
-/// One model, written for different runtimes; all forms compute the same.
+/// One model in the forms for different runtimes. All forms compute the same function.
 #[derive(Debug)]
 pub(super) struct Forms {
-    /// For every provider.
+    /// The form for every provider.
     pub(super) general: Bytes,
-    /// For ONNX Runtime's own kernels.
+    /// The form for ONNX Runtime's own kernels.
     pub(super) cpu: Bytes,
 }
 
@@ -27,7 +28,7 @@ impl Forms {
     /// Converts the file's bytes into the forms. A file that needs no change is loaded unchanged.
     ///
     /// # Errors
-    /// Says what in the file contradicts its description.
+    /// Fails with a text that says how the file contradicts its description.
     pub(super) fn of(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
         let original = Bytes::from(bytes);
         let mut model = onnx::read(original.clone())?;
@@ -36,7 +37,7 @@ impl Forms {
             model = onnx::expand_blocks(model)?;
             changed = true;
         }
-        // Nothing in this network depends on the size of the canvas.
+        // Nothing in this network depends on the canvas size.
         if file.family == ModelFamily::Yunet
             && onnx::has_fixed_canvas(&model)
             && let Ok(freed) = onnx::free_canvas(model.clone())
@@ -50,20 +51,20 @@ impl Forms {
         Ok(Self { general, cpu })
     }
 
-    /// For ONNX Runtime's own kernels, with the large matrix products in INT8.
+    /// Returns the form for ONNX Runtime's own kernels with the large matrix products in INT8.
     ///
     /// # Errors
-    /// Says why the model has none.
+    /// Fails if the model cannot be read or has no large matrix products.
     pub(super) fn int8(&self) -> Result<Bytes, String> {
         let model = onnx::quantize_products(onnx::read(self.general.clone())?)
             .ok_or("the model has no large matrix products")?;
         Ok(onnx::write(&onnx::expand_prelu(model.clone()).unwrap_or(model)).into())
     }
 
-    /// [`Self::general`] with a free batch axis.
+    /// Returns [`Self::general`] with a free batch axis.
     ///
     /// # Errors
-    /// Says why the axis cannot be made free.
+    /// Fails with a text that says why the axis cannot be made free.
     pub(super) fn batched(&self) -> Result<Bytes, String> {
         Ok(onnx::write(&onnx::free_batch(onnx::read(self.general.clone())?)?).into())
     }

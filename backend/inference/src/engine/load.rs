@@ -1,4 +1,4 @@
-//! From a pack on disk to a running engine.
+//! Loads a pack from disk into a running engine.
 use super::attempts::Attempts;
 use super::placement::{Placed, place};
 use super::prepared::Colocation;
@@ -14,7 +14,8 @@ use crate::{Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport,
 use std::time::Instant;
 use vision::{Frame, Letterbox};
 
-/// For embedders whose manifest says no other: a clustering compares each face with all others, so it asks for more than a match of two.
+/// Margin for embedders whose manifest sets none. Clustering compares each face with all others, so
+/// it needs a higher similarity than a match of two faces.
 const CLUSTER_MARGIN: f32 = 0.12;
 
 pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
@@ -86,7 +87,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         embedder = embedder.name,
         scorer = scoring.as_ref().map(|(_, info)| info.name.as_str()),
         seconds = began.elapsed().as_secs_f64(),
-        "the inference engine is ready"
+        "inference engine ready"
     );
     Ok(Inner {
         detection: detection.batcher,
@@ -107,34 +108,38 @@ fn describe_metrics() {
     describe_histogram!(
         "facecrawl_inference_run_seconds",
         Unit::Seconds,
-        "One run on a device, preparation and decoding included."
+        "Duration of one run on a device, including preparation and decoding."
     );
     describe_histogram!(
         "facecrawl_inference_queue_seconds",
         Unit::Seconds,
-        "How long a request waited for its run."
+        "Time that a request waited for its run."
     );
-    describe_histogram!("facecrawl_inference_batch_size", Unit::Count, "Requests in one run.");
-    describe_gauge!("facecrawl_inference_queue_depth", Unit::Count, "Requests that wait for a run.");
+    describe_histogram!("facecrawl_inference_batch_size", Unit::Count, "Number of requests in one run.");
+    describe_gauge!(
+        "facecrawl_inference_queue_depth",
+        Unit::Count,
+        "Number of requests that wait for a run."
+    );
     describe_gauge!("facecrawl_gpu_memory_bytes", Unit::Bytes, "Memory of a GPU, used and total.");
     describe_gauge!(
         "facecrawl_gpu_utilization",
         Unit::Count,
-        "Share of the last moments in which a GPU was at work, 0..1."
+        "Share of the last sample period in which a GPU was busy, 0..1."
     );
     describe_counter!(
         "facecrawl_ep_fallback_total",
         Unit::Count,
-        "Operations at start and requests at run time that went to the CPU instead of the provider asked for."
+        "Operations at start and requests at run time that used the CPU instead of the requested provider."
     );
 }
 
-/// The canvas that the detector will mostly see: width and height.
+/// Returns the canvas that the detector will mostly get: width and height.
 fn canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
     model.fixed_size().unwrap_or((config.detection_size, config.detection_size))
 }
 
-/// The pack's detector.
+/// Loads the pack's detector.
 pub(super) fn detector<'a>(
     config: &'a Config,
     runtime: &'a Runtime,
@@ -148,7 +153,7 @@ pub(super) fn detector<'a>(
     Subject::load(config, runtime, pack, ModelKind::Detector, DetectorModel::new, sample)
 }
 
-/// The pack's embedder.
+/// Loads the pack's embedder.
 pub(super) fn embedder<'a>(
     config: &'a Config,
     runtime: &'a Runtime,
@@ -160,7 +165,7 @@ pub(super) fn embedder<'a>(
     Subject::load(config, runtime, pack, ModelKind::Embedder, EmbedderModel::new, chip)
 }
 
-/// The pack's learned quality score, if it has one.
+/// Loads the pack's learned quality score, if it has one.
 pub(super) fn scorer<'a>(
     config: &'a Config,
     runtime: &'a Runtime,
@@ -175,12 +180,13 @@ pub(super) fn scorer<'a>(
     Subject::load(config, runtime, pack, ModelKind::Quality, QualityModel::new, chip).map(Some)
 }
 
-/// A session with nothing before it.
+/// Returns the session as a backend, without preparation.
 fn alone<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
     Box::new(trial.session)
 }
 
-/// `quality_checks` is statistics of pictures and, where there is one, a model: the report says where the model runs when that is elsewhere.
+/// Adds to the report of `quality_checks` where its model runs, if that differs from its image
+/// statistics.
 fn join(report: &mut OperationReport, model: &OperationReport, name: &str) {
     if report.effective != model.effective {
         let why = model.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -188,16 +194,17 @@ fn join(report: &mut OperationReport, model: &OperationReport, name: &str) {
     }
 }
 
-/// A model behind its queue.
+/// A model with its queue.
 struct Started<M: Model> {
     batcher: Batcher<M>,
     report: OperationReport,
     loads: Vec<LoadedModel>,
-    /// Whether all its devices take pictures.
+    /// Whether all its devices take images.
     pictures: bool,
 }
 
-/// Places one model and starts its threads; `refine` puts before a session on a device what belongs there.
+/// Places one model and starts its threads. `refine` turns a session on a device into a backend; it
+/// may add preparation.
 fn start<M: Model>(
     attempts: &Attempts<'_>,
     subject: Subject<'_, M>,
@@ -211,7 +218,7 @@ fn start<M: Model>(
         queue_capacity: config.queue_capacity,
         max_batch,
         max_delay: config.batch_max_delay,
-        // Pictures are written into tensors on the device.
+        // A backend that takes images writes the tensors on the device.
         prefetch: report.effective != Provider::Cpu.name() && !pictures,
     };
     let batcher = Batcher::start(model, devices, limits).map_err(|e| StartError::Model {

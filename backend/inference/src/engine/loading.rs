@@ -1,23 +1,23 @@
-//! What loading a model took, for the log and the report.
+//! Measures the load of a model, for the log and the report.
 use crate::backend::Placement;
 use crate::report::{GpuDevice, LoadedModel};
 use crate::{Operation, devices};
 use std::time::Instant;
 
-/// A load under way.
+/// A load in progress.
 pub(super) struct Loading<'a> {
     pub(super) operation: Operation,
-    /// The model's file, or what stands for it.
+    /// The model's file, or a description if there is no file.
     pub(super) file: &'a str,
     pub(super) bytes: usize,
     pub(super) sessions: usize,
     pub(super) began: Instant,
-    /// The GPU before it.
+    /// The GPU's state before the load.
     pub(super) before: Option<GpuDevice>,
 }
 
 impl Loading<'_> {
-    /// Says what was loaded where, and what it took.
+    /// Ends the measurement: logs what was loaded where, with time and memory, and returns it.
     pub(super) fn finish(self, placement: &Placement) -> LoadedModel {
         let after = devices::of(placement.provider, placement.device_id);
         let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);

@@ -1,4 +1,5 @@
-//! The engine: models loaded once, called from everywhere.
+//! The engine: loads the models once and serves all callers. How requests are batched is in
+//! `batcher`.
 mod attempts;
 mod build;
 mod candidates;
@@ -26,72 +27,74 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vision::{Detection, Frame, Letterbox};
 
-/// Who waits for the answer; interactive work goes first.
+/// The priority class of a request; interactive work runs first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// A person or a caller of the API.
+    /// A person or an API caller waits for the answer.
     Interactive,
-    /// A crawl or a batch job.
+    /// The request belongs to a crawl or a batch job.
     Background,
 }
 
-/// The detector in use.
+/// The loaded detector.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct DetectorInfo {
     /// File name without extension.
     pub name: String,
-    /// sha256 of the file, hex.
+    /// SHA-256 of the file, hex.
     pub sha256: String,
     /// Default `min_score`.
     pub min_score: f32,
-    /// IoU above which two boxes are one face.
+    /// IoU above which two boxes count as one face.
     pub nms_iou: f32,
-    /// The only canvas the model takes, if it is fixed; otherwise any multiple of 32.
+    /// The only canvas size that the model takes. `None` if it takes any multiple of 32 pixels;
+    /// SCRFD with five levels needs multiples of 128.
     pub fixed_size: Option<(u32, u32)>,
-    /// Whether the model finds landmarks; otherwise they are placed where they lie in the mean face.
+    /// Whether the model finds landmarks; otherwise they are placed as in the mean face.
     pub landmarks: bool,
 }
 
-/// The embedder in use.
+/// The loaded embedder.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct EmbedderInfo {
     /// File name without extension.
     pub name: String,
-    /// Identity stored with every face: hex sha256 of file hash and preprocessing.
+    /// Identity stored with every face: hex SHA-256 of the file's hash and the preprocessing.
     pub identity: String,
-    /// Components of an embedding.
+    /// Number of components of an embedding.
     pub dimensions: usize,
-    /// Default similarity from which two faces count as one person.
+    /// Default similarity at which two faces count as one person.
     pub match_threshold: f32,
-    /// Share of pairs of different people that reach it, where it was measured.
+    /// Share of pairs of different people that reach `match_threshold`, if it was measured.
     pub match_fmr: Option<f64>,
-    /// How much more alike than that clusters of faces must be to become one.
+    /// How far the similarity of two clusters must exceed `match_threshold` before they are merged.
     pub cluster_margin: f32,
-    /// The most bits that differ between two sketches of one person, where it was measured.
+    /// Maximum number of bits that differ between two sketches of one person, if it was measured.
     pub sketch_bits: Option<u32>,
 }
 
-/// The learned quality score in use.
+/// The loaded model of the learned quality score.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ScorerInfo {
     /// File name without extension.
     pub name: String,
-    /// sha256 of the file, hex.
+    /// SHA-256 of the file, hex.
     pub sha256: String,
 }
 
-/// A result with where its time went.
+/// A result with its timings.
 #[derive(Clone, Debug)]
 pub struct Timed<T> {
     /// The result.
     pub output: T,
-    /// Waiting for a session.
+    /// Time spent waiting for a session.
     pub queued: Duration,
-    /// Running (preparation of the tensor and decoding of the outputs included).
+    /// Time of the run, preparation of the tensor and decoding of the outputs included.
     pub ran: Duration,
 }
 
-/// Loaded models behind queues; cheap to clone. The sessions are released when the last clone goes.
+/// Loaded models behind queues. Cloning is cheap; the sessions are released when the last clone is
+/// dropped.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -104,13 +107,13 @@ struct Inner {
     embedding: Batcher<EmbedderModel>,
     detector: DetectorInfo,
     embedder: EmbedderInfo,
-    /// The learned quality score, where the pack has one.
+    /// The learned quality score, if the pack has one.
     scoring: Option<(Batcher<QualityModel>, ScorerInfo)>,
     report: DeviceReport,
     pixels: pixels::PixelDevices,
-    /// Whether every device of the detector takes pictures.
+    /// Whether every device of the detector takes images.
     detects_frames: bool,
-    /// Whether a smaller canvas is less work for the detector.
+    /// Whether the detector runs faster on a smaller canvas.
     trims_canvases: bool,
     force_gpu_only: bool,
 }
@@ -125,7 +128,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Loads the library and the pack's models and warms them up. Blocks; call it off the async threads.
+    /// Loads the library and the pack's models, and warms them up. This blocks; do not call it on
+    /// an async thread.
     pub fn start(config: &Config, pack: &ResolvedPack) -> Result<Self, StartError> {
         load::engine(config, pack).map(|inner| Self {
             inner: Arc::new(inner),
@@ -134,14 +138,13 @@ impl Engine {
         })
     }
 
-    /// The same engine for a caller who has no use for an answer after `deadline`: what still waits then is answered with
-    /// [`RunError::DeadlineExceeded`] and never run.
+    /// Returns the same engine with a deadline. A request that still waits at `deadline` is never
+    /// run and fails with [`RunError::DeadlineExceeded`].
     pub fn before(&self, deadline: Instant) -> Self {
         Self { deadline: Some(deadline), ..self.clone() }
     }
 
-    /// Returns the same engine for work on behalf of `requester`, which takes turns with the work
-    /// of others.
+    /// Returns the same engine for work on behalf of `requester`. Requesters are served in turn.
     pub fn on_behalf_of(&self, requester: Requester) -> Self {
         Self { requester, ..self.clone() }
     }
@@ -155,22 +158,25 @@ impl Engine {
         Terms { lane, requester: self.requester, deadline: self.deadline }
     }
 
-    /// The deadline of [`Self::before`].
+    /// Returns the deadline of [`Self::before`].
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether the detector would take a picture at once. Everything else waits for room where a queue is full: a picture that was begun is not given up for
-    /// the work on it that is still to be done, and a crowd has more faces than a queue has room.
+    /// Checks whether the detector would accept an image at once. All other requests wait when a
+    /// queue is full. An image that was begun is always finished, and it may have more faces than a
+    /// queue has room.
     ///
     /// # Errors
-    /// [`RunError::Overloaded`] where the queue is full, [`RunError::Stopped`].
+    /// [`RunError::Overloaded`] when the queue is full, [`RunError::Stopped`] when the engine
+    /// stops.
     pub fn check_room(&self, lane: Lane) -> Result<(), RunError> {
         self.inner.detection.check_room(lane)
     }
 
-    /// Faces on `canvas` (sides multiples of 32, or the detector's fixed size) with `det_score >= min_score` (0..1), in
-    /// canvas pixels, after NMS, best first. Dropping the future withdraws the request.
+    /// Returns the faces on `canvas` with `det_score >= min_score` (0..1), in canvas pixels, after
+    /// NMS, best first. The sides of `canvas` are multiples of 32 (of 128 for SCRFD with five
+    /// levels), or the detector's fixed size. Dropping the future withdraws the request.
     pub async fn detect(
         &self,
         canvas: Arc<Frame>,
@@ -181,8 +187,9 @@ impl Engine {
         self.detect_frame(canvas, letterbox, min_score, lane).await
     }
 
-    /// The same for a picture of any size and its place on a canvas; coordinates are those of the canvas. Where
-    /// [`Self::detects_frames`], its bytes cross to the device once; elsewhere the canvas is drawn on the session's thread.
+    /// Detects faces in an image of any size, placed on a canvas by `letterbox`; coordinates are
+    /// those of the canvas. If [`Self::detects_frames`], the image's bytes are copied to the device
+    /// once. Otherwise the session's thread draws the canvas.
     pub async fn detect_frame(
         &self,
         frame: Arc<Frame>,
@@ -201,14 +208,17 @@ impl Engine {
         batcher.run(Probe { frame, letterbox, min_score }, self.terms(lane)).await
     }
 
-    /// The embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
+    /// Returns the embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
     pub async fn embed(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<Embedding>, RunError> {
         check_chip(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
         self.inner.embedding.run(chip, self.terms(lane)).await
     }
 
-    /// What the learned quality model says of an aligned 112x112 chip: its raw output. An error where the pack has no such model
-    /// ([`Self::scorer`]). Dropping the future withdraws the request.
+    /// Returns the raw output of the learned quality model for an aligned 112x112 chip. Dropping
+    /// the future withdraws the request.
+    ///
+    /// # Errors
+    /// [`RunError::Failed`] if the pack has no such model ([`Self::scorer`]).
     pub async fn score(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<f32>, RunError> {
         let unfit = |reason| unfit(Operation::QualityChecks, reason);
         let (batcher, _) =
@@ -217,9 +227,10 @@ impl Engine {
         batcher.run(chip, self.terms(lane)).await
     }
 
-    /// Where the detector is best shown what lies at `letterbox` ([`crate::DetectionCanvas`]). On the CPU a detector of any size is spared the black beside the
-    /// picture: a third of the canvas for a picture of 3:2. On a device the canvas stays, because only equal ones share a batch and each new one may have
-    /// to be compiled.
+    /// Returns the letterbox on which the detector should see the image
+    /// ([`crate::DetectionCanvas`]). On the CPU a detector of any size is given no black border;
+    /// for a 3:2 image the border is a third of the canvas. On a device the canvas keeps its size:
+    /// only canvases of equal size share a batch, and each new size may have to be compiled.
     #[must_use]
     pub fn placed(&self, letterbox: Letterbox) -> Letterbox {
         if self.inner.trims_canvases {
@@ -229,37 +240,42 @@ impl Engine {
         }
     }
 
-    /// Whether pictures become canvases on the detector's own device, so that drawing them before is wasted.
+    /// Returns whether the detector's own device draws the canvases. Then callers need not draw
+    /// them.
     pub fn detects_frames(&self) -> bool {
         self.inner.detects_frames
     }
 
-    /// The detector.
+    /// Returns the loaded detector.
     pub fn detector(&self) -> &DetectorInfo {
         &self.inner.detector
     }
 
-    /// The embedder.
+    /// Returns the loaded embedder.
     pub fn embedder(&self) -> &EmbedderInfo {
         &self.inner.embedder
     }
 
-    /// The learned quality score, if the pack has one.
+    /// Returns the learned quality score, if the pack has one.
     pub fn scorer(&self) -> Option<&ScorerInfo> {
         self.inner.scoring.as_ref().map(|(_, info)| info)
     }
 
-    /// What runs where, and why.
+    /// Returns which device runs each operation, and why.
     pub fn report(&self) -> DeviceReport {
         DeviceReport { devices: crate::devices::discover(), ..self.inner.report.clone() }
     }
 
-    /// Where each operation runs: [`Self::report`] without a look at the machine's devices, cheap enough for every answer.
+    /// Returns the operations of [`Self::report`] without querying the machine's devices. This is
+    /// cheap enough for every response.
     pub fn operations(&self) -> Vec<crate::OperationReport> {
         self.inner.report.operations.clone()
     }
 
-    /// Whether every operation can still serve; the reason if not.
+    /// Checks that every operation can still be served.
+    ///
+    /// # Errors
+    /// Returns the reason as a text.
     pub fn ready(&self) -> Result<(), String> {
         self.inner.detection.ready()?;
         self.inner.embedding.ready()?;
@@ -268,7 +284,7 @@ impl Engine {
     }
 }
 
-/// The caller's input does not fit the model.
+/// Returns the error for an input that does not fit the model.
 fn unfit(operation: Operation, reason: String) -> RunError {
     RunError::Failed { operation: operation.name(), reason }
 }

@@ -1,4 +1,5 @@
-//! An operation on whole pictures, and how its graphs do on a device: the counterpart of a model's subject.
+//! An image operation and how its graphs perform on a device. `subject` is its counterpart for
+//! models.
 use super::candidates::memory_share;
 use super::loading::Loading;
 use super::subject::steady;
@@ -17,17 +18,18 @@ use vision::enhance::Enhanced;
 use vision::quality::GreyStatistics;
 use vision::{Frame, Letterbox, Limits};
 
-/// Largest distance in grey levels between a device's canvas and the CPU's, and between its enhanced picture and the CPU's; see the
-/// graphs for what they are made of.
+/// Largest difference in grey levels between the canvas of a device and that of the CPU, and
+/// between their enhanced images. The module `graphs` explains the sources of the differences.
 const CANVAS_LEVELS: u8 = 1;
 const ENHANCED_LEVELS: u8 = 4;
-/// Largest relative distance between a device's statistics and the CPU's.
+/// Largest relative difference between the statistics of a device and those of the CPU.
 const SHARE: f64 = 1e-4;
 
-/// What compares a result with the CPU's: the distance, as a share of the whole range, or why it is too far.
+/// Compares a result with the CPU's. Returns the difference as a share of the whole range, or why
+/// it is too large.
 type Same<M> = fn(&<M as Model>::Input, <M as Model>::Output) -> Result<f64, String>;
 
-/// An operation with its graphs and the pictures that it is proven on.
+/// An operation with its graphs and the images that test it.
 pub(super) struct PictureSubject<M: Model> {
     pub(super) model: M,
     programs: Vec<Vec<u8>>,
@@ -35,24 +37,25 @@ pub(super) struct PictureSubject<M: Model> {
     same: Same<M>,
 }
 
-/// An operation on a device, proven to do there what it does on the CPU.
+/// An operation on a device whose results agree with the CPU's.
 pub(super) struct PictureTrial {
     pub(super) graphs: PixelGraphs,
     pub(super) placement: Placement,
-    /// Making the sessions, no run included.
+    /// Seconds to create the sessions, without any run.
     pub(super) session_seconds: f64,
     pub(super) load: LoadedModel,
-    /// One run: pictures go one by one.
+    /// One run; the batch size is 1 because images run one by one.
     pub(super) run: BatchRun,
 }
 
-/// An odd size with a border that no kernel likes, and one that is enhanced.
+/// Returns two test images: one of odd size whose border is hard for kernels, and one small enough
+/// to be enhanced.
 fn pictures() -> [Arc<Frame>; 2] {
     [portrait(333, 500), portrait(97, 63)].map(Arc::new)
 }
 
 impl PictureSubject<CanvasModel> {
-    /// `image_processing`.
+    /// Returns `image_processing`.
     pub(super) fn canvas() -> Self {
         let sample = |frame: Arc<Frame>| {
             let letterbox = Letterbox::fit((frame.width(), frame.height()), (320, 320));
@@ -68,7 +71,7 @@ impl PictureSubject<CanvasModel> {
 }
 
 impl PictureSubject<EnhancementModel> {
-    /// `image_enhancement`.
+    /// Returns `image_enhancement`.
     pub(super) fn enhancement() -> Self {
         Self {
             model: EnhancementModel,
@@ -83,7 +86,7 @@ impl PictureSubject<EnhancementModel> {
 }
 
 impl PictureSubject<StatisticsModel> {
-    /// `quality_checks`.
+    /// Returns `quality_checks`.
     pub(super) fn statistics() -> Self {
         Self {
             model: StatisticsModel,
@@ -95,8 +98,8 @@ impl PictureSubject<StatisticsModel> {
 }
 
 impl<M: Model> PictureSubject<M> {
-    /// Loads the graphs on one device, runs the samples, and compares with the CPU's code. `measure` repeats the first
-    /// sample to find its steady time.
+    /// Loads the graphs on one device, runs the samples, and compares the results with the CPU's
+    /// code. `measure` repeats the first sample to find its steady time.
     pub(super) fn try_on(
         &self,
         config: &Config,
@@ -142,7 +145,7 @@ impl<M: Model> PictureSubject<M> {
         Ok(PictureTrial { graphs, placement, session_seconds, load, run })
     }
 
-    /// One picture through its graph.
+    /// Runs one image through its graph.
     fn run(&self, graphs: &mut PixelGraphs, input: &M::Input) -> Result<M::Output, String> {
         let picture = self.model.picture(input).ok_or("the operation has no picture")?;
         let mut result = Err("the device gave no outputs".to_owned());

@@ -1,4 +1,5 @@
-//! The operations on whole pictures on devices: placed like the models, called through the engine.
+//! The image operations on devices. They get devices in the same way as models, and callers use
+//! them through the engine.
 use super::attempts::Attempts;
 use super::picture_subject::PictureSubject;
 use super::placement::on_the_cpu;
@@ -13,7 +14,7 @@ use vision::enhance::Enhanced;
 use vision::quality::GreyStatistics;
 use vision::{Frame, Letterbox, Limits as DecodeLimits};
 
-/// The operations that got a device.
+/// The devices of the image operations; `None` for an operation that has none.
 pub(super) struct PixelDevices {
     pub(super) canvas: Option<Batcher<CanvasModel>>,
     enhancement: Option<Batcher<EnhancementModel>>,
@@ -30,7 +31,7 @@ impl PixelDevices {
     }
 }
 
-/// Places all three. The reports come in the order of the documentation.
+/// Places all three operations. The reports are in the order of the documentation.
 pub(super) fn place(attempts: &Attempts<'_>) -> Result<(PixelDevices, Vec<OperationReport>), StartError> {
     let canvas = place_one(attempts, PictureSubject::canvas())?;
     let enhancement = place_one(attempts, PictureSubject::enhancement())?;
@@ -74,7 +75,7 @@ fn place_one<M: Model>(
                     StandIn::Failing => Box::new(Failing),
                     _ => Box::new(graphs),
                 };
-                // The caller has the CPU's code to fall back to; see `Engine::stands_in`.
+                // The caller can fall back to the CPU's code; see `Engine::stands_in`.
                 Device { primary, fallback: None }
             });
             let limits = Limits { queue_capacity: config.queue_capacity, ..Limits::default() };
@@ -93,7 +94,7 @@ fn place_one<M: Model>(
     }
 }
 
-/// A device that passed its proofs and then fails every run.
+/// A device that agrees with the CPU at start and then fails every run.
 struct Failing;
 
 impl Backend for Failing {
@@ -120,7 +121,8 @@ impl Backend for Failing {
 }
 
 impl Engine {
-    /// Whether an operation on pictures has a device. Without one its call here is an error, and `vision` does it.
+    /// Returns whether an image operation has a device. Without one its method here fails, and the
+    /// caller uses `vision`.
     pub fn on_device(&self, operation: Operation) -> bool {
         let Inner { pixels, .. } = &*self.inner;
         match operation {
@@ -131,13 +133,15 @@ impl Engine {
         }
     }
 
-    /// Grey-level statistics on the device of `quality_checks`: within 1e-4 of [`vision::quality::grey_statistics`].
+    /// Computes grey-level statistics on the device of `quality_checks`. Results differ by at most
+    /// 1e-4 (relative) from [`vision::quality::grey_statistics`].
     pub async fn statistics(&self, frame: Arc<Frame>, lane: Lane) -> Result<Timed<GreyStatistics>, RunError> {
         let batcher = placed(&self.inner.pixels.statistics, Operation::QualityChecks)?;
         batcher.run(frame, self.terms(lane)).await
     }
 
-    /// The picture enhanced on the device of `image_enhancement`: within four grey levels of [`vision::enhance::enhance`].
+    /// Enhances an image on the device of `image_enhancement`. Results differ by at most four grey
+    /// levels from [`vision::enhance::enhance`].
     pub async fn enhance(
         &self,
         frame: Arc<Frame>,
@@ -148,7 +152,8 @@ impl Engine {
         batcher.run(EnhancementRequest::new(frame, limits), self.terms(lane)).await
     }
 
-    /// The canvas drawn on the device of `image_processing`: within one grey level of [`Letterbox::draw`].
+    /// Draws a canvas on the device of `image_processing`. Results differ by at most one grey level
+    /// from [`Letterbox::draw`].
     pub async fn canvas(
         &self,
         frame: Arc<Frame>,
@@ -159,7 +164,8 @@ impl Engine {
         batcher.run(CanvasRequest { frame, letterbox }, self.terms(lane)).await
     }
 
-    /// Whether the CPU's code may do what a device failed at with `error`. If so, that is counted and warned of: the caller must do it.
+    /// Returns whether the CPU's code may repeat what failed with `error` on a device. If so, it
+    /// counts and logs the fallback, and the caller must run it.
     pub fn stands_in(&self, operation: Operation, error: &RunError) -> bool {
         if self.inner.force_gpu_only || !matches!(error, RunError::Failed { .. }) {
             return false;
@@ -170,7 +176,7 @@ impl Engine {
         let operation = operation.name();
         metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation, "provider" => provider)
             .increment(1);
-        tracing::warn!(operation, device, %error, "the run failed; it is repeated on the CPU");
+        tracing::warn!(operation, device, %error, "run failed on the device; retrying on the CPU");
         true
     }
 }

@@ -1,4 +1,5 @@
-//! Which device an operation gets: try what was asked for, prove it, or say why not.
+//! Chooses the device of an operation: tries the configured providers, compares their results with
+//! the CPU's, or reports why none is used.
 use super::attempts::Attempts;
 use super::candidates::candidates;
 use super::cpu_backend;
@@ -22,7 +23,7 @@ pub(super) struct Placed<M> {
     pub(super) loads: Vec<LoadedModel>,
 }
 
-/// What the operation asks for, as the report shows it.
+/// Returns the requested provider as the report shows it.
 fn requested(config: &Config, operation: Operation) -> String {
     if !config.gpu_operations.contains(&operation) {
         return Provider::Cpu.name().to_owned();
@@ -34,7 +35,7 @@ fn requested(config: &Config, operation: Operation) -> String {
     }
 }
 
-/// What is reported of an operation before it gets a device.
+/// Returns the report of an operation before it gets a device.
 pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationReport {
     OperationReport {
         operation: operation.name(),
@@ -47,7 +48,8 @@ pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationRepo
     }
 }
 
-/// Puts the model where its operation is wanted. `reference` is the session that the subject was loaded with.
+/// Places the model on the devices that its operation asks for, or on the CPU. `reference` is the
+/// CPU session that `subject` was loaded with.
 pub(super) fn place<M: Model>(
     attempts: &Attempts<'_>,
     mut subject: Subject<'_, M>,
@@ -98,17 +100,19 @@ pub(super) fn place<M: Model>(
     Ok(Placed { model: subject.model, devices, max_batch: 1, report, loads })
 }
 
-/// The message of the warning about operations that `CPU_BACKEND` does not compute. It does not fail the
-/// start: what was asked for is the CPU.
+/// Warning for operations that do not use what `CPU_BACKEND` selects. It does not fail the start:
+/// the operations run on the CPU, as requested.
 const BY_ONNX_RUNTIME: &str =
     "what CPU_BACKEND selects is not usable for these operations; ONNX Runtime computes them in FP32";
 
-/// `first` and as many sessions beside it as make `wanted`, loaded side by side.
+/// Loads sessions in parallel until `wanted` exist, `first` included.
 ///
-/// Each session has its own copy of the weights. Sharing them does not pay: at the optimisation level used here the runtime fuses
-/// and rewrites them into its kernels' layout per session. Measured as resident memory per session beside a first one, alone, with
-/// a container of prepacked weights, and with every weight handed in as a shared initialiser too: MobileFaceNet 8.4, 8.4 and
-/// 7.9 MB, YuNet 17.7 MB and SCRFD 2.5G 46.4 MB in all three (most of it activations).
+/// Each session has its own copy of the weights, because sharing saves almost nothing. At this
+/// optimisation level the runtime fuses the weights and rewrites them into its kernels' layout, per
+/// session. Measured: resident memory of each further session, without sharing, with a container of
+/// prepacked weights, and with every weight as a shared initialiser too. MobileFaceNet takes 8.4,
+/// 8.4 and 7.9 MB. YuNet takes 17.7 MB and SCRFD 2.5G 46.4 MB in all three cases; most of it is
+/// activations.
 fn more_sessions<M: Model>(
     subject: &Subject<'_, M>,
     first: OnnxModel,
@@ -133,7 +137,7 @@ fn cpu_sessions(config: &Config) -> usize {
     }
 }
 
-/// One replica per device on the first provider that works, or why none does.
+/// Returns one session per device on the first provider that works, or why none does.
 fn providers<M: Model>(
     attempts: &Attempts<'_>,
     subject: &mut Subject<'_, M>,
@@ -148,7 +152,7 @@ fn providers<M: Model>(
     })
 }
 
-/// Gives each GPU a CPU session to fall back to, unless falling back is forbidden.
+/// Gives each GPU a CPU session as fallback, unless `FORCE_GPU_ONLY` forbids it.
 fn with_fallbacks<M: Model>(
     subject: &Subject<'_, M>,
     found: Vec<Box<dyn Backend>>,

@@ -1,4 +1,5 @@
-//! A detector that takes pictures: only where pictures can become its tensors on the device that it runs on.
+//! A detector that takes images. This needs a device on which both the image operation and the
+//! detector run.
 use super::warmup::{Sample, TOLERANCE, agree};
 use crate::backend::{Backend, OnnxModel, Placement, Preparation, PreparedModel};
 use crate::batcher::buckets;
@@ -8,19 +9,20 @@ use crate::models::{DetectorModel, Probe};
 use crate::runtime::Runtime;
 use vision::Letterbox;
 
-/// What `image_processing` can do for a detector.
+/// The preparation graphs that `image_processing` can run for a detector.
 pub(super) struct Colocation<'a> {
     pub(super) runtime: &'a Runtime,
     pub(super) input: &'a PixelInput,
     /// Where `image_processing` runs.
     pub(super) placements: &'a [Placement],
-    /// The canvas to prove it on: width and height.
+    /// The canvas for the comparison: width and height.
     pub(super) canvas: (u32, u32),
 }
 
 impl Colocation<'_> {
-    /// `session` behind its preparation if `image_processing` runs on the same device and the two agree with the session alone; otherwise
-    /// `session` as it is, and pictures come to it as tensors.
+    /// Returns `session` with its preparation graphs if `image_processing` runs on the same device
+    /// and the results agree with those of `session` alone. Otherwise returns `session` unchanged,
+    /// and images reach it as tensors.
     pub(super) fn prepare(
         &self,
         model: &DetectorModel,
@@ -34,9 +36,10 @@ impl Colocation<'_> {
         let sizes = buckets(batch);
         let device = placement.label();
         let refused = |reason: &str| {
-            tracing::warn!(device, reason, "pictures cross to this device as tensors and not as bytes");
+            tracing::warn!(device, reason, "images are sent to the device as tensors instead of bytes");
         };
-        // The graphs are those of `image_processing`, on its provider: TensorRT would compile each size of picture.
+        // The graphs run on the provider of `image_processing`: TensorRT would compile each image
+        // size.
         let graphs =
             placement.provider.for_pixels().map_err(|reason| reason.message()).and_then(|provider| {
                 Preparation::load(
@@ -56,7 +59,7 @@ impl Colocation<'_> {
         let mut prepared = PreparedModel::new(preparation, session);
         match self.prove(model, &mut prepared, &sizes) {
             Ok(()) => {
-                tracing::info!(device, "pictures cross to this device once, as bytes");
+                tracing::info!(device, "images are sent to the device once, as bytes");
                 Box::new(prepared)
             }
             Err(reason) => {
@@ -66,7 +69,8 @@ impl Colocation<'_> {
         }
     }
 
-    /// Compares what the model says of a picture with what it says of the tensor that the CPU makes of it, for every size of batch.
+    /// Compares, for every batch size, the model's outputs for an image with those for the tensor
+    /// that the CPU makes of it.
     fn prove(
         &self,
         model: &DetectorModel,

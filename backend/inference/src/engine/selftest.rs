@@ -1,4 +1,5 @@
-//! Every model and every graph of ours on every provider and device of the machine, compared with the CPU and timed.
+//! Runs every model and every graph on each provider and device of the machine, compares the
+//! results with the CPU's, and measures the time.
 use super::attempts::Attempts;
 use super::load::{detector, embedder, scorer};
 use super::picture_subject::PictureSubject;
@@ -11,58 +12,60 @@ use crate::unavailable::{Unavailable, diagnose};
 use crate::{Config, GpuDevice, Operation, ResolvedPack, StartError, devices};
 use serde::Serialize;
 
-/// How a test ended.
+/// The outcome of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It runs, and gives what the CPU gives.
+    /// The results agree with the CPU's.
     Passed,
-    /// It is there, and does not.
+    /// The provider exists, but the run failed or the results differ.
     Failed,
-    /// There is nothing to test.
+    /// The provider does not exist here or does not support the operation.
     Absent,
 }
 
-/// One operation on one device; or one provider that is absent.
+/// The test of one operation on one device, or of one provider that is absent.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceTest {
     /// `cpu`, `openvino`, `cuda`, `tensorrt`, `rocm`, `mps`.
     pub provider: &'static str,
-    /// `cuda:0`, …; the provider alone when it computes on the CPU or is absent.
+    /// `cuda:0`, …; the provider's name if it runs on the CPU or is absent.
     pub device: String,
-    /// `face_detection`, …; `None` when the provider is absent.
+    /// `face_detection`, …; `None` if the provider is absent.
     pub operation: Option<&'static str>,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Why it did not pass, in plain words, with what to do.
+    /// Why the test did not pass, and what to do about it.
     pub reason: Option<String>,
     /// The kind of the reason, as in [`crate::OperationReport`].
     pub reason_kind: Option<&'static str>,
-    /// What the runtime, the loader or the driver said, as it said it.
+    /// The original message of the runtime, the loader or the driver.
     pub detail: Option<String>,
-    /// Making the session, no run included.
+    /// Seconds to create the session, without any run.
     pub session_seconds: Option<f64>,
-    /// What loading and the first runs took.
+    /// Time and memory of the load and the first runs.
     pub load: Option<LoadedModel>,
-    /// Batches of one and of the largest size.
+    /// Runs with a batch of one and with the largest batch.
     pub runs: Vec<BatchRun>,
 }
 
-/// The tests, and the GPUs they were made on.
+/// The results of all tests, and the machine's GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub struct SelfTest {
     /// ONNX Runtime's version.
     pub runtime_version: String,
     /// GPUs that the drivers list.
     pub devices: Vec<GpuDevice>,
-    /// One per provider, device and operation.
+    /// One test per provider, device and operation.
     pub tests: Vec<DeviceTest>,
 }
 
-/// Loads and runs the pack's models and the operations on pictures everywhere. Blocks; with TensorRT for minutes, where engines are not built yet.
+/// Tests the pack's models and the image operations on all providers and devices. Blocks; with
+/// TensorRT for minutes if engines must be built.
 ///
 /// # Errors
-/// As [`crate::Engine::start`] where the library or a model cannot be used at all; what fails on a device is in the tests.
+/// Fails as [`crate::Engine::start`] does if the library or a model cannot be used at all. Failures
+/// on a device are part of the result.
 pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, StartError> {
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
     let devices = devices::discover();
@@ -89,7 +92,8 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
             tests.push(test(&attempts, &detector, provider, id));
             tests.push(test(&attempts, &embedder, provider, id));
             tests.extend(scorer.as_ref().map(|scorer| test(&attempts, scorer, provider, id)));
-            // TensorRT leaves them to CUDA, and OpenVINO to the CPU's own code; both are tested by themselves.
+            // TensorRT uses CUDA for them, and OpenVINO the CPU's own code. Both are tested
+            // separately.
             if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
                 tests.push(test_pictures(&attempts, &PictureSubject::canvas(), provider, id));
                 tests.push(test_pictures(&attempts, &PictureSubject::enhancement(), provider, id));
@@ -100,7 +104,7 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     Ok(SelfTest { runtime_version: runtime.version().to_owned(), devices, tests })
 }
 
-/// The devices that the drivers list and those that are configured.
+/// Returns the devices that the drivers list, and the configured ones.
 fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
     let backend = match provider {
         Provider::Cpu | Provider::OpenVino | Provider::CoreMl => return vec![0],
@@ -142,7 +146,8 @@ fn test_pictures<M: Model>(
     ended(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
 }
 
-/// `test` with what the trial told: seconds of making the session, the load, and the runs; or why it failed.
+/// Completes `test` with the session's creation time in seconds, the load and the runs, or with the
+/// failure.
 fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), Unavailable>) -> DeviceTest {
     match told {
         Ok((session_seconds, load, runs)) => DeviceTest {
@@ -166,7 +171,7 @@ fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
     }
 }
 
-/// A test of `operation` that has not been made.
+/// Returns a test of `operation` without results.
 fn on(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
     let device = match provider {
         provider if provider.on_cpu() => provider.name().to_owned(),

@@ -1,4 +1,4 @@
-//! A model that was read and understood, and how it does on a device.
+//! A candidate model: a model that is loaded and checked, and how it performs on each device.
 use super::candidates::memory_share;
 use super::forms::Forms;
 use super::loading::Loading;
@@ -15,10 +15,11 @@ use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, devices};
 use bytes::Bytes;
 use std::time::Instant;
 
-/// Runs after the first of a size whose median is the steady time.
+/// Number of further runs of a batch size; their median is the steady time.
 const STEADY_RUNS: usize = 5;
 
-/// A model with its first result on the CPU, which every device is compared with.
+/// A candidate model with its first result on the CPU. The results of every device are compared
+/// with it.
 pub(super) struct Subject<'a, M: Model> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
@@ -28,18 +29,18 @@ pub(super) struct Subject<'a, M: Model> {
     pub(super) sample: Sample<M>,
     expected: Vec<Vec<f32>>,
     input_name: String,
-    /// Whether canvases of other sizes than the sample's can enter.
+    /// Whether the model accepts canvases of other sizes than the sample's.
     any_size: bool,
-    /// The bytes with a free batch axis, where the file's is fixed.
+    /// The model with a free batch axis, if the file's axis is fixed.
     batched: Option<Bytes>,
-    /// Most items in one run.
+    /// Maximum number of items in one run.
     pub(super) batch: usize,
 }
 
-/// A model on a device, proven to do there what it does on the CPU.
+/// A model on a device, whose results agree with the CPU's.
 pub(super) struct Trial {
     pub(super) session: OnnxModel,
-    /// Making the session, no run included.
+    /// Seconds to create the session, without any run.
     pub(super) session_seconds: f64,
     pub(super) load: LoadedModel,
     /// Where the session runs.
@@ -48,7 +49,7 @@ pub(super) struct Trial {
 }
 
 impl<'a, M: Model> Subject<'a, M> {
-    /// Reads the pack's file of `kind` and runs it once on the CPU; the session that did it comes along.
+    /// Reads the pack's file of `kind` and runs it once on the CPU. Returns the CPU session too.
     pub(super) fn load(
         config: &'a Config,
         runtime: &'a Runtime,
@@ -73,8 +74,8 @@ impl<'a, M: Model> Subject<'a, M> {
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
         let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
         let sample = Sample::new(&model, sample(&model));
-        // The first run on the CPU is the warm-up of this session, the proof that the outputs can be read, and what
-        // other devices are compared with.
+        // The first run on the CPU warms up this session and shows that the outputs can be read.
+        // Other devices are compared with its outputs.
         let expected = sample.run(&model, &mut reference, 1).map_err(failed)?;
         let input_name = reference.input_name().to_owned();
         let any_size = reference.input()[2].is_none();
@@ -94,8 +95,8 @@ impl<'a, M: Model> Subject<'a, M> {
         Ok((subject, reference))
     }
 
-    /// Lets the model run in batches on devices that like them: as it is, or with its batch axis freed and proven on the CPU
-    /// to give every item what it gets alone.
+    /// Allows batches on devices. A fixed batch axis is made free; a run on the CPU must then give
+    /// every item of a batch the same result as alone.
     pub(super) fn allow_batches(&mut self, reference: &mut OnnxModel) {
         let wanted = self.config.gpu_batch_size.max(1);
         if reference.input()[0].is_none() || wanted == 1 {
@@ -104,10 +105,7 @@ impl<'a, M: Model> Subject<'a, M> {
         }
         match self.free_batch_axis(reference) {
             Ok(bytes) => {
-                tracing::info!(
-                    file = self.file.file,
-                    "the model's batch axis was fixed at 1 and is free now"
-                );
+                tracing::info!(file = self.file.file, "freed the model's fixed batch axis");
                 self.batched = Some(bytes);
                 self.batch = wanted;
             }
@@ -115,7 +113,7 @@ impl<'a, M: Model> Subject<'a, M> {
                 tracing::warn!(
                     file = self.file.file,
                     reason,
-                    "the model takes one item at a time, also on a GPU"
+                    "batch axis cannot be freed; the model runs one item at a time"
                 );
             }
         }
@@ -128,13 +126,14 @@ impl<'a, M: Model> Subject<'a, M> {
         Ok(bytes)
     }
 
-    /// The bytes that devices load.
+    /// Returns the bytes that devices load.
     pub(super) fn device_bytes(&self) -> &[u8] {
         self.batched.as_ref().unwrap_or(&self.forms.general)
     }
 
-    /// Loads the model on one device, runs every batch size, and compares with the CPU. `measure` takes the
-    /// smallest and the largest size alone and repeats them to find their steady time.
+    /// Loads the model on one device, runs every batch size, and compares the results with the
+    /// CPU's. `measure` runs only the smallest and the largest size, and repeats them to find their
+    /// steady time.
     pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
         let loading = Loading {
             operation: self.model.operation(),
@@ -191,13 +190,14 @@ impl<'a, M: Model> Subject<'a, M> {
             tracing::warn!(
                 file = self.file.file,
                 folder = %engine.folder.display(),
-                "there is no TensorRT engine for this model yet; building it takes minutes (`facecrawl models build` does it ahead)"
+                "building a TensorRT engine for this model, which takes minutes (`facecrawl models build` builds it in advance)"
             );
         }
         Ok(engine)
     }
 
-    /// A CUDA session for the canvases that the engine was not built for.
+    /// Returns a CUDA session for canvases that the engine was not built for; `None` if it is not
+    /// needed or CUDA is absent.
     fn beside_tensorrt(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
         if !self.any_size || Provider::Cuda.absence(self.runtime).is_some() {
             return Ok(None);
@@ -208,14 +208,14 @@ impl<'a, M: Model> Subject<'a, M> {
         Ok(Some(session))
     }
 
-    /// Loads a session on the CPU and compares its first run with the first session's.
+    /// Loads a session on the CPU and compares its first run with that of the reference session.
     pub(super) fn cpu_session(&self, placement: &Placement) -> Result<OnnxModel, String> {
         let mut session = OnnxModel::load(self.runtime, &self.cpu_form(placement)?, placement)?;
         self.runs(&mut session, placement, &[1])?;
         Ok(session)
     }
 
-    /// The form of the model that is loaded there.
+    /// Returns the form of the model that is loaded at `placement`.
     fn cpu_form(&self, placement: &Placement) -> Result<Bytes, String> {
         match (placement.provider, placement.precision) {
             (Provider::Cpu, Precision::Int8) => self.forms.int8(),
@@ -224,7 +224,7 @@ impl<'a, M: Model> Subject<'a, M> {
         }
     }
 
-    /// Every batch size, or the smallest and the largest alone.
+    /// Returns all batch sizes; with `extremes` only the smallest and the largest.
     fn sizes(&self, extremes: bool) -> Vec<usize> {
         match (extremes, self.batch) {
             (false, most) => buckets(most),
@@ -233,7 +233,7 @@ impl<'a, M: Model> Subject<'a, M> {
         }
     }
 
-    /// Each of the batch sizes once, compared with the CPU.
+    /// Runs each batch size once and compares the results with the CPU's.
     fn runs(
         &self,
         session: &mut OnnxModel,
@@ -258,7 +258,7 @@ impl<'a, M: Model> Subject<'a, M> {
     }
 }
 
-/// The median duration of some runs, in seconds.
+/// Returns the median duration of [`STEADY_RUNS`] runs, in seconds.
 pub(super) fn steady(mut run: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let mut seconds = Vec::with_capacity(STEADY_RUNS);
     for _ in 0..STEADY_RUNS {
@@ -270,7 +270,7 @@ pub(super) fn steady(mut run: impl FnMut() -> Result<(), String>) -> Result<f64,
     Ok(seconds[STEADY_RUNS / 2])
 }
 
-/// A CPU session as configured.
+/// Returns the placement of a CPU session with the configured threads.
 pub(super) fn cpu(config: &Config) -> Placement {
     Placement::cpu(config.cpu_session_threads)
 }

@@ -1,21 +1,25 @@
-//! The first runs of a session, on a drawn picture.
+//! The first runs of a session, on a synthetic image, and their comparison with the CPU.
 use crate::backend::{Backend, BatchView, OutputView};
 use crate::models::Model;
 use crate::unavailable::DISAGREES;
 
-/// Largest allowed distance between a device's output and the CPU's, as a share of the output's length (both as vectors).
-/// Reduced precision on GPUs (TF32, fp16) stays below 0.01; a wrong kernel is far above.
+/// Largest allowed distance between a device's output and the CPU's, both as vectors, as a share of
+/// the CPU output's length. Reduced precision on GPUs (TF32, FP16) stays below 0.01; a faulty
+/// kernel is far above.
 pub(super) const TOLERANCE: f64 = 0.03;
-/// The same for bf16, which keeps 8 bits of a number where those keep 11: an embedding moves by 0.04 (a cosine of 0.999).
+/// The limit for BF16, which keeps 8 significant bits where TF32 and FP16 keep 11. An embedding
+/// moves by 0.04 (a cosine of 0.999).
 pub(super) const BF16_TOLERANCE: f64 = 0.1;
-/// The same for INT8: the embeddings of 139 faces move by 0.04 in the median and by 0.07 at most (a cosine of 0.9977).
+/// The limit for INT8. The embeddings of 139 faces move by 0.04 in the median and 0.07 at most (a
+/// cosine of 0.9977).
 pub(super) const INT8_TOLERANCE: f64 = 0.15;
-/// The same for two sessions on the CPU, where only the order of additions differs.
+/// The limit for two sessions on the CPU, where only the order of additions differs.
 const SAME: f64 = 1e-3;
-/// Outputs shorter than this per value count as this long: a plane of scores near zero is not compared to the last digit.
+/// Minimum root mean square of an expected output. Smaller outputs are compared as if they had this
+/// value, so a plane of scores near zero is not compared to the last digit.
 const FLOOR: f64 = 1e-2;
 
-/// One prepared input and the request it came from.
+/// One request and its prepared input.
 pub(super) struct Sample<M: Model> {
     shape: [usize; 3],
     data: Vec<f32>,
@@ -30,7 +34,7 @@ impl<M: Model> Sample<M> {
         Self { shape, data, input }
     }
 
-    /// [`Self::run`] on a backend that takes pictures.
+    /// [`Self::run`] on a backend that takes images.
     pub(super) fn run_pictures(
         &self,
         model: &M,
@@ -47,7 +51,8 @@ impl<M: Model> Sample<M> {
         Ok(outputs)
     }
 
-    /// Runs the sample `batch` times in one batch and returns all outputs. Fails when the outputs cannot be read.
+    /// Runs the sample `batch` times in one batch and returns all outputs. Fails if the outputs
+    /// cannot be read.
     pub(super) fn run(
         &self,
         model: &M,
@@ -58,7 +63,8 @@ impl<M: Model> Sample<M> {
         Ok(outputs.into_iter().map(|(_, values)| values).collect())
     }
 
-    /// [`Self::run`] for items of the sample's shape with values of their own; each output with the length of its first axis.
+    /// [`Self::run`] with the values of `data`: several items of the sample's shape. Each output
+    /// comes with the length of its first axis.
     fn run_values(
         &self,
         model: &M,
@@ -80,7 +86,8 @@ impl<M: Model> Sample<M> {
         Ok(outputs)
     }
 
-    /// Whether `many` gives each of four different items in one batch what `one` gives it alone.
+    /// Checks that `many` gives each of four different items in one batch the same result as `one`
+    /// gives it alone.
     pub(super) fn independent(
         &self,
         model: &M,
@@ -116,7 +123,8 @@ impl<M: Model> Sample<M> {
     }
 }
 
-/// Whether `found`, the outputs of `batch` equal items, repeats `expected`, those of one; and how far they are apart, as a share.
+/// Compares `found`, the outputs of `batch` equal items, with `expected`, those of one item.
+/// Returns their distance as a share.
 pub(super) fn agree(
     expected: &[Vec<f32>],
     found: &[Vec<f32>],
@@ -134,8 +142,8 @@ pub(super) fn agree(
     Ok(share)
 }
 
-/// The largest distance of an output of `found` (`batch` equal items) from `expected` (one), as a share of its length. Fails where
-/// they cannot be compared.
+/// Returns the largest distance between an output of `found` (`batch` equal items) and `expected`
+/// (one item), as a share of its length. Fails if they cannot be compared.
 fn difference(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result<f64, String> {
     let mut largest = 0.0_f64;
     if expected.len() != found.len() {

@@ -1,21 +1,25 @@
-//! `image_enhancement`: the steps of [`vision::enhance`]. The percentiles of the contrast stretch are taken on the host, from a histogram
-//! that costs less than sending the picture does; what a device is told is the gain and the offset.
+//! `image_enhancement`: the steps of [`vision::enhance`]. The host computes the percentiles of the
+//! contrast stretch from a histogram, which costs less than sending the image. The device gets only
+//! the gain and the offset.
 use super::{PixelAxis, cast, filtered, frame, levels};
 use crate::onnx::builder::{Axis, Element, Graph};
 use vision::enhance::{AMOUNT, RADIUS};
 
-/// Picture, gain `[1]` and offset `[1]` to `enhanced`, bytes of the same size: the contrast stretch alone, equal to the CPU's.
+/// Makes the graph of the contrast stretch alone. Inputs: image, gain `[1]`, offset `[1]`. Output:
+/// `enhanced`, bytes of the same size, equal to the CPU's.
 pub fn contrast() -> Vec<u8> {
     let mut graph = Graph::new();
     let stretched = stretch(&mut graph);
     finish(&mut graph, &stretched)
 }
 
-/// Picture, gain `[1]`, offset `[1]`, the upscale's rows and columns ([`vision::enhance::Plan::upscale_taps`]), the blur's columns and
-/// rows ([`vision::enhance::Plan::blur_taps`]) to `enhanced`, bytes: stretch, upscale, unsharp mask.
+/// Makes the graph of stretch, upscale and unsharp mask. Inputs: image, gain `[1]`, offset `[1]`,
+/// the upscale's rows and columns ([`vision::enhance::Plan::upscale_taps`]), the blur's columns and
+/// rows ([`vision::enhance::Plan::blur_taps`]). Output: `enhanced`, bytes.
 ///
-/// Within four grey levels of the CPU's picture, and far less on average: its Lanczos has fixed-point weights, which may turn a rounding
-/// between columns and rows and one after, and the unsharp mask makes up to four levels of those two.
+/// The result differs by at most four grey levels from the CPU's image, and far less on average.
+/// The CPU's Lanczos has fixed-point weights; they can change one rounding between columns and rows
+/// and one afterwards. The unsharp mask turns these two into up to four levels.
 pub fn enlargement() -> Vec<u8> {
     const LANCZOS: usize = 6;
     let mut graph = Graph::new();

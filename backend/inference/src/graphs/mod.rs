@@ -1,12 +1,15 @@
-//! Graphs of our own, made by code: the operations on pixels for devices.
+//! Graphs made by code: the image operations for devices.
 //!
-//! Each computes what `vision` computes on the CPU, step by step: the same filters ([`vision::Taps`]) come in as inputs, levels are
-//! rounded where the CPU's bytes are, so that the results are equal but for the last bit of a float at an exact half. Only
-//! element-wise operators, `Gather` and row sums are used, with float32 throughout: convolutions and matrix products
-//! would be computed at reduced precision (TF32) by default. No operator looks at a shape, so a provider that knows them
-//! takes the whole graph: CUDA has a kernel for every one of them, on bytes too.
+//! Each graph computes what `vision` computes on the CPU, step by step. The same filters
+//! ([`vision::Taps`]) are its inputs, and levels are rounded where the CPU rounds to bytes. The
+//! results are therefore equal, except for the last bit of a float at an exact half.
 //!
-//! A picture enters as `frame`, bytes `[1, height, width, 3]` of any size.
+//! Only element-wise operators, `Gather` and row sums are used, in float32. Providers compute
+//! convolutions and matrix products at reduced precision (TF32) by default. No operator reads a
+//! shape, so a provider can run the whole graph: CUDA has kernels for all these operators, also for
+//! bytes.
+//!
+//! An image is the input `frame`, bytes `[1, height, width, 3]` of any size.
 mod enhancement;
 mod processing;
 mod quality;
@@ -20,10 +23,10 @@ pub use stack::stack;
 use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 use vision::Taps;
 
-/// A small tensor that goes into a graph beside the picture.
+/// A small tensor that is an input of a graph besides the image.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
-    /// Positions.
+    /// Positions along an axis.
     Indices {
         /// Dimensions.
         shape: Vec<usize>,
@@ -40,7 +43,7 @@ pub enum Parameter {
 }
 
 impl Parameter {
-    /// Indices and weights of a filter along the rows' axis or the columns' axis.
+    /// Returns the indices and weights of a filter along rows or columns.
     pub fn filter(taps: Taps, axis: PixelAxis) -> [Self; 2] {
         let Taps { count, length, indices, weights } = taps;
         let spread = match axis {
@@ -63,14 +66,14 @@ pub enum PixelAxis {
     Columns = 2,
 }
 
-/// Declares the picture.
+/// Declares the image input.
 fn frame(graph: &mut Graph) -> &'static str {
     let sides = [Axis::Fixed(1), Axis::Free("height"), Axis::Free("width"), Axis::Fixed(3)];
     graph.input_of(Element::Uint8, "frame", &sides);
     "frame"
 }
 
-/// To another element type.
+/// Converts `value` to another element type.
 fn cast(graph: &mut Graph, value: &str, element: Element) -> String {
     graph.add("Cast", &[value], &[("to", Attribute::Integer(element as i64))])
 }
@@ -79,7 +82,7 @@ fn gather(graph: &mut Graph, value: &str, indices: &str, axis: i64) -> String {
     graph.add("Gather", &[value, indices], &[("axis", Attribute::Integer(axis))])
 }
 
-/// Clips to 0..=255 and rounds half up, as the CPU's code does on its way back to bytes.
+/// Clips to 0..=255 and rounds half up, as the CPU's code does when it converts to bytes.
 fn levels(graph: &mut Graph, value: &str) -> String {
     let (low, high, half) = (scalar(graph, 0.0), scalar(graph, 255.0), graph.row(&[0.5]));
     let clipped = graph.add("Clip", &[value, &low, &high], &[]);
@@ -95,8 +98,8 @@ fn scalar(graph: &mut Graph, value: f32) -> String {
     name
 }
 
-/// Declares the inputs of a filter of `count` taps and applies it; the sum runs over the taps in their order. Bytes become floats
-/// only after they were gathered, so that a large picture is never held as floats.
+/// Declares the inputs of a filter of `count` taps and applies it; the taps are summed in order.
+/// Bytes become floats only after the gather, so a large image is never held as floats.
 fn filtered(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis: PixelAxis) -> String {
     let (indices, weights) = (format!("{name}_at"), format!("{name}_weight"));
     let many = Axis::Fixed(count as i64);
@@ -124,5 +127,5 @@ fn filtered(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis:
             Some(sum) => graph.add("Add", &[&sum, &part], &[]),
         });
     }
-    sum.expect("a filter has a tap")
+    sum.expect("a filter has at least one tap")
 }

@@ -1,11 +1,14 @@
-//! `image_processing`: a picture to the detector's canvas. Equals [`vision::Letterbox::draw`] and [`crate::models::PixelWriter`].
+//! `image_processing`: draws an image onto the detector's canvas. Equals
+//! [`vision::Letterbox::draw`] and [`crate::models::PixelWriter`].
 use super::{PixelAxis, cast, filtered, frame, gather, levels};
 use crate::manifest::{Channels, PixelInput};
 use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 
-/// Picture, rows' filter, columns' filter ([`vision::Letterbox::taps`]) to `canvas`, bytes `[1, height, width, 3]`.
+/// Makes the graph of the canvas. Inputs: image, rows' filter, columns' filter
+/// ([`vision::Letterbox::taps`]). Output: `canvas`, bytes `[1, height, width, 3]`.
 ///
-/// Within one grey level of the CPU's canvas, which rounds exact halves in integers.
+/// The result differs by at most one grey level from the CPU's canvas, which rounds exact halves in
+/// integers.
 pub fn canvas() -> Vec<u8> {
     let mut graph = Graph::new();
     let drawn = draw(&mut graph);
@@ -16,7 +19,8 @@ pub fn canvas() -> Vec<u8> {
     graph.encode()
 }
 
-/// The same to `tensor`, floats `[1, 3, height, width]`: `(level - mean) / std` in the model's channel order.
+/// Makes the graph of the model's tensor from the same inputs. Output: `tensor`, floats `[1, 3,
+/// height, width]`, `(level - mean) / std` in the model's channel order.
 pub fn tensor(input: &PixelInput) -> Vec<u8> {
     let mut graph = Graph::new();
     let mut drawn = draw(&mut graph);
@@ -24,7 +28,7 @@ pub fn tensor(input: &PixelInput) -> Vec<u8> {
         graph.integers("planes", &[2, 1, 0]);
         drawn = gather(&mut graph, &drawn, "planes", 3);
     }
-    // As in `PixelWriter`: the manifest names mean and std in the order of the planes.
+    // As in `PixelWriter`: the manifest gives mean and std in the order of the planes.
     let scale = graph.row(&[0, 1, 2].map(|plane| 1.0 / input.std[plane]));
     let offset = graph.row(&[0, 1, 2].map(|plane| -input.mean[plane] / input.std[plane]));
     let scaled = graph.add("Mul", &[&drawn, &scale], &[]);

@@ -1,8 +1,9 @@
-//! `quality_checks`: grey-level sums per row of a picture. Equals [`vision::quality::grey_statistics`] once the rows are added up.
+//! `quality_checks`: grey-level sums per row of an image. The sums over all rows equal
+//! [`vision::quality::grey_statistics`].
 use super::{cast, frame, gather, scalar};
 use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 
-/// What each row of the output holds, one value per row of the picture.
+/// The rows of the output; each holds one value per row of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
     /// Sum of grey levels.
@@ -11,7 +12,7 @@ pub enum Row {
     Spread = 1,
     /// Sum of the Laplacian.
     Laplacian = 2,
-    /// Sum of its squares.
+    /// Sum of the squares of the Laplacian.
     LaplacianSquares = 3,
     /// Sum of squared Sobel gradients.
     Gradient = 4,
@@ -20,15 +21,17 @@ pub enum Row {
 }
 
 impl Row {
-    /// How many there are.
+    /// Number of rows in the output.
     pub const COUNT: usize = 6;
 }
 
-/// Picture, the rows above and below each row (`[height]` each), the columns left and right of each column (`[width]` each; both
-/// reflect-101 at the border) to `sums`, floats `[6, height]` in the order of [`Row`].
+/// Makes the graph of the statistics. Inputs: image, the rows above and below each row (`[height]`
+/// each), the columns left and right of each column (`[width]` each). Neighbours are reflected at
+/// the border (reflect-101). Output: `sums`, floats `[6, height]` in the order of [`Row`].
 ///
-/// A float32 sum over a whole picture would lose digits; over one row it keeps six, and the host adds the rows in 64 bits. Grey levels,
-/// Laplacian and gradients are whole numbers below 2²⁴ and so exact.
+/// A float32 sum over a whole image would lose digits. Over one row it keeps six digits, and the
+/// host adds the rows in 64 bits. Grey levels, Laplacian and gradients are whole numbers below 2²⁴
+/// and therefore exact.
 pub fn statistics() -> Vec<u8> {
     let mut graph = Graph::new();
     let frame = frame(&mut graph);
@@ -48,7 +51,7 @@ pub fn statistics() -> Vec<u8> {
     let middle = g.add("Mul", &[&grey, &four], &[]);
     let laplacian = g.add("Sub", &[&around, &middle], &[]);
 
-    // Sobel is separable: smooth along one axis, differ along the other.
+    // Sobel is separable: smooth along one axis, difference along the other.
     let twice = g.add("Mul", &[&grey, &two], &[]);
     let smooth = g.add("Add", &[&vertical, &twice], &[]);
     let (a, b) = (gather(g, &smooth, "right", 2), gather(g, &smooth, "left", 2));
@@ -78,7 +81,8 @@ pub fn statistics() -> Vec<u8> {
     graph.encode()
 }
 
-/// `[1, height, width]`, exact: BT.601 in 15-bit fixed point, rounded half up, as OpenCV and `vision` do it.
+/// Computes grey levels `[1, height, width]`, exact: BT.601 in 15-bit fixed point, rounded half up,
+/// as OpenCV and `vision` do.
 fn grey(graph: &mut Graph, frame: &str) -> String {
     let mut sum = graph.row(&[f32::from(1u16 << 14)]);
     for (channel, weight) in [9798.0, 19235.0, 3735.0].into_iter().enumerate() {
@@ -94,7 +98,7 @@ fn grey(graph: &mut Graph, frame: &str) -> String {
     graph.add("Floor", &[&shifted], &[])
 }
 
-/// 1 where a whole level is at most 5 or at least 250, else 0.
+/// Returns 1 where a whole level is at most 5 or at least 250, else 0.
 fn clipped(graph: &mut Graph, grey: &str) -> String {
     let (low, high) = (scalar(graph, 0.0), scalar(graph, 1.0));
     let (six, edge) = (graph.row(&[6.0]), graph.row(&[249.0]));

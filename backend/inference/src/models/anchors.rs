@@ -1,19 +1,20 @@
-//! What anchor-based detectors have in common: outputs told apart by their shapes, and the last steps to faces.
+//! Shared code of anchor-based detectors: identifies outputs by their shapes, and suppresses
+//! overlapping faces.
 use crate::backend::OutputView;
 use vision::Detection;
 
 /// The part of an output that belongs to one item of the batch: `rows` times `columns` values.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
-    /// Anchors.
+    /// Number of anchors.
     pub rows: usize,
-    /// Values per anchor.
+    /// Number of values per anchor.
     pub columns: usize,
-    /// Row after row.
+    /// The values, row-major.
     pub data: &'a [f32],
 }
 
-/// Takes item `index` out of an output that is `[batch, rows, columns]` or, from models without a batch axis,
+/// Returns item `index` of an output `[batch, rows, columns]` or, from models without a batch axis,
 /// `[rows, columns]`.
 pub fn rows<'a>(output: &OutputView<'a>, index: usize, batch: usize) -> Result<Rows<'a>, String> {
     let (items, rows, columns) = match *output.shape.as_slice() {
@@ -32,7 +33,7 @@ pub fn rows<'a>(output: &OutputView<'a>, index: usize, batch: usize) -> Result<R
     Ok(Rows { rows, columns, data })
 }
 
-/// Drops all but the best [`vision::nms::MAX_CANDIDATES`], then suppresses overlaps.
+/// Keeps the best [`vision::nms::MAX_CANDIDATES`] faces, then suppresses overlaps.
 pub fn suppress(faces: Vec<Detection>, iou: f32) -> Vec<Detection> {
     vision::nms(faces, iou)
 }
@@ -50,7 +51,7 @@ mod tests {
         let flat = OutputView { name: "f", shape: vec![6, 2], data: &data, bytes: &[] };
         let found = rows(&flat, 0, 1).unwrap();
         assert_eq!((found.rows, found.columns), (6, 2));
-        assert!(rows(&flat, 0, 2).is_err(), "a model without a batch axis runs one by one");
+        assert!(rows(&flat, 0, 2).is_err(), "a model without a batch axis runs items one by one");
         let short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data, bytes: &[] };
         assert!(rows(&short, 1, 2).unwrap_err().contains("shorter"));
     }

@@ -1,4 +1,4 @@
-//! Models that look at one aligned chip and answer one row of numbers.
+//! Models whose input is one aligned chip and whose output is one row of numbers.
 use super::{Model, PixelWriter};
 use crate::Operation;
 use crate::backend::OutputView;
@@ -9,7 +9,7 @@ use vision::Frame;
 /// Pixels per side of an aligned chip.
 pub(crate) const CHIP: u32 = 112;
 
-/// Whether `chip` is an aligned one.
+/// Checks that `chip` has the size of an aligned chip.
 pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
     if (chip.width(), chip.height()) == (CHIP, CHIP) {
         Ok(())
@@ -18,27 +18,29 @@ pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
     }
 }
 
-/// What such a model does and what its row means; how chips enter and rows leave is the same for all.
+/// Defines what such a model does and what its row means. The conversion of chips and outputs is
+/// the same for all.
 pub trait ChipModel: Send + Sync + 'static {
-    /// What is made of a row.
+    /// The result that a row becomes.
     type Output: Send + 'static;
 
-    /// Which operation it does.
+    /// The model's operation.
     const OPERATION: Operation;
-    /// What a row is, in the plural.
+    /// What a row is, in the plural; for error messages.
     const ROWS: &'static str;
 
-    /// How chips enter it.
+    /// Returns the writer of the model's input.
     fn pixels(&self) -> &PixelWriter;
 
-    /// Numbers in a row.
+    /// Returns the number of values in a row.
     fn row(&self) -> usize;
 
-    /// Reads a row; `None` if it says nothing.
+    /// Reads a row; returns `None` if the row holds no result.
     fn read_row(&self, row: &[f32]) -> Option<Self::Output>;
 }
 
-/// How chips enter the model that `file` describes, once its family, its number of outputs and its input's sides are what is expected.
+/// Returns the writer of the input of the model in `file`. Checks its family, its number of outputs
+/// and the sides of its input first.
 pub(super) fn chip_pixels(
     file: &ModelFile,
     (family, families, expected): (ModelFamily, &str, &str),

@@ -7,18 +7,19 @@ use crate::pixels::letterbox_parameters;
 use std::sync::Arc;
 use vision::{Detection, Frame, Letterbox};
 
-/// A picture to look for faces in.
+/// An image in which faces are detected.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// The pixels.
     pub frame: Arc<Frame>,
-    /// Their place on the canvas, whose size fits the detector (see [`DetectorModel::check`]).
+    /// Place of the image on the canvas; the canvas must fit the detector (see
+    /// [`DetectorModel::check`]).
     pub letterbox: Letterbox,
-    /// Faces below are not reported, 0..1.
+    /// Minimum score of reported faces, 0..1.
     pub min_score: f32,
 }
 
-/// A detector: how canvases enter it and how its outputs become faces.
+/// A detector: converts canvases to tensors and outputs to faces.
 #[derive(Clone, Debug)]
 pub struct DetectorModel {
     family: ModelFamily,
@@ -30,8 +31,11 @@ pub struct DetectorModel {
 }
 
 impl DetectorModel {
-    /// The detector that `file` describes, with the input shape and number of outputs that the loaded model shows.
-    /// The error says what is not a detector about it.
+    /// Creates the detector that `file` describes, with the input shape and number of outputs of
+    /// the loaded model.
+    ///
+    /// # Errors
+    /// Fails if these do not fit a detector of its family.
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
         let (alignment, landmarks) = match file.family {
             ModelFamily::Yunet if outputs == yunet::OUTPUTS => (32, true),
@@ -69,22 +73,24 @@ impl DetectorModel {
         })
     }
 
-    /// The only canvas it takes, if its input is fixed.
+    /// Returns the only canvas size that the detector takes; `None` if its input is not fixed.
     pub fn fixed_size(&self) -> Option<(u32, u32)> {
         self.fixed_size
     }
 
-    /// What both sides of a canvas must be multiples of, unless its input is fixed.
+    /// Returns the number of which both sides of a canvas must be multiples, unless the input is
+    /// fixed.
     pub fn alignment(&self) -> u32 {
         self.alignment
     }
 
-    /// Whether it finds landmarks itself.
+    /// Returns whether the model finds landmarks.
     pub fn landmarks(&self) -> bool {
         self.landmarks
     }
 
-    /// Whether a canvas of `width` and `height` can enter; the error names the sizes that can.
+    /// Checks that the detector takes a canvas of `width` and `height`. The error names the allowed
+    /// sizes.
     pub fn check(&self, (width, height): (u32, u32)) -> Result<(), String> {
         match self.fixed_size {
             Some(size) if size != (width, height) => {
@@ -143,7 +149,8 @@ impl Model for DetectorModel {
     }
 }
 
-/// An overflowing exponential or a broken device must not put infinities into boxes.
+/// Drops faces with infinite values; an overflowing exponential or a faulty device can produce
+/// them.
 fn is_finite(face: &Detection) -> bool {
     let b = face.bbox;
     [b.x, b.y, b.width, b.height].iter().all(|v| v.is_finite())

@@ -1,11 +1,11 @@
-//! Face embedders of the ArcFace kind.
+//! Face embedders of the ArcFace family.
 use super::PixelWriter;
 use super::chip::{CHIP, ChipModel, chip_pixels};
 use crate::manifest::{Channels, ModelFamily, ModelFile};
 use crate::{Embedding, Operation};
 use sha2::{Digest, Sha256};
 
-/// An embedder: how chips enter it and how its output becomes an embedding.
+/// An embedder: converts chips to tensors and outputs to embeddings.
 #[derive(Clone, Debug)]
 pub struct EmbedderModel {
     pixels: PixelWriter,
@@ -13,8 +13,11 @@ pub struct EmbedderModel {
 }
 
 impl EmbedderModel {
-    /// The embedder that `file` describes, with the input shape and number of outputs that the loaded model shows.
-    /// The error says what is not an embedder about it.
+    /// Creates the embedder that `file` describes, with the input shape and number of outputs of
+    /// the loaded model.
+    ///
+    /// # Errors
+    /// Fails if these do not fit an embedder.
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
         let expected = (ModelFamily::Arcface, "embedders", "embedding");
         let pixels = chip_pixels(file, expected, input, outputs)?;
@@ -23,8 +26,9 @@ impl EmbedderModel {
     }
 }
 
-/// What makes two embeddings comparable: the weights and how pixels enter them. Hex sha256 of the file's sha256 and a
-/// canonical text of what is done to pixels and weights.
+/// Returns the identity of a model's embeddings; only embeddings of one identity are comparable. It
+/// is the hex SHA-256 of the file's SHA-256 and a canonical text of how pixels and weights are
+/// converted.
 pub(crate) fn identity(file: &ModelFile) -> String {
     let input = &file.input;
     let channels = match input.channels {
@@ -72,7 +76,7 @@ mod tests {
         let manifest = Manifest::builtin();
         let file = |name: &str| manifest.files.iter().find(|file| file.file == name).unwrap().clone();
         let first = file("mobilefacenet.onnx");
-        // Faces of earlier versions keep their model.
+        // Faces that earlier versions stored keep their model's identity.
         assert_eq!(identity(&first), "c428bf7a024bee3e34f7a1e984cd74e690a1a2f156aaa1497597ea6ea2fe2429");
         let with = |change: &dyn Fn(&mut ModelFile)| {
             let mut file = first.clone();

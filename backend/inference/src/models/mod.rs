@@ -1,4 +1,4 @@
-//! What a model takes and what its outputs mean; no runtime in here.
+//! Defines what a model takes and what its outputs mean. It does not depend on the runtime.
 pub mod anchors;
 mod chip;
 mod detector;
@@ -18,30 +18,33 @@ pub use quality::QualityModel;
 use crate::Operation;
 use crate::backend::{OutputView, Picture};
 
-/// How requests become a tensor and outputs become results.
+/// Defines how requests become a tensor and outputs become results.
 pub trait Model: Send + Sync + 'static {
     /// One request.
     type Input: Send + Sync + 'static;
-    /// Its result.
+    /// The result of a request.
     type Output: Send + 'static;
 
-    /// Which operation it does.
+    /// Returns the model's operation.
     fn operation(&self) -> Operation;
 
-    /// `[channels, height, width]` that `input` needs; only equal shapes share a batch.
+    /// Returns `[channels, height, width]` of the tensor for `input`; only equal shapes share a
+    /// batch.
     fn shape(&self, input: &Self::Input) -> [usize; 3];
 
-    /// Fills one item of the batch; `slot` holds `shape`'s product of values. Not called for operations that only have pictures.
+    /// Fills one item of the batch. `slot` has as many values as the product of `shape`. Not called
+    /// for operations that only take images.
     fn write(&self, _input: &Self::Input, _slot: &mut [f32]) {
         unreachable!("{} is only run by backends that take pictures", self.operation().name());
     }
 
-    /// The request as a picture, for backends that take pictures; `None` where it cannot be one.
+    /// Returns the request as an image, for backends that take images; `None` if that is not
+    /// possible.
     fn picture<'a>(&self, _input: &'a Self::Input) -> Option<Picture<'a>> {
         None
     }
 
-    /// Reads the result of item `index` out of the outputs of a run over `batch` items.
+    /// Reads the result of item `index` from the outputs of a run over `batch` items.
     fn read(
         &self,
         input: &Self::Input,

@@ -1,11 +1,12 @@
-//! 8-bit interleaved RGB to 32-bit planes.
+//! Converts 8-bit interleaved RGB to 32-bit planes.
 use crate::manifest::{Channels, PixelInput};
 use vision::Frame;
 
-/// Writes frames as the planes that a model takes: `(pixel - mean) / std` in the model's channel order.
+/// Writes frames as the planes that a model takes: `(pixel - mean) / std` in the model's channel
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PixelWriter {
-    /// Plane that red, green and blue go to.
+    /// Index of the plane for red, green and blue.
     plane: [usize; 3],
     /// `1 / std` for red, green and blue.
     scale: [f32; 3],
@@ -14,13 +15,13 @@ pub struct PixelWriter {
 }
 
 impl PixelWriter {
-    /// For a model that takes `input`.
+    /// Creates the writer for a model that takes `input`.
     pub fn new(input: &PixelInput) -> Self {
         let plane = match input.channels {
             Channels::Rgb => [0, 1, 2],
             Channels::Bgr => [2, 1, 0],
         };
-        // The manifest names mean and std in the order of the planes.
+        // The manifest gives mean and std in the order of the planes.
         Self {
             plane,
             scale: plane.map(|p| 1.0 / input.std[p]),
@@ -28,16 +29,17 @@ impl PixelWriter {
         }
     }
 
-    /// Fills `planes` (three times `frame`'s pixels) with the frame.
+    /// Writes `frame` into `planes`, which has three values per pixel.
     pub fn write(&self, frame: &Frame, planes: &mut [f32]) {
         let pixels = frame.data().len() / 3;
         assert_eq!(planes.len(), pixels * 3, "the slot has the frame's size");
         let (first, rest) = planes.split_at_mut(pixels);
         let (second, third) = rest.split_at_mut(pixels);
         let mut by_plane = [Some(first), Some(second), Some(third)];
-        let [red, green, blue] = self.plane.map(|p| by_plane[p].take().expect("every plane has one colour"));
+        let [red, green, blue] =
+            self.plane.map(|p| by_plane[p].take().expect("every plane belongs to exactly one colour"));
 
-        // By value: behind `self` the compiler must expect each store to change them.
+        // Copied: behind `self` the compiler must assume that each store changes them.
         let (scale, offset) = (self.scale, self.offset);
         for (((rgb, red), green), blue) in frame.data().chunks_exact(3).zip(red).zip(green).zip(blue) {
             *red = f32::from(rgb[0]) * scale[0] + offset[0];

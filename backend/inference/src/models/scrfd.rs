@@ -1,29 +1,30 @@
-//! SCRFD's outputs (Guo et al., "Sample and Computation Redistribution for Efficient Face Detection", 2021; the decoding
-//! is InsightFace's).
+//! Decodes the outputs of SCRFD (Guo et al., "Sample and Computation Redistribution for Efficient
+//! Face Detection", 2021). The decoding is that of InsightFace.
 //!
-//! Exports differ in the names and the order of the outputs, in the batch axis, in anchors per cell (1 or 2), in levels (3 or
-//! 5) and in whether there are landmarks: 6, 9, 10 or 15 outputs. Shapes tell all of that: scores have one column,
-//! distances four, landmarks ten, and a level with a smaller stride has more rows.
+//! Exports differ in the names and the order of the outputs and in the batch axis. They have 1 or 2
+//! anchors per cell, 3 or 5 levels, and landmarks or none. The number of outputs is 6, 9, 10 or 15.
+//! The shapes identify the outputs: scores have one column, distances four, landmarks ten. A level
+//! with a smaller stride has more rows.
 use super::anchors::{Rows, rows};
 use crate::backend::OutputView;
 use vision::{Detection, Landmarks, Point, Rect};
 
 /// Pixels per cell of each level.
 const STRIDES: [usize; 5] = [8, 16, 32, 64, 128];
-/// Numbers of outputs that an export can have.
+/// Possible numbers of outputs of an export.
 pub(super) const OUTPUTS: [usize; 4] = [6, 9, 10, 15];
 
-/// Where the landmarks of a face lie in its box, as fractions: the mean over faces found by SCRFD 2.5G. Models without
-/// landmarks get these; a chip aligned by them is only roughly upright.
+/// Landmarks for models without landmarks, as fractions of the face's box: the mean over faces
+/// found by SCRFD 2.5G. A chip aligned by them is only roughly upright.
 const MEAN_LANDMARKS: [[f32; 2]; 5] =
     [[0.277, 0.371], [0.716, 0.369], [0.495, 0.566], [0.314, 0.733], [0.685, 0.731]];
 
-/// Whether an export with this many outputs has landmarks.
+/// Returns whether an export with this many outputs has landmarks.
 pub(super) fn has_landmarks(outputs: usize) -> bool {
     outputs == 9 || outputs == 15
 }
 
-/// Pixels that both sides of a canvas must be a multiple of.
+/// Returns the number of pixels of which both sides of a canvas must be multiples.
 pub(super) fn alignment(outputs: usize) -> usize {
     if outputs >= 10 { 128 } else { 32 }
 }
@@ -63,7 +64,8 @@ fn heads<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> Result<H
     Ok(heads)
 }
 
-/// Faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before suppression.
+/// Returns the faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before
+/// suppression of overlaps.
 pub(super) fn decode(
     outputs: &[OutputView<'_>],
     index: usize,
@@ -127,7 +129,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// An export of the given make with one face at stride 16, row `1`, column `2`, last anchor.
+    /// Returns the outputs of an export with one face at stride 16, row `1`, column `2`, last
+    /// anchor.
     fn export(
         levels: usize,
         anchors: usize,

@@ -1,23 +1,25 @@
-//! YuNet's outputs (Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", 2023; the decoding is that of OpenCV's
-//! `FaceDetectorYN`).
+//! Decodes the outputs of YuNet (Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", 2023).
+//! The decoding is that of OpenCV's `FaceDetectorYN`.
 use super::anchors::{Rows, rows};
 use crate::backend::OutputView;
 use vision::{Detection, Landmarks, Point, Rect};
 
 /// Pixels per cell of each level.
 pub(super) const STRIDES: [usize; 3] = [8, 16, 32];
-/// Two scores, a box and landmarks per level.
+/// Two scores, one box and one set of landmarks for each of three levels.
 pub(super) const OUTPUTS: usize = 12;
 
-/// The four outputs of one level. The score is the square root of a product, so which of the two one-column outputs is the
-/// class and which the objectness does not matter, and no name is needed.
+/// The four outputs of one level. The score is the square root of the product of class and
+/// objectness. Both have one column and may be exchanged, so outputs need not be identified by
+/// name.
 struct Level<'a> {
     scores: [&'a [f32]; 2],
     boxes: &'a [f32],
     landmarks: &'a [f32],
 }
 
-/// Faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before suppression.
+/// Returns the faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before
+/// suppression of overlaps.
 pub(super) fn decode(
     outputs: &[OutputView<'_>],
     index: usize,
@@ -48,7 +50,8 @@ fn level<'a>(items: &[Rows<'a>], cells: usize, stride: usize) -> Result<Level<'a
 }
 
 fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, faces: &mut Vec<Detection>) {
-    // Nearly every cell is below the threshold: compare squares and leave the roots and exponentials to the rest.
+    // Nearly every cell is below the threshold: comparing squares avoids roots and exponentials for
+    // them.
     let threshold = min_score.max(0.0) * min_score.max(0.0);
     for (cell, (first, second)) in level.scores[0].iter().zip(level.scores[1]).enumerate() {
         let squared = first.clamp(0.0, 1.0) * second.clamp(0.0, 1.0);
@@ -104,7 +107,7 @@ mod tests {
         let faces = decode(&views, 0, 1, (width, height), 0.6).unwrap();
         assert_eq!(faces.len(), 1);
         let face = faces[0];
-        assert!((face.det_score - 0.9).abs() < 1e-6, "the root of 0.81 and a value clipped to 1");
+        assert!((face.det_score - 0.9).abs() < 1e-6, "the square root of 0.81 times a value clipped to 1");
         // Centre (2.5, 1.25) cells, 1 x 2 cells large.
         assert_eq!(face.bbox, Rect { x: 32.0, y: 4.0, width: 16.0, height: 32.0 });
         assert!(

@@ -1,13 +1,17 @@
-//! Makes axes of a model free that an export fixed although nothing in the model depends on them.
+//! Frees axes of a model that an export fixed although nothing in the model depends on them.
 //!
-//! Only what the file says about shapes is changed: those of inputs and outputs, and targets of `Reshape` that begin
-//! with 1, which become 0 ("as the input's"). Weights stay as they are, so embeddings stay comparable. Whether the model
-//! really treats its items apart from each other is for the caller to prove by running it.
+//! Only shape information changes: the shapes of inputs and outputs, and targets of `Reshape` that
+//! begin with 1. Their 1 becomes 0, which means "as in the input". Weights stay unchanged, so
+//! embeddings stay comparable. The caller must run the model to verify that it computes each item
+//! independently of the others.
 use super::element;
 use super::proto::{Axis, Graph, Model, Shape, Tensor, ValueInfo};
 use bytes::Bytes;
 
-/// `model` with the first axis of its inputs and outputs free. The error says why an axis cannot be made free.
+/// Returns `model` with a free first axis of its inputs and outputs.
+///
+/// # Errors
+/// Fails with a text that says why an axis cannot be made free.
 pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let constants: Vec<String> = graph.initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
@@ -22,12 +26,12 @@ pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
         *first = free("batch");
     }
     keep_first_axis(graph);
-    // What was inferred for one item does not hold for many; the runtime infers it anew.
+    // Shapes inferred for one item are wrong for many; the runtime infers them again.
     graph.value_info.clear();
     Ok(model)
 }
 
-/// Whether the model's first input is a picture of one size.
+/// Returns whether the model's first input is an image of a fixed size.
 pub(crate) fn has_fixed_canvas(model: &Model) -> bool {
     let input = model.graph.as_ref().and_then(|graph| graph.input.first());
     let tensor = input.and_then(|input| input.kind.as_ref()).and_then(|kind| kind.tensor.as_ref());
@@ -35,10 +39,12 @@ pub(crate) fn has_fixed_canvas(model: &Model) -> bool {
     matches!(axes, [_, _, height, width] if height.value.is_some() && width.value.is_some())
 }
 
-/// `model`, a convolutional detector, with the height and width of its input and the rows of its outputs free.
+/// Returns `model`, a convolutional detector, with free height and width of its input and free rows
+/// of its outputs.
 ///
 /// # Errors
-/// Says which input or output has another layout than `[batch, 3, height, width]` and `[batch, rows, columns]`.
+/// Fails with a text that names an input that is not `[batch, 3, height, width]` or an output that
+/// is not `[batch, rows, columns]`.
 pub(crate) fn free_canvas(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     for input in &mut graph.input {
@@ -49,14 +55,14 @@ pub(crate) fn free_canvas(mut model: Model) -> Result<Model, String> {
     for output in &mut graph.output {
         let name = output.name().to_owned();
         let [_, rows, _] = axes(output) else { return Err(format!("{name} is no table of rows")) };
-        // Without a name: the outputs of different strides have different lengths.
+        // The axis has no name: the outputs of different strides have different lengths.
         *rows = Axis::default();
     }
     graph.value_info.clear();
     Ok(model)
 }
 
-/// Writes 0 where the target of a `Reshape` begins with 1.
+/// Replaces a first value of 1 by 0 in the targets of `Reshape`.
 fn keep_first_axis(graph: &mut Graph) {
     let reshapes = graph.node.iter().filter(|node| node.is("Reshape"));
     let targets: Vec<String> = reshapes.filter_map(|node| node.input.get(1).cloned()).collect();
@@ -80,7 +86,7 @@ fn begin_with_zero(target: &mut Tensor) {
     }
 }
 
-/// The axes of a tensor; none where the value is something else or its shape is unknown.
+/// Returns the axes of a tensor; empty if the value is no tensor or its shape is unknown.
 fn axes(value: &mut ValueInfo) -> &mut [Axis] {
     let tensor = value.kind.as_mut().and_then(|kind| kind.tensor.as_mut());
     let shape: Option<&mut Shape> = tensor.and_then(|tensor| tensor.shape.as_mut());
@@ -100,7 +106,7 @@ mod tests {
     use crate::onnx::builder::{Axis as Side, Graph as Builder};
     use crate::onnx::{read, write};
 
-    /// Means of 2x2 blocks of one picture, as one row: an export for a batch of one.
+    /// Returns an export for a batch of one: the channel means of one 4x4 image, as one row.
     fn fixed() -> Vec<u8> {
         let mut graph = Builder::new();
         graph.input("input", &[Side::Fixed(1), Side::Fixed(3), Side::Fixed(4), Side::Fixed(4)]);

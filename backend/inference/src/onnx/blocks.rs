@@ -1,15 +1,17 @@
-//! Turns weights that are stored as INT8 blocks into FP32.
+//! Converts weights stored as INT8 blocks to FP32.
 //!
-//! Files with block-quantised weights (OpenCV Zoo's `int8bq`) hold every weight as an integer with a scale and a zero
-//! point for each block of values: `w = (q - zero_point) * scale` (ONNX operator `DequantizeLinear`, opset 21). ONNX
-//! Runtime 1.31 refuses them, because their biases have one scale for all values beside a `block_size`, which the
-//! operator does not allow. The FP32 values are the same on every machine.
+//! Files with block-quantised weights (OpenCV Zoo's `int8bq`) store every weight as an integer.
+//! Each block of values has a scale and a zero point: `w = (q - zero_point) * scale` (ONNX operator
+//! `DequantizeLinear`, opset 21). ONNX Runtime 1.31 rejects these files: their biases have one
+//! scale for all values and also a `block_size`, which the operator does not allow. The FP32 values
+//! are the same on every machine.
 use super::proto::{Graph, Model, Node, Tensor};
 
-/// `model` with every constant that a `DequantizeLinear` and a `Reshape` behind it would compute as FP32.
+/// Returns `model` with FP32 constants in place of each `DequantizeLinear` of constants and the
+/// `Reshape` that follows it.
 ///
 /// # Errors
-/// Says which node or tensor does not follow the layout.
+/// Fails with a text that names the node or tensor with another layout.
 pub(crate) fn expand_blocks(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let mut expanded: Vec<Tensor> = Vec::new();
@@ -41,7 +43,7 @@ fn output(node: &Node) -> &str {
     node.output.first().map_or("", String::as_str)
 }
 
-/// The tensor that a `DequantizeLinear` of constants computes.
+/// Computes the tensor of a `DequantizeLinear` of constants.
 fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
     let wrong = |what: &str| format!("{}: {what}", output(node));
     let operand =
@@ -59,19 +61,20 @@ fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
     Ok(Tensor::of_floats(output(node), quantized.dims.clone(), &floats.collect::<Vec<f32>>()))
 }
 
-/// How the values of a tensor share scales: `size` neighbours along one axis have one; the last block may be shorter.
+/// How the values of a tensor share scales: each group of `size` neighbours along one axis has one
+/// scale. The last block may be shorter.
 struct Blocks {
-    /// Length of the axis.
+    /// Length of the axis in values.
     length: usize,
-    /// Values between neighbours on the axis.
+    /// Distance in values between neighbours on the axis.
     inner: usize,
     size: usize,
-    /// Blocks along the axis; none where one scale is for all values.
+    /// Number of blocks along the axis; 0 if one scale applies to all values.
     count: usize,
 }
 
 impl Blocks {
-    /// `None` where tensor, attributes and number of scales contradict each other.
+    /// Returns `None` if tensor, attributes and number of scales contradict each other.
     fn new(tensor: &Tensor, node: &Node, scales: usize) -> Option<Self> {
         if scales == 1 {
             return Some(Self { length: 1, inner: 1, size: 1, count: 0 });
@@ -86,7 +89,7 @@ impl Blocks {
         (outer * count * inner == scales).then_some(Self { length, inner, size, count })
     }
 
-    /// The place of the scale of the value at `index`, row-major.
+    /// Returns the index of the scale for the value at `index`, row-major.
     fn scale_of(&self, index: usize) -> usize {
         if self.count == 0 {
             return 0;
@@ -96,7 +99,7 @@ impl Blocks {
     }
 }
 
-/// `tensor` with the axes that the node's second input, a constant, says.
+/// Returns `tensor` with the shape in the node's second input, which is a constant.
 fn reshape(graph: &Graph, node: &Node, tensor: &Tensor) -> Result<Tensor, String> {
     let wrong = |what: &str| format!("{}: {what}", output(node));
     let target = graph.constant(input(node, 1)).ok_or_else(|| wrong("its shape is no constant"))?;
@@ -120,7 +123,8 @@ mod tests {
         Node { attribute, ..Node::new(operator, inputs, output) }
     }
 
-    /// A `[2, 5]` weight in blocks of two along its second axis, reshaped to `[5, 2]`, that `Add` uses.
+    /// Returns a model whose `Add` uses a `[2, 5]` weight, in blocks of two along the second axis,
+    /// reshaped to `[5, 2]`.
     fn model(scales: &[f32]) -> Model {
         let named = |name: &str| ValueInfo { name: Some(name.to_owned()), kind: None };
         let shape: Vec<u8> = [5_i64, 2].iter().flat_map(|side| side.to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! Makes small graphs: operations on pixels for devices, and the fixture models of the tests.
+//! Builds small graphs: the image operations for devices, and the fixture models of the tests.
 use super::element;
 use super::proto::{self, Attribute as Field, Model, Node, OperatorSet, Tensor, ValueInfo};
 use super::proto::{Shape, TensorType, ValueType};
@@ -8,7 +8,7 @@ use super::proto::{Shape, TensorType, ValueType};
 pub enum Element {
     /// 32-bit float.
     Float = element::FLOAT as isize,
-    /// Unsigned byte.
+    /// Unsigned 8-bit integer.
     Uint8 = element::UINT8 as isize,
     /// 32-bit integer.
     Int32 = element::INT32 as isize,
@@ -21,7 +21,7 @@ pub enum Element {
 pub enum Axis {
     /// A fixed size.
     Fixed(i64),
-    /// Any size, under a name.
+    /// Any size, with a name.
     Free(&'static str),
 }
 
@@ -34,20 +34,20 @@ pub enum Attribute<'a> {
     Integer(i64),
 }
 
-/// A graph under construction; [`Graph::encode`] gives the bytes of an `.onnx` file.
+/// A graph under construction; [`Graph::encode`] returns the bytes of an `.onnx` file.
 #[derive(Debug, Default)]
 pub struct Graph {
     graph: proto::Graph,
     names: usize,
 }
 
-/// Operator set that the graphs use.
+/// Operator set of the graphs.
 const OPSET: i64 = 13;
-/// Version of the file format; any runtime that knows the operator set reads it.
+/// Version of the file format. Every runtime that supports the operator set can read it.
 const IR_VERSION: i64 = 7;
 
 impl Graph {
-    /// An empty graph.
+    /// Creates an empty graph.
     pub fn new() -> Self {
         Self { graph: proto::Graph { name: Some("graph".to_owned()), ..Default::default() }, names: 0 }
     }
@@ -82,7 +82,7 @@ impl Graph {
         self.constant(name, &[values.len() as i64], values);
     }
 
-    /// Adds an integer constant without dimensions, and returns its name.
+    /// Adds a scalar integer constant, and returns its name.
     pub fn integer(&mut self, value: i64) -> String {
         let name = self.fresh();
         self.constant(&name, &[], &[value]);
@@ -96,14 +96,14 @@ impl Graph {
         name
     }
 
-    /// Adds a node, and returns the name of what it computes.
+    /// Adds a node, and returns the name of its output.
     pub fn add(&mut self, operator: &str, inputs: &[&str], attributes: &[(&str, Attribute<'_>)]) -> String {
         let name = self.fresh();
         self.node(operator, inputs, &name, attributes);
         name
     }
 
-    /// Whether a constant of this name is there.
+    /// Returns whether a constant of this name exists.
     pub fn has(&self, name: &str) -> bool {
         self.graph.constant(name).is_some()
     }
@@ -118,7 +118,7 @@ impl Graph {
         self.graph.initializer.push(Tensor::of_raw(name, element::INT64, shape.to_vec(), raw));
     }
 
-    /// Adds a node that computes `output`; nodes stand in the order in which they can run.
+    /// Adds a node that computes `output`. Nodes must be added in an order in which they can run.
     pub fn node(
         &mut self,
         operator: &str,

@@ -1,20 +1,24 @@
-//! Writes pointwise convolutions and dense layers as 8-bit matrix products, for processors that multiply bytes fast.
+//! Converts pointwise convolutions and dense layers to 8-bit matrix products, for processors with
+//! instructions for 8-bit products.
 //!
-//! Weights become signed bytes with one scale for each output: `w = q * scale`, `scale = max |w| / 127`. Activations
-//! become unsigned bytes at run time, with the range that they have for this one item (ONNX Runtime's operator
-//! `com.microsoft.DynamicQuantizeMatMul`), so no table of ranges is needed; fixed ranges lose more (docs/ACCURACY.md).
-//! Items of one batch would share a range, so this form is for single items. All other operators stay FP32. The product
-//! wants its channels last; the runtime joins the transpositions around it with the change of layout that its blocked
-//! convolutions need in any case.
+//! Weights become signed bytes with one scale for each output: `w = q * scale`, `scale = max |w| /
+//! 127`. Activations become unsigned bytes at run time, with the range that they have for this one
+//! item (ONNX Runtime's operator `com.microsoft.DynamicQuantizeMatMul`). No table of ranges is
+//! needed; fixed ranges are less accurate (docs/ACCURACY.md). The items of one batch would share a
+//! range, so this form is for single items. All other operators stay FP32.
+//!
+//! The product needs its channels last. The runtime merges the transpositions around it with the
+//! layout change that its blocked convolutions need in any case.
 use super::element;
 use super::proto::{Attribute, Graph, Model, Node, OperatorSet, Tensor};
 
-/// Fewest inputs of a product in INT8. Smaller ones gain little and lose most.
+/// Minimum number of inputs of an INT8 product. Smaller products gain little speed and lose the
+/// most accuracy.
 const LEAST_INPUTS: usize = 256;
 /// Domain of the runtime's own operators.
 const DOMAIN: &str = "com.microsoft";
 
-/// `model` with its large matrix products in INT8; `None` where it has none.
+/// Returns `model` with its large matrix products in INT8; `None` if it has none.
 pub(crate) fn quantize_products(mut model: Model) -> Option<Model> {
     let graph = model.graph.as_mut()?;
     let mut changed = false;
@@ -42,7 +46,8 @@ struct Weights {
 }
 
 impl Weights {
-    /// Those of a convolution of single pixels with step 1 over all channels, or of a dense layer `x * transposed(w)`.
+    /// Returns the weights of a 1x1 convolution with stride 1 over all channels, or of a dense
+    /// layer `x * transposed(w)`. Returns `None` for other nodes.
     fn of(graph: &Graph, node: &Node) -> Option<Self> {
         let weight = graph.constant(node.input.get(1)?)?;
         let (outputs, inputs) = match *weight.sides() {
@@ -71,7 +76,7 @@ fn is_dense(node: &Node) -> bool {
         && factor("beta") == 1.0
 }
 
-/// Adds bytes and scales of the weights, and returns their names.
+/// Adds the quantised weights and their scales, and returns their names.
 fn add_bytes(graph: &mut Graph, weights: &Weights, output: &str) -> [String; 2] {
     let Weights { outputs, inputs, values } = weights;
     let mut bytes = vec![0_u8; values.len()];
@@ -100,7 +105,7 @@ fn quantize_dense(graph: &mut Graph, node: &Node, weights: &Weights) {
     let [weight, scale] = add_bytes(graph, weights, output);
     let mut inputs = vec![node.input[0].as_str(), &weight, &scale];
     if let Some(bias) = node.input.get(2) {
-        // The empty name leaves out the zero points.
+        // The empty name omits the zero points.
         inputs.extend(["", bias.as_str()]);
     }
     graph.node.push(product(&inputs, output));
@@ -118,8 +123,8 @@ fn quantize_convolution(graph: &mut Graph, node: &Node, weights: &Weights) {
     graph.node.push(transposed(&node.input[0], &last, [0, 2, 3, 1]));
     graph.node.push(product(&[&last, &weight, &scale], &mixed));
     graph.node.push(transposed(&mixed, &first, [0, 3, 1, 2]));
-    // A convolution of each channel by itself brings the result back into the blocked layout. It adds the bias, and the
-    // runtime joins a normalisation behind it with it.
+    // A depthwise 1x1 convolution converts the result back to the blocked layout. It adds the bias,
+    // and the runtime fuses a normalisation that follows.
     let channels = weights.outputs as i64;
     graph.initializer.push(Tensor::of_floats(&one, vec![channels, 1, 1, 1], &vec![1.0; weights.outputs]));
     let mut inputs = vec![first.as_str(), one.as_str()];
@@ -138,13 +143,13 @@ mod tests {
     use crate::onnx::builder::{Attribute as Value, Axis, Graph as Builder};
     use crate::onnx::{read, write};
 
-    /// Three channels widened to 256, mixed to 8 with a bias by a convolution of single pixels, and all pixels of those
-    /// by a dense layer.
+    /// Builds a model that widens three channels to 256, and mixes them to 8 with a 1x1 convolution
+    /// with bias. A dense layer then combines all pixels.
     fn model(step: i64) -> Vec<u8> {
         let mut graph = Builder::new();
         let side = 6;
         graph.input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(side), Axis::Fixed(side)]);
-        // Mostly of one sign, so that the sums do not cancel out.
+        // Mostly of one sign, so that sums do not cancel out.
         let wave = |count: usize, speed: f32| {
             (0..count).map(|i| (i as f32 * speed).sin() + 0.7).collect::<Vec<f32>>()
         };
@@ -181,7 +186,7 @@ mod tests {
     fn large_products_become_products_of_bytes_that_are_nearly_the_same() {
         let model = model(1);
         let quantized = quantize_products(read(model.clone().into()).unwrap()).unwrap();
-        // The first convolution has three channels only.
+        // The first convolution has only three channels and stays.
         let wanted = [
             "Conv",
             "Transpose",
@@ -202,7 +207,7 @@ mod tests {
 
     #[test]
     fn convolutions_that_skip_pixels_and_small_layers_stay() {
-        // With steps of 2 the dense layer has 72 inputs.
+        // With a stride of 2 the dense layer has 72 inputs.
         assert!(quantize_products(read(model(2).into()).unwrap()).is_none());
     }
 }

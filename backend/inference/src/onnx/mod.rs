@@ -1,7 +1,7 @@
-//! ONNX files as data: read, edited and written without a runtime.
+//! Reads, edits and writes ONNX files without a runtime.
 //!
-//! Each edit is a function from one [`proto::Model`] to another that computes the same. What a session does with the
-//! result is not decided here.
+//! Each edit is a function from one [`proto::Model`] to another that computes the same. How
+//! sessions use the result is decided elsewhere.
 mod axes;
 mod blocks;
 pub mod builder;
@@ -19,18 +19,21 @@ use prost::Message;
 use proto::{Attribute, Graph, Model, Node, Tensor};
 use std::collections::HashSet;
 
-/// Reads a model file; its weights are not copied. The error is for people.
+/// Reads a model file; its weights are not copied.
+///
+/// # Errors
+/// Fails with a text if the file is no ONNX model or has no graph.
 pub(crate) fn read(file: Bytes) -> Result<Model, String> {
     let model = Model::decode(file).map_err(|_| "the file is no ONNX model".to_owned())?;
     if model.graph.is_some() { Ok(model) } else { Err("the file has no graph".to_owned()) }
 }
 
-/// Returns the bytes of the file.
+/// Returns the bytes of the model's file.
 pub(crate) fn write(model: &Model) -> Vec<u8> {
     model.encode_to_vec()
 }
 
-/// Element types of tensors, by their number in the format.
+/// Element types of tensors, by their number in the ONNX format.
 mod element {
     pub(super) const FLOAT: i32 = 1;
     pub(super) const UINT8: i32 = 2;
@@ -40,7 +43,7 @@ mod element {
 }
 
 impl Tensor {
-    /// A tensor of floats.
+    /// Returns a tensor of floats.
     fn of_floats(name: &str, dims: Vec<i64>, values: &[f32]) -> Self {
         let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Self::of_raw(name, element::FLOAT, dims, raw)
@@ -56,17 +59,17 @@ impl Tensor {
         }
     }
 
-    /// The lengths of its axes; 0 where the file has nonsense.
+    /// Returns the lengths of the axes; 0 for a length that is negative or too large.
     fn sides(&self) -> Vec<usize> {
         self.dims.iter().map(|&axis| usize::try_from(axis).unwrap_or(0)).collect()
     }
 
-    /// The product of its axes.
+    /// Returns the number of values: the product of the axes.
     fn count(&self) -> usize {
         self.sides().iter().product()
     }
 
-    /// Returns its values, where they are 32-bit floats.
+    /// Returns the values of a tensor of 32-bit floats.
     fn floats(&self) -> Result<Vec<f32>, String> {
         let values = match (&self.raw_data, self.data_type) {
             (Some(raw), Some(element::FLOAT)) => {
@@ -78,7 +81,7 @@ impl Tensor {
         self.complete(values)
     }
 
-    /// Returns its values, where they are integers of 8, 32 or 64 bits.
+    /// Returns the values of a tensor of integers of 8, 32 or 64 bits.
     fn integers(&self) -> Result<Vec<i64>, String> {
         let listed = || self.int32_data.iter().map(|value| i64::from(*value)).collect();
         let values = match (&self.raw_data, self.data_type) {
@@ -116,10 +119,10 @@ impl Graph {
         self.initializer.iter().find(|tensor| tensor.name() == name)
     }
 
-    /// Removes constants that nothing uses, and leaves as inputs only what a caller must give. Old files list their
-    /// constants among the inputs, which keeps the runtime from computing with them ahead of time.
+    /// Removes unused constants, and keeps as inputs only those that a caller must provide. Old
+    /// files list their constants among the inputs; the runtime then cannot fold them in advance.
     fn tidy(&mut self) {
-        // The bodies of `If` and `Loop` use values by name too, and are not read here.
+        // The bodies of `If` and `Loop` also use values by name; they are not examined here.
         let nested = |node: &Node| node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
         if self.node.iter().any(nested) {
             return;
@@ -133,7 +136,7 @@ impl Graph {
 }
 
 impl Node {
-    /// An operator of the standard set with one output.
+    /// Returns a node of the standard operator set with one output.
     fn new(operator: &str, inputs: &[&str], output: &str) -> Self {
         Self {
             input: inputs.iter().map(|name| (*name).to_owned()).collect(),
@@ -144,12 +147,12 @@ impl Node {
         }
     }
 
-    /// Whether it is this operator of the standard set.
+    /// Returns whether the node is this operator of the standard set.
     fn is(&self, operator: &str) -> bool {
         self.op_type == operator && matches!(self.domain(), "" | "ai.onnx")
     }
 
-    /// Returns the integer attribute `name`, or `default` where the node does not have it.
+    /// Returns the integer attribute `name`, or `default` if the node does not have it.
     fn integer(&self, name: &str, default: i64) -> i64 {
         let attribute = self.attribute.iter().find(|attribute| attribute.name == name);
         attribute.and_then(|attribute| attribute.i).unwrap_or(default)

@@ -1,16 +1,18 @@
-//! Writes `PRelu` with operators that ONNX Runtime's own kernels compute fast.
+//! Replaces `PRelu` by operators for which ONNX Runtime's own kernels are fast.
 //!
-//! Its `PRelu` kernel takes one value at a time and leaves the blocked layout of the convolutions around it: half of
-//! SFace's time. With one slope `a` for each channel, `PRelu(x) = a * x + (1 - a) * Relu(x)`. The runtime computes a
-//! product with one factor for each channel as a convolution in the blocked layout, and joins a `Relu` behind it and the
-//! sum with it. Where no slope exceeds 1, `Relu((1 - a) * x)` is the same as `(1 - a) * Relu(x)` and saves a pass. The
-//! result differs in the last bits only. Other runtimes have a fast `PRelu` and keep it.
+//! The runtime's `PRelu` kernel takes one value at a time and leaves the blocked layout of the
+//! convolutions around it. This costs half of SFace's time. With one slope `a` for each channel,
+//! `PRelu(x) = a * x + (1 - a) * Relu(x)`. The runtime computes a product with one factor for each
+//! channel as a convolution in the blocked layout, and fuses the following `Relu` and sum. If no
+//! slope exceeds 1, `Relu((1 - a) * x)` equals `(1 - a) * Relu(x)` and saves a pass. The result
+//! differs only in the last bits. Other runtimes have a fast `PRelu`, so their models keep it.
 use super::proto::{Graph, Model, Node, Tensor};
 
-/// The first version of the operators used here whose shapes follow each other without attributes.
+/// The first opset in which the operators used here broadcast shapes without attributes.
 const OLDEST_OPSET: i64 = 7;
 
-/// `model` without `PRelu`s that have one slope for each channel; `None` where it has none.
+/// Returns `model` without the `PRelu`s that have one slope for each channel; `None` if it has
+/// none.
 pub(crate) fn expand_prelu(mut model: Model) -> Option<Model> {
     let opset = model.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"))?;
     if opset.version() < OLDEST_OPSET {
@@ -31,7 +33,8 @@ pub(crate) fn expand_prelu(mut model: Model) -> Option<Model> {
     changed.then_some(model)
 }
 
-/// The slopes of a `PRelu` on pictures, one for each channel: a constant of `[channels, 1, 1]`.
+/// Returns the slopes of a `PRelu` on images, one for each channel: a constant of `[channels, 1,
+/// 1]`.
 fn slopes(graph: &Graph, node: &Node) -> Option<Vec<f32>> {
     let [_, slope] = node.input.as_slice() else { return None };
     let tensor = graph.constant(slope).filter(|_| node.is("PRelu"))?;
@@ -41,7 +44,7 @@ fn slopes(graph: &Graph, node: &Node) -> Option<Vec<f32>> {
     }
 }
 
-/// Adds the nodes that stand for `node`.
+/// Adds the nodes that replace `node`.
 fn expand(graph: &mut Graph, node: &Node, slopes: &[f32]) {
     let (input, output) = (&node.input[0], &node.output[0]);
     let name = |part: &str| format!("{output}/prelu/{part}");
@@ -68,7 +71,7 @@ mod tests {
     use crate::onnx::builder::{Axis, Graph};
     use crate::onnx::{expand_prelu, read, write};
 
-    /// One `PRelu` over three channels.
+    /// Returns a model with one `PRelu` over three channels.
     fn model(slope: &[i64], values: &[f32; 3]) -> Vec<u8> {
         let mut graph = Graph::new();
         graph.input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(5), Axis::Fixed(7)]);
@@ -89,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_written_out_form_computes_the_same() {
-        // Below 0, between 0 and 1, and once above 1.
+        // Slopes below 0, between 0 and 1, and once above 1.
         for slopes in [[-0.5, 0.25, 1.0], [-0.5, 0.25, 1.5]] {
             let model = model(&[3, 1, 1], &slopes);
             let expanded = expand_prelu(read(model.clone().into()).unwrap()).unwrap();
@@ -106,7 +109,7 @@ mod tests {
 
     #[test]
     fn slopes_along_another_axis_stay() {
-        // `[3]` lies along the width.
+        // `[3]` applies to the width axis.
         assert!(expand_prelu(read(model(&[3], &[0.1; 3]).into()).unwrap()).is_none());
     }
 }

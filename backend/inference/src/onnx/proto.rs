@@ -1,7 +1,8 @@
-//! The messages of the ONNX format (onnx.proto3, version 13 and older), as far as this program edits them.
+//! The messages of the ONNX format (onnx.proto3, version 13 and older) that this program edits.
 //!
-//! What it never looks into is kept as bytes, so that a file that is read and written again loses nothing but the
-//! fields that are younger than this list. Rules of use (element types, attribute types) are in the parent module.
+//! Fields that it never reads are kept as bytes. A file that is read and written again loses only
+//! fields newer than this list. The meaning of element types and attribute types is in the parent
+//! module.
 use bytes::Bytes;
 use prost::Message;
 
@@ -26,7 +27,7 @@ pub(crate) struct Model {
     pub(crate) functions: Vec<Bytes>,
 }
 
-/// A version of a set of operators.
+/// The version of an operator set.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct OperatorSet {
     #[prost(string, optional, tag = "1")]
@@ -35,7 +36,7 @@ pub(crate) struct OperatorSet {
     pub(crate) version: Option<i64>,
 }
 
-/// What a model computes.
+/// The computation of a model.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Graph {
     #[prost(message, repeated, tag = "1")]
@@ -56,7 +57,7 @@ pub(crate) struct Graph {
     pub(crate) sparse_initializer: Vec<Bytes>,
 }
 
-/// One operator.
+/// One operator with its inputs and outputs.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Node {
     #[prost(string, repeated, tag = "1")]
@@ -75,7 +76,7 @@ pub(crate) struct Node {
     pub(crate) overload: Option<String>,
 }
 
-/// A constant of an operator.
+/// A constant parameter of an operator.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Attribute {
     #[prost(string, tag = "1")]
@@ -114,7 +115,8 @@ pub(crate) struct Attribute {
     pub(crate) sparse_tensors: Vec<Bytes>,
 }
 
-/// A constant array, row-major; its values are in `raw_data`, little-endian, or in the list of its element type.
+/// A constant array, row-major. Its values are in `raw_data`, little-endian, or in the list of its
+/// element type.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Tensor {
     #[prost(int64, repeated, packed = "false", tag = "1")]
@@ -152,7 +154,7 @@ pub(crate) struct ValueInfo {
     pub(crate) kind: Option<ValueType>,
 }
 
-/// The type of a value; other kinds than tensors are kept as bytes.
+/// The type of a value; types other than tensors are kept as bytes.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ValueType {
     #[prost(message, optional, tag = "1")]
@@ -185,7 +187,7 @@ pub(crate) struct Shape {
     pub(crate) axes: Vec<Axis>,
 }
 
-/// The length of one axis: a number, or a name where any length fits.
+/// The length of one axis: a number, or a name if any length is allowed.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Axis {
     #[prost(int64, optional, tag = "1")]

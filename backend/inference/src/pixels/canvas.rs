@@ -1,4 +1,4 @@
-//! `image_processing`: a picture on a detector's canvas.
+//! `image_processing`: draws an image onto a detector's canvas.
 use crate::Operation;
 use crate::backend::{OutputView, Picture};
 use crate::graphs::{Parameter, PixelAxis};
@@ -6,20 +6,20 @@ use crate::models::Model;
 use std::sync::Arc;
 use vision::{AxisTaps, Frame, Letterbox};
 
-/// Canvases, as bytes, on a device.
+/// Draws canvases, as bytes, on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct CanvasModel;
 
-/// A picture and where it goes.
+/// An image and its place on the canvas.
 #[derive(Clone, Debug)]
 pub struct CanvasRequest {
-    /// The picture.
+    /// The image.
     pub frame: Arc<Frame>,
-    /// Its placement.
+    /// The image's place on the canvas.
     pub letterbox: Letterbox,
 }
 
-/// What the graphs of `image_processing` take beside the picture.
+/// Returns the inputs of the graphs of `image_processing` other than the image.
 pub fn letterbox_parameters(frame: &Frame, letterbox: &Letterbox) -> Vec<Parameter> {
     let AxisTaps { columns, rows } = letterbox.taps((frame.width(), frame.height()));
     let mut parameters = Vec::from(Parameter::filter(rows, PixelAxis::Rows));

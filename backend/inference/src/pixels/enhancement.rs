@@ -1,4 +1,4 @@
-//! `image_enhancement`.
+//! `image_enhancement`: stretches contrast, enlarges and sharpens images.
 use crate::Operation;
 use crate::backend::{OutputView, Picture};
 use crate::graphs::{Parameter, PixelAxis};
@@ -7,26 +7,26 @@ use std::sync::{Arc, OnceLock};
 use vision::enhance::{Enhanced, Plan};
 use vision::{AxisTaps, Frame, Limits};
 
-/// Enhancement on a device: graph 0 stretches the contrast, graph 1 also enlarges and sharpens.
+/// Enhances images on a device. Graph 0 stretches the contrast; graph 1 also enlarges and sharpens.
 #[derive(Clone, Copy, Debug)]
 pub struct EnhancementModel;
 
-/// A picture and what its enhancement must keep to.
+/// An image and the limits of its enhancement.
 #[derive(Debug)]
 pub struct EnhancementRequest {
     frame: Arc<Frame>,
     limits: Limits,
-    /// Made where the graph is run, because it looks at every pixel.
+    /// Computed on the thread that runs the graph, because it reads every pixel.
     plan: OnceLock<Plan>,
 }
 
 impl EnhancementRequest {
-    /// To enhance `frame` within `limits`.
+    /// Creates a request to enhance `frame` within `limits`.
     pub fn new(frame: Arc<Frame>, limits: Limits) -> Self {
         Self { frame, limits, plan: OnceLock::new() }
     }
 
-    /// The picture.
+    /// Returns the image.
     pub fn frame(&self) -> &Frame {
         &self.frame
     }

@@ -1,5 +1,5 @@
-//! The operations on whole pictures as models: what is sent to a device's graph and what comes back. The graphs are in
-//! [`crate::graphs`], the same on the CPU in [`vision`].
+//! The image operations as models: the inputs of a device's graph and the reading of its output.
+//! The graphs are in [`crate::graphs`], the CPU's code in [`vision`].
 mod canvas;
 mod enhancement;
 mod statistics;
@@ -11,7 +11,7 @@ pub use statistics::StatisticsModel;
 use crate::backend::OutputView;
 use vision::Frame;
 
-/// The one output of bytes `[1, height, width, 3]` as a frame.
+/// Returns the single output, bytes `[1, height, width, 3]`, as a frame.
 fn picture(outputs: &[OutputView<'_>]) -> Result<Frame, String> {
     let [output] = outputs else { return Err(format!("{} outputs instead of one picture", outputs.len())) };
     let [1, height, width, 3] = output.shape[..] else {

@@ -1,4 +1,4 @@
-//! `quality_checks`.
+//! `quality_checks`: computes grey-level statistics of images.
 use crate::Operation;
 use crate::backend::{OutputView, Picture};
 use crate::graphs::{Parameter, Row};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vision::Frame;
 use vision::quality::GreyStatistics;
 
-/// Grey-level statistics on a device.
+/// Computes grey-level statistics on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct StatisticsModel;
 
@@ -46,7 +46,8 @@ impl Model for StatisticsModel {
         let sum = |kind: Row| row(kind).sum::<f64>();
         let (length, count) = (width as f64, (width * height) as f64);
         let mean = sum(Row::Grey) / count;
-        // The spread around the mean of all: around each row's own mean, and of the rows' means (Chan 1979).
+        // The variance around the total mean is the sum of that around each row's mean and that of
+        // the rows' means (Chan 1979).
         let between: f64 = row(Row::Grey).map(|grey| length * (grey / length - mean).powi(2)).sum();
         let laplacian = sum(Row::Laplacian) / count;
         Ok(GreyStatistics {
@@ -59,8 +60,8 @@ impl Model for StatisticsModel {
     }
 }
 
-/// The neighbour of each of `length` pixels, `step` of -1 or 1 away; the border is reflected without repeating its pixel
-/// (reflect-101), and a single pixel is its own neighbour.
+/// Returns the neighbour of each of `length` pixels at distance `step` (-1 or 1). The border is
+/// reflected without repeating its pixel (reflect-101). A single pixel is its own neighbour.
 fn neighbours(length: usize, step: i64) -> Parameter {
     let last = length as i64 - 1;
     let at = |i: i64| {

@@ -1,25 +1,26 @@
-//! What an engine depends on.
+//! The key of an engine: everything that the engine depends on.
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Everything whose change makes an engine useless or wrong.
+/// Everything whose change makes an engine invalid.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EngineKey {
-    /// Of the bytes that are loaded, hex.
+    /// SHA-256 of the bytes that are loaded, hex.
     pub(crate) model_sha256: String,
     pub(crate) onnxruntime: String,
     pub(crate) tensorrt: String,
-    /// Product name: two GPUs of one capability differ in memory and cores, and engines are tuned to them.
+    /// Product name. GPUs of the same compute capability differ in memory and cores, and engines
+    /// are tuned to them.
     pub(crate) gpu: String,
     pub(crate) compute_capability: String,
     pub(crate) fp16: bool,
-    /// With 8-bit computation, of the calibration table, hex.
+    /// SHA-256 of the calibration table, hex; `None` without 8-bit computation.
     pub(crate) calibration_sha256: Option<String>,
-    /// The shapes, as text.
+    /// The range of shapes, as text.
     pub(crate) profile: String,
 }
 
-/// One line per part; this text is what is hashed, and what `key.txt` in the folder says.
+/// Writes one line per part. This text is hashed, and it is the content of `key.txt` in the folder.
 impl fmt::Display for EngineKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let precision = super::precision(self.calibration_sha256.is_some(), self.fp16);
@@ -36,7 +37,7 @@ impl fmt::Display for EngineKey {
 }
 
 impl EngineKey {
-    /// The folder's name: the model's name for people, and a hash of everything.
+    /// Returns the folder's name: the model's name for readers, and a hash of the whole key.
     pub(crate) fn folder(&self, model: &str) -> String {
         let hash = hex::encode(Sha256::digest(self.to_string().as_bytes()));
         format!("{model}-{}", &hash[..16])

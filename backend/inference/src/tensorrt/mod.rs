@@ -1,8 +1,9 @@
-//! TensorRT: what an engine is built for, where it is kept, and what its provider is told.
+//! TensorRT: the key of an engine, its folder, and the options of its provider.
 //!
-//! An engine holds for one model, one GPU, one pair of library versions, one precision and one range of shapes. All of that is
-//! the [`EngineKey`], and every key has a folder of its own: an engine that does not fit is never loaded, and none is built at
-//! run time, because no input outside the [`Profile`] reaches it (see [`crate::backend::OnnxModel::limited_to`]).
+//! An engine is valid for one model, one GPU, one pair of library versions, one precision and one
+//! range of shapes. The [`EngineKey`] contains all of these, and every key has its own folder, so
+//! an engine that does not match is never loaded. No engine is built at run time, because no input
+//! outside the [`Profile`] reaches it (see [`crate::backend::OnnxModel::limited_to`]).
 mod key;
 mod profile;
 mod version;
@@ -18,30 +19,31 @@ use std::path::{Path, PathBuf};
 
 /// Name of the calibration table in an engine's folder.
 const TABLE: &str = "calibration.table";
-/// TensorRT's own tables begin so; others are ONNX Runtime's.
+/// TensorRT's own tables start with these bytes; other tables are ONNX Runtime's.
 const NATIVE_TABLE: &[u8] = b"TRT-";
 
-/// Where an engine lies and how it is built.
+/// The folder of an engine and the options of its build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineOptions {
-    /// The folder of its key.
+    /// The folder of the engine's key.
     pub folder: PathBuf,
-    /// Half precision where it is faster.
+    /// Whether half precision is allowed where it is faster.
     pub fp16: bool,
-    /// 8-bit computation with the table in the folder; whether the table is TensorRT's own.
+    /// 8-bit computation with the table in the folder: `Some(true)` for TensorRT's own format,
+    /// `Some(false)` for ONNX Runtime's, `None` without 8 bits.
     pub int8: Option<bool>,
-    /// Bytes that building may use.
+    /// Bytes of memory that the build may use.
     pub workspace: usize,
-    /// The shapes it takes.
+    /// The shapes that the engine accepts.
     pub profile: Profile,
-    /// Whether an engine lay in the folder before.
+    /// Whether an engine existed in the folder before.
     pub found: bool,
 }
 
-/// What an engine is built from.
+/// The inputs of an engine's build.
 pub(crate) struct Source<'a> {
     pub(crate) file: &'a ModelFile,
-    /// What is loaded, which can differ from the file in its batch axis.
+    /// The bytes that are loaded; the batch axis may differ from the file's.
     pub(crate) bytes: &'a [u8],
     pub(crate) profile: Profile,
     pub(crate) runtime_version: &'a str,
@@ -49,7 +51,7 @@ pub(crate) struct Source<'a> {
     pub(crate) gpu: Option<&'a GpuDevice>,
 }
 
-/// What an engine computes in.
+/// Returns the name of the allowed precisions.
 fn precision(int8: bool, fp16: bool) -> &'static str {
     match (int8, fp16) {
         (true, true) => "int8+fp16",
@@ -60,12 +62,14 @@ fn precision(int8: bool, fp16: bool) -> &'static str {
 }
 
 impl EngineOptions {
-    /// `fp32`, `fp16`, `int8` or `int8+fp16`; TensorRT takes the fastest of them for each layer.
+    /// Returns `fp32`, `fp16`, `int8` or `int8+fp16`. TensorRT uses the fastest of them, or FP32,
+    /// for each layer.
     pub(crate) fn precision(&self) -> &'static str {
         precision(self.int8.is_some(), self.fp16)
     }
 
-    /// Makes the folder for `source` ready: the key in words and, for 8 bits, the calibration table.
+    /// Prepares the folder for `source`: writes the key as text and, for 8 bits, the calibration
+    /// table.
     pub(crate) fn prepare(config: &Config, source: Source<'_>) -> Result<Self, String> {
         let TensorrtConfig { fp16, calibration, workspace_gb, cache_dir } = &config.tensorrt;
         let table = calibration.as_deref().map(|path| read_table(path, source.file)).transpose()?;
@@ -87,7 +91,8 @@ impl EngineOptions {
         let folder = cache_dir.join(key.folder(source.file.stem()));
         let failed = |e: std::io::Error| format!("TENSORRT_CACHE_DIR: {}: {e}", folder.display());
         std::fs::create_dir_all(&folder).map_err(failed)?;
-        // ONNX Runtime resolves relative names against the working folder of whoever runs it later.
+        // ONNX Runtime resolves relative names against the working directory at the time of the
+        // run.
         let folder = folder.canonicalize().map_err(failed)?;
         let write = |name: &str, content: &[u8]| std::fs::write(folder.join(name), content);
         write("key.txt", key.to_string().as_bytes()).map_err(failed)?;
@@ -105,7 +110,7 @@ impl EngineOptions {
         Ok(Self { found: !options.engines().is_empty(), ..options })
     }
 
-    /// The engines in the folder, with their bytes.
+    /// Returns the engine files in the folder, with their sizes in bytes.
     pub(crate) fn engines(&self) -> Vec<(PathBuf, u64)> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut engines: Vec<_> = entries
@@ -116,7 +121,7 @@ impl EngineOptions {
         engines
     }
 
-    /// The provider with all of this.
+    /// Returns the provider with these options.
     #[cfg(feature = "tensorrt")]
     pub(crate) fn provider(&self, device: i32) -> ort::ep::TensorRT {
         let [min, best, max] = self.profile.ranges();
@@ -142,7 +147,8 @@ impl EngineOptions {
     }
 }
 
-/// The table for `file`: the file itself, or the model's own in a folder.
+/// Reads the calibration table for `file`: `path` itself, or the model's table if `path` is a
+/// folder.
 fn read_table(path: &Path, file: &ModelFile) -> Result<Vec<u8>, String> {
     let path = if path.is_dir() { path.join(format!("{}.table", file.stem())) } else { path.to_owned() };
     std::fs::read(&path).map_err(|e| format!("TENSORRT_CALIBRATION_TABLE: {}: {e}", path.display()))

@@ -1,4 +1,4 @@
-//! The shapes an engine takes.
+//! The range of shapes that an engine accepts.
 use crate::PerformanceMode;
 use std::fmt;
 
@@ -12,8 +12,9 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// For batches of 1 to `most` items of `item` (`[channels, height, width]`). The engine is tuned to the batch that the mode
-    /// is about; the smaller buckets lie within the range.
+    /// Creates the profile for batches of 1 to `most` items of `item` (`[channels, height,
+    /// width]`). The engine is tuned to one item for latency and to `most` items for throughput.
+    /// Smaller batch sizes are within the range.
     pub fn new(input: &str, item: [usize; 3], most: usize, mode: PerformanceMode) -> Self {
         let of = |items: usize| [items, item[0], item[1], item[2]];
         let most = most.max(1);
@@ -24,12 +25,12 @@ impl Profile {
         Self { input: input.to_owned(), min: of(1), best: of(best), max: of(most) }
     }
 
-    /// Whether the engine takes `shape`.
+    /// Returns whether the engine accepts `shape`.
     pub fn holds(&self, shape: [usize; 4]) -> bool {
         (0..4).all(|axis| (self.min[axis]..=self.max[axis]).contains(&shape[axis]))
     }
 
-    /// Smallest, best and largest as the provider spells them: `input:1x3x640x640`.
+    /// Returns smallest, best and largest in the provider's syntax: `input:1x3x640x640`.
     pub fn ranges(&self) -> [String; 3] {
         [self.min, self.best, self.max]
             .map(|shape| format!("{}:{}", self.input, shape.map(|d| d.to_string()).join("x")))

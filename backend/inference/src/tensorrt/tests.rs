@@ -147,7 +147,7 @@ fn the_provider_is_told_everything_and_the_folder_says_what_for() {
         assert!(!format!("{:?}", plain.provider(0)).contains("int8"));
     }
 
-    // A folder of tables has one per model.
+    // A folder contains one table per model.
     config.tensorrt.calibration = Some(folder.0.clone());
     let missing = EngineOptions::prepare(&config, source(file, &gpu())).unwrap_err();
     assert!(missing.contains("mobilefacenet.table"), "{missing}");

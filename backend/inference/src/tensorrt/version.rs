@@ -1,19 +1,20 @@
-//! Which TensorRT the process has loaded.
+//! Finds the version of the TensorRT library that the process has loaded.
 use crate::ep::Provider;
 use crate::runtime::Runtime;
 use std::path::{Path, PathBuf};
 
-/// TensorRT's main library, whatever its version.
+/// Start of the file name of TensorRT's main library.
 const LIBRARY: &str = "libnvinfer.so";
 
-/// TensorRT's version. Asks ONNX Runtime to load the provider, and so says at once and clearly when TensorRT is not there.
+/// Returns TensorRT's version. It makes ONNX Runtime load the provider, so a missing TensorRT is
+/// reported at once and clearly.
 pub(crate) fn library_version(runtime: &Runtime, device_id: u32) -> Result<String, String> {
     Provider::Tensorrt.load_library(runtime, device_id).map_err(|e| e.to_string())?;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     Ok(in_maps(&maps).map_or_else(|| "unknown".to_owned(), |path| of_file(&path)))
 }
 
-/// The library's file among the mappings of the process (proc(5): the sixth column).
+/// Returns the library's file from the process's memory mappings (proc(5): the sixth column).
 fn in_maps(maps: &str) -> Option<PathBuf> {
     maps.lines()
         .filter_map(|line| line.split_whitespace().nth(5))
@@ -22,7 +23,8 @@ fn in_maps(maps: &str) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// `libnvinfer.so.10.9.0` tells its version. Packages that keep only `libnvinfer.so.10` are told apart by the file's length.
+/// Returns the version from a name such as `libnvinfer.so.10.9.0`. Some packages have only
+/// `libnvinfer.so.10`; for these the file's size is added.
 fn of_file(path: &Path) -> String {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = real.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -1,17 +1,17 @@
-//! From the text of a failed attempt to its kind.
+//! Maps the text of a failed attempt to its kind.
 //!
-//! ONNX Runtime hands out errors of the loader, of CUDA and of HIP as text alone, so the phrases of
-//! these are looked for: those of glibc's loader, of `cudaGetErrorString` and `hipGetErrorString`,
-//! and of ONNX Runtime's own checks.
+//! ONNX Runtime reports errors of the loader, of CUDA and of HIP only as text. This module
+//! therefore searches for known phrases: those of glibc's loader, of `cudaGetErrorString` and
+//! `hipGetErrorString`, and of ONNX Runtime's own checks.
 use super::{Unavailable, UnavailableKind};
 use crate::backend::is_out_of_memory;
 use crate::devices::{self, Drivers};
 use crate::ep::Provider;
 
-/// How the text of a comparison begins that a device did not pass.
+/// Start of the message about results that differ from the CPU's.
 pub(crate) const DISAGREES: &str = "its results differ from the CPU's: ";
 
-/// The driver's own library; the provider and CUDA's libraries ask for it by this name.
+/// The driver's own library; the provider and CUDA's libraries load it by this name.
 const DRIVER_LIBRARY: &str = "libcuda.so";
 
 /// `cudaErrorInsufficientDriver`, `cudaErrorUnsupportedPtxVersion`,
@@ -34,14 +34,14 @@ const NO_DEVICE: [&str; 4] =
 const DEVICE_ID: [&str; 3] = ["invalid device ordinal", "cuda failure 101:", "hip failure 101:"];
 /// `cudaErrorNoKernelImageForDevice`.
 const DEVICE_UNSUPPORTED: [&str; 2] = ["no kernel image is available", "cuda failure 209:"];
-/// Libraries that ONNX Runtime opens itself, and what it says without them.
+/// Libraries that ONNX Runtime opens itself, with its messages when they are missing.
 const OPENED_LATER: [(&str, &str); 3] = [
     ("cudnn is not available", "libcudnn.so.9"),
     ("cudnn library was not found", "libcudnn.so.9"),
     ("unable to load any libcudart", "libcudart.so.13"),
 ];
-/// Another version of a library than the one that it was linked with: glibc's loader, and ONNX
-/// Runtime's check of its interface.
+/// A library has another version than the one it was linked with. The messages are of glibc's
+/// loader and of ONNX Runtime's check of its interface.
 const OUT_OF_DATE: [&str; 4] = [
     "undefined symbol:",
     "' not found (required by",
@@ -49,8 +49,8 @@ const OUT_OF_DATE: [&str; 4] = [
     "no version information",
 ];
 
-/// The kind of `text`, which an attempt to use `provider` ended with. Asks the drivers where that
-/// tells more.
+/// Returns the failure with the kind of `text`, the error of an attempt to use `provider`. Queries
+/// the drivers for details.
 pub(crate) fn diagnose(provider: Provider, device_id: u32, text: &str) -> Unavailable {
     Unavailable::new(provider, kind(provider, device_id, text, &devices::drivers(provider)), text)
 }
@@ -91,8 +91,8 @@ fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> Unavailab
     }
 }
 
-/// The file that the loader did not find: `libcublasLt.so.13: cannot open shared object file`
-/// (glibc), `Library not loaded: @rpath/lib.dylib` (dyld).
+/// Returns the file that the loader did not find: `libcublasLt.so.13: cannot open shared object
+/// file` (glibc), `Library not loaded: @rpath/lib.dylib` (dyld).
 fn missing_library(text: &str) -> Option<String> {
     let glibc = text.split_once(": cannot open shared object file").map(|(before, _)| before);
     let path = match glibc {
@@ -102,18 +102,18 @@ fn missing_library(text: &str) -> Option<String> {
     path.rsplit('/').next().map(|name| name.trim_matches(['"', '\'', '`']).to_owned())
 }
 
-/// The symbol that a library lacks: `undefined symbol: cuTensorMapEncodeTiled`.
+/// Returns the symbol that a library lacks: `undefined symbol: cuTensorMapEncodeTiled`.
 fn missing_symbol(text: &str) -> Option<&str> {
     text.split_once("undefined symbol: ")?.1.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// Whether the driver's interface begins its names so: `cuInit`, where CUDA's other libraries have
-/// `cudaMalloc` or `cublasCreate`.
+/// Returns whether the symbol belongs to the driver's interface. Its names are like `cuInit`;
+/// CUDA's other libraries have names like `cudaMalloc` or `cublasCreate`.
 fn is_of_the_driver(symbol: &str) -> bool {
     symbol.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
-/// `text` in one line, without the places in C++ sources that ONNX Runtime and CUDA put into it.
+/// Returns `text` as one line, without the C++ source locations that ONNX Runtime and CUDA add.
 pub(super) fn plain(text: &str) -> String {
     let start = text.rfind("FAIL : ").map_or(0, |at| at + "FAIL : ".len());
     let text = text[start..].trim();
@@ -139,7 +139,7 @@ mod tests {
         UnavailableKind::LibraryMissing { name: name.into() }
     }
 
-    /// What ONNX Runtime puts around the text of the loader and of CUDA.
+    /// The text that ONNX Runtime adds around the messages of the loader and of CUDA.
     const LOADER: &str = "/onnxruntime_src/onnxruntime/core/session/provider_bridge_ort.cc:2043 onnxruntime::Provider& \
         onnxruntime::ProviderLibrary::Get() [ONNXRuntimeError] : 1 : FAIL : Failed to load library \
         libonnxruntime_providers_cuda.so with error: ";

@@ -1,4 +1,4 @@
-//! Why a provider cannot be used, by kind, with what to do about it.
+//! The kinds of reasons why a provider cannot be used, with the advice for each.
 mod diagnosis;
 mod packages;
 
@@ -9,10 +9,10 @@ use crate::ep::Provider;
 use packages::Package;
 use std::fmt;
 
-/// The oldest NVIDIA driver that CUDA 13 runs with.
+/// The oldest major version of the NVIDIA driver that supports CUDA 13.
 const DRIVER: u32 = 580;
 
-/// What is wrong.
+/// The kind of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnavailableKind {
     /// This program was built without the provider.
@@ -24,48 +24,48 @@ pub enum UnavailableKind {
     },
     /// A shared library that the provider needs cannot be found.
     LibraryMissing {
-        /// Its file name.
+        /// The library's file name.
         name: String,
     },
     /// The GPU's driver is not installed, or not visible in this container.
     DriverMissing,
     /// The driver is older than the provider needs.
     DriverTooOld {
-        /// Its version, where the driver tells it.
+        /// The driver's version, if it is reported.
         found: Option<String>,
     },
     /// The driver's library and its kernel module have different versions.
     DriverMismatch,
-    /// The driver shows no GPU to this process.
+    /// The driver offers no GPU to this process.
     NoDevice {
-        /// GPUs that the driver's management library lists all the same.
+        /// Number of GPUs that the driver's management library lists nevertheless.
         listed: usize,
     },
-    /// There is no GPU with that number.
+    /// No GPU has this number.
     DeviceId {
-        /// The number that was asked for.
+        /// The requested number.
         id: u32,
-        /// GPUs that there are.
+        /// Number of GPUs that the driver lists.
         listed: usize,
     },
-    /// The GPU is of a generation that the libraries have no code for.
+    /// The libraries contain no code for this generation of GPU.
     DeviceUnsupported,
     /// The GPU has not enough free memory.
     OutOfMemory,
-    /// ONNX Runtime, its provider and the libraries are of versions that do not fit together.
+    /// The versions of ONNX Runtime, its provider and their libraries do not match.
     RuntimeOutOfDate,
-    /// What it computes differs from what the CPU computes.
+    /// The provider's results differ from the CPU's.
     Disagrees,
-    /// The provider is not used for this operation, by design.
+    /// The provider is not meant for this operation.
     Unsuited,
     /// `GPU_BACKEND` is `cpu`.
     SwitchedOff,
-    /// Anything else; the detail says what.
+    /// Any other failure; the detail describes it.
     Failed,
 }
 
 impl UnavailableKind {
-    /// Its name in `GET /gpu`.
+    /// Returns the kind's name in `GET /gpu`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NotInBuild => "not_in_build",
@@ -86,8 +86,8 @@ impl UnavailableKind {
         }
     }
 
-    /// Whether every operation would fail with it on the same device, so that one attempt is
-    /// enough.
+    /// Returns whether every operation would fail for this reason on the same device, so that one
+    /// attempt is enough.
     pub(crate) fn concerns_all_operations(&self) -> bool {
         matches!(
             self,
@@ -105,15 +105,15 @@ impl UnavailableKind {
     }
 }
 
-/// Why one provider cannot be used. Its `Display` is one plain line: the provider, what is wrong,
+/// Why one provider cannot be used. Its `Display` is one plain line: the provider, the problem, and
 /// what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
-    /// The provider; `None` where no provider was allowed.
+    /// The provider; `None` if no provider was allowed.
     pub provider: Option<Provider>,
-    /// What is wrong.
+    /// The kind of the failure.
     pub kind: UnavailableKind,
-    /// What the runtime, the loader or the driver said, as it said it.
+    /// The original message of the runtime, the loader or the driver.
     pub detail: String,
 }
 
@@ -122,13 +122,13 @@ impl Unavailable {
         Self { provider: Some(provider), kind, detail: detail.into() }
     }
 
-    /// `GPU_BACKEND` allows no provider.
+    /// Returns the reason for `GPU_BACKEND=cpu`, which allows no provider.
     pub(crate) fn switched_off() -> Self {
         let detail = "GPU_BACKEND is cpu".to_owned();
         Self { provider: None, kind: UnavailableKind::SwitchedOff, detail }
     }
 
-    /// What is wrong, in one sentence without its end.
+    /// Returns what is wrong as one sentence without a full stop.
     pub fn message(&self) -> String {
         let amd = self.provider == Some(Provider::Migraphx);
         let maker = if amd { "AMD" } else { "NVIDIA" };
@@ -142,7 +142,7 @@ impl Unavailable {
             UnavailableKind::DriverMissing => {
                 "the NVIDIA driver is missing (its library libcuda.so.1 was not found)".to_owned()
             }
-            // Minor versions of CUDA can need more than the first driver of CUDA 13.
+            // Some minor versions of CUDA need a newer driver than the first one for CUDA 13.
             UnavailableKind::DriverTooOld { found: Some(version) } if is_enough(version) => {
                 format!("the NVIDIA driver {version} is too old for these libraries")
             }
@@ -175,8 +175,7 @@ impl Unavailable {
         }
     }
 
-    /// What to do about it, as a command to the reader; `None` where nothing can be done on this
-    /// machine.
+    /// Returns what the operator should do; `None` if nothing can be done on this machine.
     pub fn advice(&self) -> Option<String> {
         let amd = self.provider == Some(Provider::Migraphx);
         let advice = match &self.kind {
@@ -231,7 +230,7 @@ impl Unavailable {
         }
     }
 
-    /// What is wrong and what to do, in one line without the provider.
+    /// Returns what is wrong and what to do in one line, without the provider.
     pub fn sentence(&self) -> String {
         match self.advice() {
             Some(advice) => format!("{}; {advice}", self.message()),
@@ -239,7 +238,8 @@ impl Unavailable {
         }
     }
 
-    /// How near the provider came to running: the reason of the nearest one is told first.
+    /// Returns how close the provider came to running. The reason of the closest provider is
+    /// reported.
     fn nearness(&self) -> u8 {
         let elsewhere = match self.provider {
             Some(Provider::CoreMl) => !cfg!(target_os = "macos"),
@@ -272,18 +272,18 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// Why an operation did not get the provider that was asked for: the reason of the provider that
-/// came nearest, with the raw texts of all.
+/// Why an operation did not get the requested provider: the reason of the provider that came
+/// closest, with the original messages of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The provider that came nearest.
+    /// The reason of the provider that came closest.
     pub nearest: Unavailable,
-    /// The raw text of each provider that was tried, a line each.
+    /// The original message of each provider that was tried, one per line.
     pub detail: String,
 }
 
 impl Refusal {
-    /// Of the providers that were tried, best first.
+    /// Builds the refusal from the providers that were tried, best first.
     pub(crate) fn of(tried: &[Unavailable]) -> Self {
         let mut nearest: Option<&Unavailable> = None;
         for one in tried {
@@ -303,12 +303,12 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// The provider's name before a colon, where there is one.
+    /// Returns the provider's name and a colon, if there is a provider.
     pub(crate) fn provider(&self) -> String {
         self.nearest.provider.map(|provider| format!("{}: ", provider.name())).unwrap_or_default()
     }
 
-    /// The advice, or else how to do without a GPU.
+    /// Returns the advice, and how to run without a GPU.
     pub(crate) fn way_out(&self) -> String {
         let without = "set FORCE_GPU_ONLY=false to run on the CPU";
         self.nearest.advice().map_or_else(|| without.to_owned(), |advice| format!("{advice}; or {without}"))
@@ -327,8 +327,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The libraries that a program set up by `scripts/run` lacks for `backend`: the argument of
-/// `scripts/gpu-runtime`. `None` where it brings nothing.
+/// Returns the argument of `scripts/gpu-runtime` that installs the libraries for `backend`, for a
+/// program set up by `scripts/run`. Returns `None` if the script installs nothing for it.
 pub fn gpu_runtime(backend: GpuBackend) -> Option<&'static str> {
     let amd_alone = || {
         let devices = crate::devices::discover();

@@ -1,23 +1,23 @@
-//! Which package holds a shared library.
+//! Maps a shared library to the package that contains it.
 
-/// Where a library comes from.
+/// The source of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Package {
     /// A wheel of `scripts/gpu-wheels.txt`.
     Wheel(&'static str),
     /// A wheel of `scripts/openvino-wheels.txt`.
     OpenVino,
-    /// TensorRT, which no script brings.
+    /// TensorRT; no script installs it.
     Tensorrt,
-    /// ROCm, which no script brings.
+    /// ROCm; no script installs it.
     Rocm,
     /// The system's zlib, which cuDNN needs.
     Zlib,
-    /// Not known.
+    /// Unknown.
     Other,
 }
 
-/// By the beginning of the file's name; the first that fits.
+/// Packages by the start of the library's file name; the first match applies.
 const PACKAGES: [(&str, Package); 16] = [
     ("libonnxruntime_providers_openvino", Package::OpenVino),
     ("libonnxruntime_providers_migraphx", Package::Rocm),
@@ -38,7 +38,7 @@ const PACKAGES: [(&str, Package); 16] = [
 ];
 
 impl Package {
-    /// The package of a library's file.
+    /// Returns the package of a library's file.
     pub(super) fn of(library: &str) -> Self {
         PACKAGES
             .iter()
@@ -46,7 +46,7 @@ impl Package {
             .map_or(Self::Other, |(_, package)| *package)
     }
 
-    /// What to do where one of its libraries is missing.
+    /// Returns what to do if one of the package's libraries is missing.
     pub(super) fn advice(self) -> String {
         match self {
             Self::Wheel(name) => format!("`./scripts/gpu-runtime` brings it (package {name})"),

@@ -1,4 +1,4 @@
-//! Devices that run out of memory, fail, panic or are lost.
+//! Tests devices that run out of memory, fail, panic or are lost.
 use crate::support::*;
 use inference::backend::BackendError;
 use inference::batcher::{Batcher, Device, Limits};
@@ -20,7 +20,7 @@ async fn out_of_memory_halves_the_batch_and_is_remembered() {
             tasks.push(ask(&batcher, f32::from(i), Lane::Background).await);
         }
         controls.release();
-        // The first round meets the limit at 16 and at 8; the second never tries more than 4.
+        // The first round exceeds the memory at 16 and at 8; the second never tries more than 4.
         let runs = if round == 0 { 2 + 3 } else { 3 };
         for _ in 0..runs {
             controls.next();
@@ -50,10 +50,7 @@ async fn a_failing_device_hands_its_requests_to_the_second_one() {
 
     let alone = Batcher::start(Numbers::default(), devices(error.clone(), None), limits).unwrap();
     let failed = alone.run(ask, Lane::Interactive).await.unwrap_err().to_string();
-    assert!(
-        failed.contains("kernel error"),
-        "without a second device it is an error of the request: {failed}"
-    );
+    assert!(failed.contains("kernel error"), "without a fallback the request fails: {failed}");
 
     let both = Batcher::start(
         Numbers::default(),
@@ -86,7 +83,7 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
             Doubler::default(),
         ];
         let batcher = start(devices, Limits { prefetch, ..ONE_BY_ONE });
-        // Until the first device has met its end, requests go to either.
+        // Requests go to either device until the first one is lost.
         let mut failed = 0;
         while batcher.ready().is_ok() {
             let own = batcher.clone();
@@ -112,7 +109,7 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
                 Err(other) => panic!("{other}"),
             }
         }
-        // At most what it ran, and what was prepared for it.
+        // At most the request that it ran, and the one that was prepared for it.
         assert!(failed <= 2, "{failed}");
     }
 }
@@ -132,7 +129,7 @@ async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_i
         };
         let first = ask(9.0);
         assert_eq!(controls.next(), [9.0]);
-        // In this order: the next is sent when the one before waits or is written.
+        // In this order: the next request is sent when the previous one waits or is written.
         let mut tasks = Vec::new();
         for (at, number) in [1.0, 2.0, 3.0, 4.0].into_iter().enumerate() {
             tasks.push(ask(number));
@@ -151,7 +148,7 @@ async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_i
         }
         assert_eq!(answers, [None, None, Some(6.0), Some(8.0)], "prefetch {prefetch}");
         assert_eq!(first.await.unwrap().unwrap().output, 18.0);
-        // The batch, its halves padded to the bucket, and never a run per request.
+        // The batch, its halves padded to the batch size 4, and never one run per request.
         assert_eq!(*sizes.lock().unwrap(), [1, 4, 4, 4]);
         batcher.ready().unwrap();
     }

@@ -1,4 +1,5 @@
-//! Many requests at once: what the cost model of a device predicts, and nothing lost when devices fail.
+//! Tests many requests at once: the total cost matches the device's cost model, and no request is
+//! lost when devices fail.
 use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits};
@@ -7,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// A device that bills each run on a clock of its own: a fixed price and one per item, padding included.
+/// A device that adds the cost of each run to a counter: a fixed cost and a cost per item, padding
+/// included.
 struct Billed {
     inner: Doubler,
     clock: Arc<AtomicU64>,
-    /// The first run says that it has begun and waits.
+    /// Lets the first run report its start and wait.
     first: Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>,
 }
 
@@ -54,7 +56,8 @@ async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
                 let ask = Ask { number: i as f32, width: 2 };
                 tokio::spawn(async move { own.run(ask, Lane::Background).await.unwrap().output })
             };
-            // The first run waits until all others are queued; what the model says about full batches is for them.
+            // The first run waits until all others are queued, because the cost model assumes full
+            // batches.
             let first = send(0);
             begun.recv_timeout(Duration::from_secs(20)).unwrap();
             let tasks: Vec<_> = (1..=REQUESTS).map(send).collect();
@@ -75,7 +78,8 @@ async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
     }
 }
 
-/// Runs out of memory above 8, fails, panics, each in a share of its runs, by a fixed sequence of numbers.
+/// A device that runs out of memory above 8 items, fails or panics, each in a share of its runs, in
+/// a fixed pseudo-random sequence.
 struct Moody {
     inner: Doubler,
     state: u32,
@@ -116,7 +120,7 @@ async fn ten_thousand_callers_get_their_own_answer_or_the_devices_error() {
                 let lane = if i % 5 == 0 { Lane::Interactive } else { Lane::Background };
                 let ask = Ask { number: f32::from(i), width: 1 + usize::from(i % 2) };
                 let task = tokio::spawn(async move { own.run(ask, lane).await });
-                // One in eight leaves, some before and some after it was run.
+                // One caller in eight leaves, some before and some after the run.
                 if i % 8 == 3 {
                     task.abort();
                 }

@@ -1,4 +1,4 @@
-//! The contract of the device threads, on devices whose behaviour is known.
+//! Tests the contract of the device threads with devices of known behaviour.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod failing;
 mod load;

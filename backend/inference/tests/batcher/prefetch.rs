@@ -1,4 +1,4 @@
-//! The next batch is written while one runs.
+//! Tests that the next batch is written while one runs.
 use crate::support::*;
 use inference::batcher::{Batcher, Device, Limits};
 use inference::{Lane, RunError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 const AHEAD: Limits = Limits { max_batch: 4, prefetch: true, ..ONE_BY_ONE };
 
-/// A batcher whose model counts what it has written.
+/// Starts a batcher whose model counts the requests that it has written.
 fn counting(device: Doubler, limits: Limits) -> (Batcher<Numbers>, Arc<AtomicUsize>) {
     let numbers = Numbers::default();
     let written = numbers.written.clone();
@@ -21,7 +21,9 @@ async fn until(condition: impl Fn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), waits).await.expect("it happens");
+    tokio::time::timeout(std::time::Duration::from_secs(20), waits)
+        .await
+        .expect("the condition becomes true");
 }
 
 fn send(batcher: &Batcher<Numbers>, number: f32, lane: Lane) -> Pending {
@@ -37,7 +39,7 @@ async fn requests_are_written_while_the_device_runs_and_join_until_it_is_free() 
     let (batcher, written) = counting(device, AHEAD);
     let mut tasks = vec![send(&batcher, 0.0, Lane::Background)];
     assert_eq!(controls.next(), [0.0]);
-    // The device is at work. One after the other is written at once, and none of them starts a batch of its own.
+    // The device is busy. The requests are written one by one as they arrive, into one batch.
     for i in 1..=3_u8 {
         tasks.push(send(&batcher, f32::from(i), Lane::Background));
         until(|| written.load(Ordering::SeqCst) == 1 + usize::from(i)).await;
@@ -60,11 +62,13 @@ async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
     assert_eq!(controls.next(), [0.0]);
     for i in 1..=8_u8 {
         tasks.push(send(&batcher, f32::from(i), Lane::Background));
-        // One after the other: each waits, or has joined the batch that is being written, before the next comes.
+        // Sent one by one: each waits, or has joined the batch that is being written, before the
+        // next is sent.
         let of_crawl = usize::from(i);
         until(|| batcher.waiting() + written.load(Ordering::SeqCst) == 1 + of_crawl).await;
     }
-    // One full batch, and no more: what waits now goes behind the interactive request.
+    // One full batch is prepared, and no more: the requests that wait now run after the interactive
+    // one.
     until(|| (written.load(Ordering::SeqCst), batcher.waiting()) == (5, 4)).await;
     tasks.push(send(&batcher, 100.0, Lane::Interactive));
     until(|| batcher.waiting() == 5).await;
@@ -101,7 +105,7 @@ async fn a_prepared_batch_that_is_too_large_by_now_is_halved() {
     for (i, task) in tasks.into_iter().enumerate() {
         assert_eq!(task.await.unwrap().unwrap().output, i as f32 * 2.0);
     }
-    // Buckets are 1, 4 and 8: at 4 the memory is still short.
+    // Batch sizes are 1, 4 and 8; 4 still exceeds the memory.
     assert_eq!(*sizes.lock().unwrap(), [1, 8, 4, 1, 1, 1, 1, 1, 1, 1, 1]);
 }
 
@@ -129,7 +133,8 @@ async fn work_goes_to_the_device_that_is_free_whatever_its_speed() {
         ];
         let batcher = start(devices, limits);
         let tasks: Vec<_> = (0..60_u8).map(|i| send(&batcher, f32::from(i), Lane::Interactive)).collect();
-        // The slow device finishes nothing. It holds the batch it runs and, at most, the one that was written for it.
+        // The slow device completes nothing. It holds the batch that it runs and at most the batch
+        // that was written for it.
         let held = if prefetch { 2 } else { 1 };
         until(|| tasks.iter().filter(|task| task.is_finished()).count() >= 60 - held).await;
         assert!(ran.lock().unwrap().len() >= 60 - held);

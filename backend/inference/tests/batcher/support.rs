@@ -1,4 +1,4 @@
-//! Devices whose behaviour is known, and requests whose answers are.
+//! Devices of known behaviour, and requests with known results.
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits, Terms};
 use inference::models::Model;
@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// A request is a number and a width; the tensor is the number, `width` times; the result is what the device made of it.
+/// A model for tests. A request is a number and a width; the tensor is the number, `width` times;
+/// the result is the device's output.
 #[derive(Default)]
 pub(crate) struct Numbers {
-    /// How many requests were written.
+    /// Number of requests that were written.
     pub(crate) written: Arc<AtomicUsize>,
 }
 
@@ -42,7 +43,8 @@ impl Model for Numbers {
     }
 }
 
-/// Where the device stops before each run until the test lets it go on, and what it reports.
+/// The device's side of a gate: before each run it reports the numbers and waits until the test
+/// releases it.
 pub(crate) struct Gate {
     pub(crate) entered: mpsc::Sender<Vec<f32>>,
     pub(crate) leave: mpsc::Receiver<()>,
@@ -60,22 +62,22 @@ pub(crate) fn gate() -> (Gate, Controls) {
 }
 
 impl Controls {
-    /// The numbers of the run that the device is about to do.
+    /// Returns the numbers of the run that the device is about to start.
     pub(crate) fn next(&self) -> Vec<f32> {
-        self.entered.recv_timeout(Duration::from_secs(20)).expect("the device gets work")
+        self.entered.recv_timeout(Duration::from_secs(20)).expect("the device gets a run")
     }
     pub(crate) fn release(&self) {
         self.leave.send(()).unwrap();
     }
 }
 
-/// Doubles numbers.
+/// A device that doubles numbers.
 #[derive(Default)]
 pub(crate) struct Doubler {
     pub(crate) gate: Option<Gate>,
     pub(crate) memory_for: Option<usize>,
     pub(crate) fails_with: Option<BackendError>,
-    /// A run that holds this number fails.
+    /// A run that contains this number fails.
     pub(crate) fails_on: Option<f32>,
     pub(crate) sizes: Arc<Mutex<Vec<usize>>>,
 }
@@ -123,7 +125,7 @@ pub(crate) fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
 
 pub(crate) type Pending = JoinHandle<Result<Timed<f32>, RunError>>;
 
-/// Sends a request from a task of its own and returns when it is queued.
+/// Sends a request from a separate task and returns when it is queued.
 pub(crate) async fn ask(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
     let terms = terms.into();
     let before = batcher.waiting();
@@ -135,7 +137,7 @@ pub(crate) async fn ask(batcher: &Batcher<Numbers>, number: f32, terms: impl Int
     task
 }
 
-/// Occupies the only device with request 0, so that what follows has to wait.
+/// Occupies the only device with request 0, so that later requests must wait.
 pub(crate) async fn occupy(batcher: &Batcher<Numbers>, controls: &Controls) -> Pending {
     let own = batcher.clone();
     let task = tokio::spawn(async move { own.run(Ask { number: 0.0, width: 3 }, Lane::Background).await });

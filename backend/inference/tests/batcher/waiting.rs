@@ -1,4 +1,5 @@
-//! Order, batches, full queues, callers that leave or come too late.
+//! Tests the order of requests, batches, full queues, and callers that leave or whose deadline
+//! passes.
 use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits, Terms};
@@ -126,14 +127,14 @@ async fn a_full_queue_says_when_to_come_back() {
         }
         other => panic!("{other:?}"),
     }
-    // Whoever asks all the same waits for room, but not beyond the deadline.
+    // A caller that asks nevertheless waits for room, but not beyond the deadline.
     let soon = Some(Instant::now() + Duration::from_millis(20));
     let late = batcher.run(Ask { number: 6.0, width: 3 }, before(soon)).await;
     assert!(matches!(late, Err(RunError::DeadlineExceeded { .. })), "{late:?}");
-    assert_eq!(batcher.waiting(), 4, "who waits for room is not in the queue");
+    assert_eq!(batcher.waiting(), 4, "requests that wait for room are not in the queue");
     leaving.abort();
     let _ = leaving.await;
-    // Waiting: 1, 2, 3 and an abandoned one, whose place is free again.
+    // Waiting: 1, 2, 3 and an abandoned request, whose place is free again.
     let own = batcher.clone();
     let last = tokio::spawn(async move { own.run(Ask { number: 7.0, width: 3 }, Lane::Interactive).await });
     controls.release();
@@ -198,7 +199,7 @@ async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
         tokio::task::yield_now().await;
     }
     controls.release();
-    assert_eq!(controls.next(), [9.0], "another shape has a batch of its own");
+    assert_eq!(controls.next(), [9.0], "another shape runs in a separate batch");
     controls.release();
     assert_eq!(controls.next()[..5], [1.0, 2.0, 3.0, 4.0, 5.0]);
     controls.release();
@@ -211,7 +212,7 @@ async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_waits_for_company_no_longer_than_the_delay() {
-    // The delay is long enough that only the arrival of the last request can explain that the batch is complete.
+    // The delay is so long that the batch can only be complete because the last request arrived.
     let limits = Limits { max_batch: 4, max_delay: Duration::from_secs(3600), ..ONE_BY_ONE };
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let batcher = start(vec![Doubler { sizes: sizes.clone(), ..Default::default() }], limits);
@@ -259,7 +260,11 @@ async fn the_threads_end_with_the_last_handle() {
     assert_eq!(clone.run(Ask { number: 1.0, width: 1 }, Lane::Background).await.unwrap().output, 2.0);
     assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
     drop(clone);
-    assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Disconnected), "dropping waits for the threads");
+    assert_eq!(
+        ended.try_recv(),
+        Err(mpsc::TryRecvError::Disconnected),
+        "dropping the last clone waits for the threads"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ pub fn config() -> Config {
     Config { dylib_path: Some(testing::library()), cpu_sessions: 2, ..Config::default() }
 }
 
-/// The pack on the models of ../shared.
+/// Verifies a pack in the folder of shared models.
 pub fn resolve(pack: &Pack) -> ResolvedPack {
     ResolvedPack::verify(pack, &testing::shared_models()).unwrap()
 }
@@ -17,12 +17,13 @@ pub fn builtin(name: &str) -> Pack {
     Manifest::builtin().pack(name).unwrap().clone()
 }
 
-/// An engine on a pack of ../shared.
+/// Starts an engine with a pack from the folder of shared models.
 pub fn engine(pack: &Pack) -> Engine {
     Engine::start(&config(), &resolve(pack)).unwrap()
 }
 
-/// An engine on the models without weights; their detector takes pictures of any size.
+/// Starts an engine with the fixture models, which have no trained weights. Their detector takes
+/// images of any size.
 pub fn fixture_engine() -> Engine {
     let folder = tempfile::tempdir().unwrap();
     let manifest = testing::fixture_pack(folder.path()).manifest();
@@ -30,12 +31,12 @@ pub fn fixture_engine() -> Engine {
     Engine::start(&config(), &ResolvedPack::verify(&pack, folder.path()).unwrap()).unwrap()
 }
 
-/// An engine on the default pack.
+/// Starts an engine with the default pack.
 pub fn default_engine() -> Engine {
     Engine::start(&config(), &testing::pack()).unwrap()
 }
 
-/// MobileFaceNet behind another detector.
+/// Returns the `compact` pack with another detector.
 pub fn pack_with(detector: ModelFile) -> Pack {
     let mut pack = builtin("compact");
     pack.files.retain(|f| f.kind != ModelKind::Detector);
@@ -43,17 +44,18 @@ pub fn pack_with(detector: ModelFile) -> Pack {
     pack
 }
 
-/// A reference photograph of ../shared.
+/// Returns a shared reference photograph.
 pub fn photograph(name: &str) -> Frame {
     vision::decode(&testing::image(name), &vision::Limits::default()).unwrap().frame
 }
 
-/// A drawn picture of the gallery.
+/// Returns a synthetic image of the gallery.
 pub fn drawing(name: &str) -> Frame {
     vision::decode(&testing::picture(name), &vision::Limits::default()).unwrap().frame
 }
 
-/// The image at its own size, black to the right and below up to the next multiple of 32.
+/// Returns the image at its own size, padded with black to the right and below to the next multiple
+/// of 32.
 pub fn padded(frame: &Frame) -> Frame {
     let (width, height) = (frame.width().next_multiple_of(32), frame.height().next_multiple_of(32));
     let mut canvas = Frame::filled(width, height, [0, 0, 0]);
@@ -64,7 +66,7 @@ pub fn padded(frame: &Frame) -> Frame {
     canvas
 }
 
-/// Detects on the letterboxed 640x640 canvas; coordinates of the image.
+/// Detects on the letterboxed 640x640 canvas. Coordinates are those of the image.
 pub async fn detect_at_640(engine: &Engine, frame: &Frame) -> Vec<Detection> {
     let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (640, 640));
     let canvas = Arc::new(letterbox.draw(frame));
@@ -77,7 +79,7 @@ pub fn numbers(value: &serde_json::Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
 }
 
-/// A face of the oracle, of either detector.
+/// Reads a face of the oracle, of either detector.
 pub fn oracle_face(value: &serde_json::Value) -> Detection {
     let bbox = match value.get("bbox_xywh") {
         Some(b) => {
@@ -101,37 +103,39 @@ pub fn iou(a: &Rect, b: &Rect) -> f32 {
     shared / (a.width * a.height + b.width * b.height - shared)
 }
 
-/// The face of `faces` that overlaps `wanted` most.
+/// Returns the face of `faces` that overlaps `wanted` most.
 pub fn closest<'a>(faces: &'a [Detection], wanted: &Detection) -> Option<&'a Detection> {
     faces.iter().max_by(|a, b| iou(&a.bbox, &wanted.bbox).total_cmp(&iou(&b.bbox, &wanted.bbox)))
 }
 
-/// How far two boxes are apart: the largest difference of an edge in pixels, and that as a share of the longer side.
+/// Returns the distance of two boxes: the largest difference of an edge in pixels, and as a share
+/// of the longer side.
 pub fn distance(a: &Rect, b: &Rect) -> (f32, f32) {
     let edges = |r: &Rect| [r.x, r.y, r.x + r.width, r.y + r.height];
     let pixels = edges(a).iter().zip(edges(b)).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
     (pixels, pixels / b.width.max(b.height))
 }
 
-/// Whether the two are the same face within the tolerances of the reference: 2 px or 2 %, and 0.02 in score.
+/// Returns whether the two are the same face within the tolerances of the reference: 2 px or 2 %,
+/// and 0.02 in score.
 pub fn agrees(face: &Detection, wanted: &Detection) -> bool {
     let (pixels, share) = distance(&face.bbox, &wanted.bbox);
     (pixels <= 2.0 || share <= 0.02) && (face.det_score - wanted.det_score).abs() <= 0.02
 }
 
-/// The oracle's clear faces (score 0.7 and more) that are not among `found`.
+/// Returns the oracle's clear faces (score 0.7 and more) that are not among `found`.
 pub fn missed<'a>(found: &[Detection], oracle: &'a [Detection]) -> Vec<&'a Detection> {
     let clear = oracle.iter().filter(|f| f.det_score >= 0.7);
     clear.filter(|wanted| !found.iter().any(|face| agrees(face, wanted))).collect()
 }
 
-/// Faces that we see clearly and that the oracle does not have anywhere near.
+/// Returns clear faces of `found` (score 0.72 and more) that overlap no face of the oracle.
 pub fn invented<'a>(found: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Detection> {
     let clear = found.iter().filter(|f| f.det_score >= 0.72);
     clear.filter(|face| oracle.iter().all(|known| iou(&known.bbox, &face.bbox) < 0.3)).collect()
 }
 
-/// Builds a real shared library that has ONNX Runtime's entry point and says that it is `version`.
+/// Builds a shared library that has ONNX Runtime's entry point and reports `version`.
 pub fn impostor(folder: &std::path::Path, version: &str) -> std::path::PathBuf {
     let source = folder.join("impostor.rs");
     let text = format!(

@@ -1,7 +1,7 @@
-//! AVIF and HEIC through the system's libheif, brought to 8-bit RGB.
+//! Decodes AVIF and HEIC with the system's libheif, to 8-bit RGB.
 //!
-//! The container's own turns, mirrors and crops (`irot`, `imir`, `clap`) belong to the picture and are applied by the library. An EXIF
-//! orientation beside them only repeats what they say, so it is not looked at, as in browsers.
+//! The library applies the container's own rotations, mirrors and crops (`irot`, `imir`, `clap`).
+//! An EXIF orientation only repeats them, so it is ignored, as in browsers.
 
 use super::raster::on_white;
 use super::{DecodeError, Format, Head, Limits, corrupt, unsupported};
@@ -13,16 +13,18 @@ use libheif_rs::{
 };
 use std::sync::LazyLock;
 
-/// Kept for the life of the process: with the last guard the library would unload its decoders.
+/// Kept until the process ends: dropping the last guard would unload the library's decoders.
 static LIBRARY: LazyLock<LibHeif> = LazyLock::new(LibHeif::new);
 
-/// Side of the largest block of HEVC in pixels; AV1's may be twice that, but its frames have the size of the picture.
+/// Side in pixels of the largest HEVC block. AV1's blocks may be twice as large, but its frames
+/// have the size of the image.
 const BLOCK: u32 = 64;
 
-/// Bytes for each pixel at most: three planes of 16 bits in the codec and as many in the library, the steps to 8-bit RGB, and the result.
+/// Maximum bytes per pixel. The codec and the library each hold three planes of 16 bits; the
+/// conversion to 8-bit RGB and the result are added.
 const DECODING_BYTES: u32 = 20;
 
-/// Reads the container and shows its picture to `then`, once its size is known to be within the limits.
+/// Reads the container and passes its image to `then` after its size was checked.
 fn opened<T>(
     format: Format,
     bytes: &[u8],
@@ -32,13 +34,14 @@ fn opened<T>(
     let failed = |error| refused(format, error);
     LazyLock::force(&LIBRARY);
     let mut context: HeifContext<'_> = HeifContext::new().map_err(failed)?;
-    // Reading the container makes no room for pixels; a size over the limits is refused below, by its name.
+    // Reading the container allocates no pixels. A size over the limits is rejected below, with a
+    // clear error.
     context.set_security_limits(&security(0)).map_err(failed)?;
-    // The caller's thread is one of a bounded few, and it is the one that does the work.
+    // Decodes on the caller's thread, which belongs to a bounded pool.
     context.set_max_decoding_threads(0);
     context.read_bytes(bytes).map_err(failed)?;
     let picture = context.primary_image_handle().map_err(failed)?;
-    // The size that is shown first: the room for padding follows it.
+    // The displayed size is checked first, because the allowance for padding depends on it.
     limits.check(picture.width(), picture.height())?;
     let room = room(&picture, limits);
     check_coded(&picture, limits, &room)?;
@@ -71,7 +74,7 @@ pub(super) fn decode(
     Ok((frame, Orientation::NoTransforms))
 }
 
-/// The picture as it is shown: the library turns, mirrors and crops it.
+/// Returns the displayed image: the library rotates, mirrors and crops it.
 fn pixels(format: Format, picture: &ImageHandle, limits: &Limits) -> Result<Frame, DecodeError> {
     let failed = |error| refused(format, error);
     let alpha = picture.has_alpha_channel();
@@ -97,14 +100,15 @@ fn pixels(format: Format, picture: &ImageHandle, limits: &Limits) -> Result<Fram
     frame.ok_or_else(|| corrupt(format, "it has no pixels"))
 }
 
-/// The library's own limits, with this one on the pixels of a picture; 0 is none.
+/// Returns the library's own limits, with `max_pixels` for an image; 0 means no limit.
 fn security(max_pixels: u64) -> SecurityLimits {
     let mut security = SecurityLimits::new();
     security.set_max_image_size_pixels(max_pixels);
     security
 }
 
-/// Limits on the picture as it is coded, before turns and crops: a little more than those on what is shown, to fill the codec's blocks.
+/// Returns the limits on the coded image, before rotations and crops. They are slightly above those
+/// on the displayed image, because codecs pad images to whole blocks.
 fn room(picture: &ImageHandle, limits: &Limits) -> Limits {
     let padding = BLOCK * (picture.width() + picture.height() + BLOCK);
     Limits {
@@ -114,8 +118,8 @@ fn room(picture: &ImageHandle, limits: &Limits) -> Limits {
     }
 }
 
-/// The size that the container gives the coded picture. What is coded may still be larger in a file that
-/// lies; that is for the library to refuse.
+/// Checks the coded size that the container states. In a false file the coded image may be larger;
+/// the library rejects it.
 fn check_coded(picture: &ImageHandle, limits: &Limits, room: &Limits) -> Result<(), DecodeError> {
     let [width, height] =
         [picture.ispe_width(), picture.ispe_height()].map(|side| u32::try_from(side).unwrap_or(u32::MAX));
@@ -125,7 +129,7 @@ fn check_coded(picture: &ImageHandle, limits: &Limits, room: &Limits) -> Result<
     }
 }
 
-/// A row of RGBA on white.
+/// Composes a row of RGBA on white.
 fn compose(line: &[u8], premultiplied: bool, pixels: &mut Vec<u8>) {
     for [r, g, b, alpha] in line.as_chunks::<4>().0 {
         let shown = |value: u8| match premultiplied {

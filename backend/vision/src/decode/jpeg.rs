@@ -1,6 +1,7 @@
-//! JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK.
+//! Decodes JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK.
 //!
-//! Four-channel files are taken as inverted, as Photoshop writes them and as browsers and OpenCV read them.
+//! Four-channel files are treated as inverted, as Photoshop writes them and as browsers and OpenCV
+//! read them.
 
 use super::{DecodeError, Format, Head, Limits, TURNING, corrupt};
 use crate::Frame;
@@ -10,17 +11,17 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-/// A file without an end must have given at least this share of its rows.
+/// Minimum share of rows that must be decoded from a file without an end.
 const LEAST_USABLE: f64 = 0.1;
 
-/// Most components of a frame.
+/// Maximum number of components of a frame.
 const MOST_COMPONENTS: u8 = 4;
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
-/// A decoder that has read the head, with the size and the orientation.
+/// Opens a decoder and reads the header. Returns it with the size and the orientation.
 fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32), Orientation), DecodeError> {
-    // The size is judged by `Limits::check`, which says which size it was; hence no limit here.
+    // No limit here: `Limits::check` rejects a size and reports it.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
         .set_max_width(usize::MAX)
@@ -58,8 +59,8 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientatio
     Ok((frame, orientation))
 }
 
-/// Bytes for each pixel of the coefficients that the decoder keeps until the last scan: two for each component, at most, and none where the first scan has
-/// everything.
+/// Returns the bytes per pixel of the coefficients that the decoder keeps until the last scan. This
+/// is at most two for each component, and none if the first scan contains everything.
 fn coefficient_bytes(bytes: &[u8]) -> u32 {
     let (mut components, mut sequential) = (MOST_COMPONENTS, false);
     for (code, at) in segments(bytes) {
@@ -75,24 +76,25 @@ fn coefficient_bytes(bytes: &[u8]) -> u32 {
     2 * u32::from(components)
 }
 
-/// Whether an end-of-image marker follows the first scan. One in an embedded thumbnail does not count, and padding or
-/// trailers after it do no harm; entropy-coded data never holds the two bytes.
+/// Returns whether an end-of-image marker follows the first scan. The marker of an embedded
+/// thumbnail does not count. Padding or trailers after the marker are allowed; entropy-coded data
+/// never contains the two bytes.
 fn has_end(bytes: &[u8]) -> bool {
     let scan = first_scan(bytes).unwrap_or(bytes.len());
     bytes[scan..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9])
 }
 
-/// Where the first start-of-scan marker stands.
+/// Returns the position of the first start-of-scan marker.
 fn first_scan(bytes: &[u8]) -> Option<usize> {
     segments(bytes).find_map(|(code, at)| (code == 0xDA).then_some(at))
 }
 
-/// The segments up to the first scan, which is the last of them: the marker's code, and where it stands.
+/// Iterates over the segments up to and including the first scan: marker code and position.
 fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
     let mut next = Some(2);
     std::iter::from_fn(move || {
         let mut at = next?;
-        // Fill bytes may stand before any marker.
+        // Fill bytes may precede any marker.
         while bytes.get(at..at + 2)? == [0xFF, 0xFF] {
             at += 1;
         }
@@ -103,7 +105,8 @@ fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
     })
 }
 
-/// Rows above the single-coloured area at the bottom, which is what a decoder leaves where there was no data.
+/// Returns the number of rows above the single-coloured area at the bottom. A decoder leaves such
+/// an area where data was missing.
 fn usable_rows(data: &[u8], row: usize) -> usize {
     let Some(fill) = data.last_chunk::<3>() else { return 0 };
     let empty =

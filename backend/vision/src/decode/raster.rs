@@ -1,4 +1,4 @@
-//! PNG, WebP, GIF and BMP through the `image` crate, brought to 8-bit RGB.
+//! Decodes PNG, WebP, GIF and BMP with the `image` crate, to 8-bit RGB.
 
 use super::{BYTES_PER_PIXEL, DecodeError, Format, Head, Limits, TURNING, corrupt, webp};
 use crate::Frame;
@@ -7,22 +7,23 @@ use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageError};
 use std::io::Cursor;
 
-/// Working memory a decoder may take besides its output, in bytes.
+/// Working memory in bytes that a decoder may allocate besides its output.
 const WORKING_MEMORY: u64 = 64 << 20;
 
-/// Bytes for each pixel that a decoder holds beside its output, at most: of a GIF the frame before it is laid on the picture; of a WebP the planes of colour
-/// and, where its alpha is compressed, that as a picture of its own; of an animated one also the canvas and the frame.
+/// Maximum bytes per pixel that a decoder holds besides its output. GIF: the frame before it is
+/// drawn onto the image. WebP: the colour planes and, if alpha is compressed, alpha as a separate
+/// image. Animated WebP: also the canvas and the frame.
 const BESIDE_GIF: u32 = 4;
 const BESIDE_WEBP: u32 = 7;
 const BESIDE_ANIMATED_WEBP: u32 = 15;
 
-/// A decoder that has read the head.
+/// A decoder that has read the header.
 struct Opened<'a> {
     decoder: Box<dyn ImageDecoder + 'a>,
     width: u32,
     height: u32,
     orientation: Orientation,
-    /// Bytes for each pixel that it holds beside its output.
+    /// Bytes per pixel that the decoder holds besides its output.
     beside: u32,
 }
 
@@ -63,7 +64,7 @@ pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<Hea
     let Opened { decoder, width, height, orientation, beside } = open(format, bytes, limits)?;
     let colours = decoder.color_type();
     let output = u32::from(colours.bytes_per_pixel());
-    // What is 8-bit RGB already is taken as it is.
+    // 8-bit RGB is used without conversion.
     let converting = if colours == ColorType::Rgb8 { output } else { output + BYTES_PER_PIXEL as u32 };
     let turning = if orientation == Orientation::NoTransforms { 0 } else { TURNING };
     let decoding_bytes = (output + beside).max(converting).max(turning);
@@ -81,8 +82,9 @@ pub(super) fn decode(
     Ok((frame.ok_or_else(|| corrupt(format, "it has no pixels"))?, orientation))
 }
 
-/// The decoder takes its limits with the first byte and would call a picture over them corrupt. The header chunk comes
-/// first in every PNG, its width and height at the sixteenth byte.
+/// Checks the size in a PNG header. The decoder checks its limits at the first byte and would
+/// report an oversized image as corrupt. The header chunk is first in every PNG; width and height
+/// start at byte 16.
 fn check_png_header(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     match bytes.get(16..24) {
         Some(&[a, b, c, d, e, f, g, h]) => {
@@ -92,17 +94,17 @@ fn check_png_header(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     }
 }
 
-/// What the decoder of a picture of so many pixels may allocate.
+/// Returns the allocation limits of a decoder for an image of `pixels` pixels.
 fn allocation_limits(limits: &Limits, pixels: u64) -> image::Limits {
     let mut allowed = image::Limits::no_limits();
     allowed.max_image_width = Some(limits.max_side);
     allowed.max_image_height = Some(limits.max_side);
-    // The widest output is 16-bit RGBA; a GIF or an animation holds a second canvas.
+    // The largest output is 16-bit RGBA; a GIF or an animation also holds a second canvas.
     allowed.max_alloc = Some(pixels.saturating_mul(16).saturating_add(WORKING_MEMORY));
     allowed
 }
 
-/// 8-bit RGB with alpha composed on white.
+/// Converts to 8-bit RGB with alpha composed on white.
 fn rgb_on_white(image: DynamicImage) -> Vec<u8> {
     match image {
         DynamicImage::ImageRgb8(image) => image.into_raw(),
@@ -117,7 +119,7 @@ fn rgb_on_white(image: DynamicImage) -> Vec<u8> {
     }
 }
 
-/// Rounds, so that 0xFFFF is 255 and 0x8080 is 128.
+/// Rounds to the nearest value: 0xFFFF becomes 255 and 0x8080 becomes 128.
 fn to_8_bits(value: u16) -> u8 {
     ((u32::from(value) + 128) / 257) as u8
 }

@@ -1,20 +1,21 @@
-//! Formats by their first bytes.
+//! Detects formats by their first bytes.
 
 use super::Format;
 
-/// Sizes of the Windows and OS/2 bitmap headers that exist; they keep a text that starts with "BM" from being a bitmap.
+/// Sizes of all Windows and OS/2 bitmap headers. They ensure that a text that starts with "BM" is
+/// not taken for a bitmap.
 const BMP_HEADER_SIZES: [u32; 8] = [12, 16, 40, 52, 56, 64, 108, 124];
 
-/// Brands of HEVC pictures and sequences, and of HEIF as such (ISO/IEC 23008-12).
+/// Brands of HEVC images and sequences, and of generic HEIF (ISO/IEC 23008-12).
 const HEIF: [&[u8; 4]; 10] =
     [b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"];
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 7] =
         [Self::Jpeg, Self::Png, Self::Webp, Self::Gif, Self::Bmp, Self::Avif, Self::Heic];
 
-    /// Whether this build has a decoder for it.
+    /// Returns whether this build has a decoder for the format.
     pub fn in_build(self) -> bool {
         match self {
             Self::Avif => cfg!(feature = "avif"),
@@ -23,7 +24,8 @@ impl Format {
         }
     }
 
-    /// Tells the format from the content alone; `None` for anything that [`super::decode`] has no name for.
+    /// Detects the format from the content alone; returns `None` if [`super::decode`] does not know
+    /// it.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
             Some(Self::Jpeg)
@@ -44,7 +46,7 @@ impl Format {
         }
     }
 
-    /// `image/…`.
+    /// Returns the media type, `image/…`.
     pub fn mime(self) -> &'static str {
         match self {
             Self::Jpeg => "image/jpeg",
@@ -57,7 +59,7 @@ impl Format {
         }
     }
 
-    /// Lower-case name, as the API shows it.
+    /// Returns the lower-case name used in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jpeg => "jpeg",
@@ -71,7 +73,7 @@ impl Format {
     }
 }
 
-/// The name of a picture format that we recognise only to say that we cannot read it.
+/// Returns the name of an image format that is recognised only for a clear error message.
 pub(super) fn known_only_by_name(bytes: &[u8]) -> Option<&'static str> {
     if bytes.starts_with(b"II*\0") || bytes.starts_with(b"MM\0*") {
         Some("tiff")
@@ -89,7 +91,8 @@ fn is_bmp(bytes: &[u8]) -> bool {
     bytes.starts_with(b"BM") && header.is_some_and(|size| BMP_HEADER_SIZES.contains(&size))
 }
 
-/// Major and compatible brands of an ISO base media file (`ftyp` box, ISO/IEC 14496-12); empty for anything else.
+/// Returns major and compatible brands of an ISO base media file (`ftyp` box, ISO/IEC 14496-12);
+/// empty for other files.
 fn brands(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let length = match bytes {
         [a, b, c, d, b'f', b't', b'y', b'p', ..] => u32::from_be_bytes([*a, *b, *c, *d]) as usize,

@@ -1,9 +1,10 @@
-//! What the WebP decoder does not look after: its container's orientation, and the sizes of the frames inside.
+//! Checks that the WebP decoder does not make: the container's orientation, and the sizes of its
+//! frames.
 
 use super::{DecodeError, Limits};
 use image::metadata::Orientation;
 
-/// The chunks of a RIFF body: name and content, cut where the file ends.
+/// Iterates over the chunks of a RIFF body: name and content, cut at the end of the file.
 fn chunks(body: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     let mut rest = body;
     std::iter::from_fn(move || {
@@ -17,8 +18,9 @@ fn chunks(body: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     })
 }
 
-/// The orientation in the `EXIF` chunk. Read here because the decoder would allocate whatever length the chunk claims,
-/// and because some writers put JPEG's `Exif\0\0` before the TIFF header.
+/// Returns the orientation in the `EXIF` chunk. It is read here because the decoder would allocate
+/// whatever length the chunk claims. Some writers also put JPEG's `Exif\0\0` before the TIFF
+/// header.
 pub(super) fn orientation(bytes: &[u8]) -> Orientation {
     chunks(bytes.get(12..).unwrap_or_default())
         .find(|(name, _)| name == b"EXIF")
@@ -26,12 +28,13 @@ pub(super) fn orientation(bytes: &[u8]) -> Orientation {
         .unwrap_or(Orientation::NoTransforms)
 }
 
-/// Checks every coded frame. The decoder compares a frame with the canvas only after it has made room for it.
+/// Checks the size of every coded frame. The decoder allocates memory for a frame before it
+/// compares its size with the canvas.
 pub(super) fn check_frames(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     for (name, content) in chunks(bytes.get(12..).unwrap_or_default()) {
         check_frame(name, content, limits)?;
         if &name == b"ANMF" {
-            // Sixteen bytes of place, size and duration stand before the frame's own chunks.
+            // Sixteen bytes with position, size and duration precede the frame's own chunks.
             for (name, content) in chunks(content.get(16..).unwrap_or_default()) {
                 check_frame(name, content, limits)?;
             }
@@ -40,7 +43,8 @@ pub(super) fn check_frames(bytes: &[u8], limits: &Limits) -> Result<(), DecodeEr
     Ok(())
 }
 
-/// Sizes as in RFC 6386 section 9.1 (lossy) and RFC 9649 section 3.4 (lossless): 14 bits each.
+/// Checks the size of one frame: 14 bits for each side, as in RFC 6386 section 9.1 (lossy) and RFC
+/// 9649 section 3.4 (lossless).
 fn check_frame(name: [u8; 4], content: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     let (width, height) = match (&name, content) {
         (b"VP8 ", [_, _, _, _, _, _, w0, w1, h0, h1, ..]) => (

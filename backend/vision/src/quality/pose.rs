@@ -1,29 +1,32 @@
-//! Head pose from five landmarks.
+//! Estimates the head pose from five landmarks.
 //!
-//! A rigid five-point face is fitted to the landmarks by POS, the linear step of DeMenthon & Davis 1995 ("Model-based
-//! object pose in 25 lines of code"): under a scaled orthographic camera the centred image points are a 2x3 matrix times
-//! the centred model points, and the least-squares matrix has a closed form. The rotation is read from it as
-//! `Rz(roll) Ry(yaw) Rx(pitch)`: the head nods, then turns about its vertical, then leans in the image plane. Each angle
-//! comes from one row of the matrix, so that a face that is longer or wider than the model, which changes the lengths
-//! of the rows, does not read as a nod or a turn.
+//! POS fits a rigid five-point face to the landmarks. It is the linear step of DeMenthon & Davis
+//! 1995 ("Model-based object pose in 25 lines of code"). Under a scaled orthographic camera the
+//! centred image points are a 2x3 matrix times the centred model points. The least-squares matrix
+//! has a closed form. The rotation is read from it as `Rz(roll) Ry(yaw) Rx(pitch)`: pitch first,
+//! then yaw about the vertical axis, then roll in the image plane. Each angle is computed from one
+//! row of the matrix. A face that is longer or wider than the model only changes the lengths of the
+//! rows. It therefore causes no pitch or yaw.
 //!
-//! The model, in millimetres, is an average adult: pupils 63 apart (Dodgson 2004), nose tip 40 below and 25 in front of
-//! the eyes, mouth corners 52 apart, 73 below and 5 behind (the proportions of the ArcFace template in the plane;
-//! depths as in Farkas 1994). Good to about 10 degrees, as far as landmarks of a detector allow.
+//! The model, in millimetres, is an average adult. The pupils are 63 apart (Dodgson 2004). The nose
+//! tip is 40 below and 25 in front of the eyes. The mouth corners are 52 apart, 73 below and 5
+//! behind the eyes. Proportions in the plane are those of the ArcFace template; depths are as in
+//! Farkas 1994. The accuracy is about 10 degrees, limited by the detector's landmarks.
 
 use super::{Pose, unit};
 use crate::Landmarks;
 
-/// Model points: x to the image's right, y down, z away from the camera.
+/// Model points: x to the right in the image, y down, z away from the camera.
 const MODEL: [[f64; 3]; 5] =
     [[-31.5, 0.0, 0.0], [31.5, 0.0, 0.0], [0.0, 40.0, -25.0], [-26.0, 73.0, 5.0], [26.0, 73.0, 5.0]];
 
-/// The pose of a face. Landmarks that are not finite or all coincide give the worst: value 0 with all angles 0.
+/// Estimates the pose of a face. Landmarks that are not finite or all coincide give the worst
+/// score: value 0 with all angles 0.
 pub fn estimate(landmarks: &Landmarks) -> Pose {
     let Some([[xx, xy, xz], [yx, yy, yz]]) = camera(landmarks) else { return Pose::default() };
     let roll = yx.atan2(xx);
     let (sin, cos) = roll.sin_cos();
-    // The matrix with the lean undone: s [cos ψ, sin ψ sin φ, sin ψ cos φ; 0, cos φ, -sin φ].
+    // The matrix without roll: s [cos ψ, sin ψ sin φ, sin ψ cos φ; 0, cos φ, -sin φ].
     let [ux, uy, uz] = [cos * xx + sin * yx, cos * xy + sin * yy, cos * xz + sin * yz];
     let [vy, vz] = [cos * yy - sin * xy, cos * yz - sin * xz];
     let nod = (-vz).atan2(vy);
@@ -31,20 +34,20 @@ pub fn estimate(landmarks: &Landmarks) -> Pose {
     let off_axis = (turn.cos() * nod.cos()).clamp(-1.0, 1.0).acos().to_degrees();
     Pose {
         value: unit(1.0 - off_axis / 90.0),
-        // Turning right-handed about the axis that points down brings the nose to the subject's right, nodding
-        // right-handed brings it down.
+        // A right-handed rotation about the axis that points down moves the nose to the person's
+        // right; a right-handed pitch moves it down.
         yaw: -turn.to_degrees() as f32,
         pitch: -nod.to_degrees() as f32,
         roll: roll.to_degrees() as f32,
     }
 }
 
-/// Rows of the least-squares 2x3 scaled orthographic matrix.
+/// Returns the rows of the least-squares 2x3 scaled orthographic matrix.
 fn camera(landmarks: &Landmarks) -> Option<[[f64; 3]; 2]> {
     let mean = |axis: usize| MODEL.iter().map(|p| p[axis]).sum::<f64>() / 5.0;
     let (mean_y, mean_z) = (mean(1), mean(2));
-    // The model is symmetric about x = 0: x is independent of y and z, and the normal equations fall into a
-    // number and a 2x2 system.
+    // The model is symmetric about x = 0. Therefore x is independent of y and z, and the normal
+    // equations separate into one number and a 2x2 system.
     let (mut sxx, mut syy, mut syz, mut szz) = (0.0, 0.0, 0.0, 0.0);
     let mut sums = [[0.0; 3]; 2];
     for ([x, y, z], point) in MODEL.iter().zip(landmarks) {
@@ -71,7 +74,8 @@ mod tests {
     use super::*;
     use crate::Point;
 
-    /// The model seen by a scaled orthographic camera, turned by our own conventions.
+    /// Projects the model with a scaled orthographic camera, rotated by the conventions of this
+    /// module.
     fn seen(yaw: f64, pitch: f64, roll: f64, taller: f64) -> Landmarks {
         let (turn, nod, lean) = (-yaw.to_radians(), -pitch.to_radians(), roll.to_radians());
         MODEL.map(|[x, y, z]| {
@@ -104,10 +108,10 @@ mod tests {
             landmarks[2] = Point { x: frontal[2].x + dx, y: frontal[2].y + dy };
             estimate(&landmarks)
         };
-        // The subject's left is the image's right.
+        // The person's left is on the right of the image.
         assert!(moved(10.0, 0.0).yaw > 5.0 && moved(-10.0, 0.0).yaw < -5.0);
         assert!(moved(0.0, -10.0).pitch > 5.0 && moved(0.0, 10.0).pitch < -5.0);
-        assert!(seen(0.0, 0.0, 20.0, 1.0)[1].y > frontal[1].y, "clockwise: the eye on the right sinks");
+        assert!(seen(0.0, 0.0, 20.0, 1.0)[1].y > frontal[1].y, "clockwise: the eye on the right moves down");
     }
 
     #[test]
@@ -126,7 +130,7 @@ mod tests {
         for falling in [scores(|v| seen(v, 0.0, 0.0, 1.0)), scores(|v| seen(0.0, -v, 0.0, 1.0))] {
             assert!(falling[0] > 0.999 && falling.windows(2).all(|pair| pair[0] > pair[1]), "{falling:?}");
         }
-        // A lean in the image plane is undone by the alignment and costs nothing.
+        // Alignment removes roll, so roll does not lower the score.
         assert!(estimate(&seen(0.0, 0.0, 45.0, 1.0)).value > 0.999);
     }
 

@@ -1,35 +1,35 @@
-//! What the named profiles demand, and how measures combine.
+//! The limits of the named profiles, and the weights of the measures.
 
 use super::{Profile, QualityReport};
 
-/// Limits on raw values; a face outside one of them has the reason code named beside it.
+/// Limits on raw values. A face outside a limit gets the reason code given with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demands {
-    /// Least Laplacian variance: `too_blurry`.
+    /// Minimum Laplacian variance: `too_blurry`.
     pub blur: f32,
-    /// Least Tenengrad: `too_blurry`.
+    /// Minimum Tenengrad: `too_blurry`.
     pub sharpness: f32,
-    /// Least mean grey: `too_dark`.
+    /// Minimum mean grey: `too_dark`.
     pub darkest: f32,
-    /// Greatest mean grey: `too_bright`.
+    /// Maximum mean grey: `too_bright`.
     pub brightest: f32,
-    /// Least grey deviation: `low_contrast`.
+    /// Minimum standard deviation of grey: `low_contrast`.
     pub contrast: f32,
-    /// Greatest share of clipped pixels: `clipped`.
+    /// Maximum share of clipped pixels: `clipped`.
     pub clipped: f32,
-    /// Least distance of the eyes in pixels: `too_small`.
+    /// Minimum distance of the eyes in pixels: `too_small`.
     pub size: f32,
-    /// Greatest yaw to either side in degrees: `turned_away`.
+    /// Maximum yaw to either side in degrees: `turned_away`.
     pub yaw: f32,
-    /// Greatest pitch up or down in degrees: `turned_away`.
+    /// Maximum pitch up or down in degrees: `turned_away`.
     pub pitch: f32,
-    /// Least share of the box inside the image: `truncated`.
+    /// Minimum share of the box inside the image: `truncated`.
     pub inside: f32,
-    /// Least detector score: `low_score`.
+    /// Minimum detector score: `low_score`.
     pub det_score: f32,
 }
 
-/// The table: one line per measure, `standard` and `strict` side by side.
+/// The limits of `standard` and `strict`, in this order.
 const TABLE: [Demands; 2] = {
     #[rustfmt::skip]
     let standard = Demands {
@@ -45,7 +45,7 @@ const TABLE: [Demands; 2] = {
 };
 
 impl Profile {
-    /// The profile's limits; `None` for `off`, which demands nothing.
+    /// Returns the profile's limits; `None` for `off`.
     pub fn demands(self) -> Option<&'static Demands> {
         match self {
             Self::Off => None,
@@ -55,10 +55,11 @@ impl Profile {
     }
 }
 
-/// Stable codes of the demands that a report does not meet, in the order of the table.
+/// Returns the stable codes of the limits that a report does not meet, in the order of the
+/// measures.
 pub(super) fn unmet(report: &QualityReport, profile: Profile) -> Vec<String> {
     let Some(limits) = profile.demands() else { return Vec::new() };
-    // Written so that a value that is not a number fails.
+    // Written so that NaN does not meet a limit.
     let at_least = |raw: f32, limit: f32| raw >= limit;
     let at_most = |raw: f32, limit: f32| raw <= limit;
     let pose = &report.pose;
@@ -82,9 +83,10 @@ pub(super) fn unmet(report: &QualityReport, profile: Profile) -> Vec<String> {
     .collect()
 }
 
-/// Weighted geometric mean of the scores, 0..1. What decides a match counts most (size, pose, sharpness); light
-/// and framing count less. Scores are floored at 0.01, so that a single zero lowers the result but still leaves an order
-/// among the bad ones.
+/// Returns the weighted geometric mean of the scores, 0..1. Size, pose and sharpness influence a
+/// match most; each has weight 2, for sharpness as the sum of two measures. Truncation and detector
+/// score have weight 1, the three measures of light 0.5 each. Scores below 0.01 count as 0.01, so a
+/// single zero lowers the result but bad faces can still be ordered.
 pub(super) fn overall(report: &QualityReport) -> f32 {
     let weighted = [
         (report.blur.value, 1.0),

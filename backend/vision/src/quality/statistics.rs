@@ -1,9 +1,10 @@
-//! Grey-level statistics, in integers and equal to OpenCV's.
+//! Grey-level statistics, computed in integers and equal to OpenCV's.
 
 use crate::Frame;
 use crate::grey::grey;
 
-/// Grey-level statistics of a frame, equal to OpenCV's (BT.601 grey rounded to 8 bits; Laplacian and 3x3 Sobel with reflect-101 borders).
+/// Grey-level statistics of a frame, equal to OpenCV's (BT.601 grey rounded to 8 bits; Laplacian
+/// and 3x3 Sobel with reflect-101 borders).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GreyStatistics {
     /// Variance of the Laplacian.
@@ -18,7 +19,7 @@ pub struct GreyStatistics {
     pub clipped: f64,
 }
 
-/// Measures a frame.
+/// Computes the statistics of a frame.
 pub fn grey_statistics(frame: &Frame) -> GreyStatistics {
     let (width, height) = (frame.width() as usize, frame.height() as usize);
     let grey = grey(frame);
@@ -55,13 +56,15 @@ struct Edges {
     gradient_squares: u64,
 }
 
-/// Longest run of pixels whose squared gradients (at most 2 * 1020²) are sure to fit 32 bits.
+/// Longest run of pixels whose sum of squared gradients (at most 2 * 1020² each) fits 32 bits.
 const RUN: usize = 1024;
 
-/// Sums of the Laplacian [0 1 0; 1 -4 1; 0 1 0], its square, and the squared Sobel gradient over all pixels.
+/// Sums the Laplacian [0 1 0; 1 -4 1; 0 1 0], its square, and the squared Sobel gradient over all
+/// pixels.
 fn edges(grey: &[u8], width: usize, height: usize) -> Edges {
     let mut total = Edges::default();
-    // Three rows with one reflected pixel on each side; they rotate, so that every row is widened once.
+    // Three rows with one reflected pixel on each side. They rotate, so every row is converted
+    // once.
     let mut rows: [Vec<i16>; 3] = std::array::from_fn(|_| vec![0; width + 2]);
     let widen = |row: usize, into: &mut [i16]| {
         let source = &grey[row * width..(row + 1) * width];
@@ -85,7 +88,7 @@ fn edges(grey: &[u8], width: usize, height: usize) -> Edges {
     total
 }
 
-/// Sums over one run; the slices are two longer than the run.
+/// Adds the sums of one run; the slices are two pixels longer than the run.
 fn run(above: &[i16], here: &[i16], below: &[i16], total: &mut Edges) {
     let length = above.len() - 2;
     let (a0, a1, a2) = (&above[..length], &above[1..=length], &above[2..length + 2]);
@@ -105,7 +108,8 @@ fn run(above: &[i16], here: &[i16], below: &[i16], total: &mut Edges) {
     total.gradient_squares += u64::from(gradient_squares);
 }
 
-/// Reflect-101: -1 is 1, `length` is `length - 2`; a single row or column is its own neighbour.
+/// Reflects an index at the border (reflect-101): -1 becomes 1, `length` becomes `length - 2`. A
+/// single row or column is its own neighbour.
 fn reflect(at: isize, length: usize) -> usize {
     if length == 1 {
         return 0;
@@ -119,7 +123,7 @@ fn reflect(at: isize, length: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The same numbers straight from their definitions, pixel by pixel.
+    /// Computes the same statistics directly from their definitions, pixel by pixel.
     fn reference(frame: &Frame) -> GreyStatistics {
         let (width, height) = (frame.width() as isize, frame.height() as isize);
         let grey = grey(frame);
@@ -155,7 +159,7 @@ mod tests {
     #[test]
     fn every_size_agrees_with_the_definitions() {
         for (width, height) in [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (17, 13), (2500, 3)] {
-            // The hardest edges there are, so that a sum that is too narrow shows.
+            // Edges of maximum contrast, so that an overflowing sum is detected.
             let data = (0..width * height)
                 .flat_map(|i: u32| [if (i * i / 3 + i).is_multiple_of(2) { 0 } else { 255 }; 3]);
             let frame = Frame::new(width, height, data.collect()).unwrap();

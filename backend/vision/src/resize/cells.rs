@@ -1,13 +1,15 @@
-//! Scaling down by means over cells of whole pixels: the quick first step of a large reduction.
+//! Scales down by means over cells of whole pixels: the fast first step of a large reduction.
 
 use crate::Frame;
 
-/// Largest reduction in one step. A cell then has at most twice as many rows, whose bytes are sure to fit 16 bits.
+/// Maximum reduction in one step. A cell then has at most twice as many rows, and sums of that many
+/// bytes fit 16 bits.
 pub(crate) const MOST_FACTOR: u32 = 128;
 
-/// Means over a grid of `columns` x `rows` cells: at least one, at most the frame has pixels, and on neither axis fewer
-/// than the frame's pixels divided by [`MOST_FACTOR`]. The edges are rounded to whole pixels: cells differ by a pixel at
-/// most, and together they cover exactly the frame.
+/// Returns the means over a grid of `columns` x `rows` cells. Each axis has at least one cell and
+/// at most as many cells as pixels. It also has at least as many cells as pixels divided by
+/// [`MOST_FACTOR`]. Edges are rounded to whole pixels: cells differ by at most one pixel, and
+/// together they cover exactly the frame.
 pub(crate) fn cell_means(source: &Frame, (columns, rows): (u32, u32)) -> Frame {
     let edges = |length: u32, cells: u32| -> Vec<usize> {
         (0..=u64::from(cells)).map(|i| (i * u64::from(length) / u64::from(cells)) as usize).collect()

@@ -1,4 +1,4 @@
-//! Scaling for people to look at: Lanczos with three lobes over all source pixels, by SIMD.
+//! Scales images for viewing: Lanczos with three lobes over all source pixels, with SIMD.
 
 use super::cells::{MOST_FACTOR, cell_means};
 use crate::{Frame, Taps};
@@ -6,8 +6,8 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
-/// The share of the reduction that is left to Lanczos; the rest is done by whole-number box means, which is many times
-/// quicker and cannot be told apart at this gap.
+/// Minimum share of the reduction that Lanczos does. Box means over whole pixels do the rest; they
+/// are many times faster, and at this ratio the difference is invisible.
 const GAP: f64 = 1.5;
 
 /// Scales a frame up or down; a side of zero counts as one.
@@ -29,16 +29,17 @@ fn convolve(source: &Frame, (width, height): (u32, u32)) -> Frame {
     let mut to = TypedImage::<U8x3>::from_buffer(width, height, out.data_mut())
         .expect("a frame's length matches its size");
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Lanczos3));
-    // Typed on purpose: the untyped call compiles every pixel format into this crate.
-    Resizer::new().resize_typed(&from, &mut to, &options).expect("there is no crop box that could be wrong");
+    // The untyped call would compile the code of every pixel format.
+    Resizer::new().resize_typed(&from, &mut to, &options).expect("without a crop box no option is invalid");
     out
 }
 
-/// Lobes of the kernel on each side.
+/// Number of lobes of the kernel on each side.
 const LOBES: usize = 3;
 
-/// What [`lanczos`] does along one axis when it enlarges `from` pixels to `to`: the kernel's six neighbours, pixel centres at half
-/// integers; neighbours outside the picture have no weight.
+/// Returns the filter of [`lanczos`] along one axis when it enlarges `from` pixels to `to`. It has
+/// the kernel's six neighbours; pixel centres are at half integers. Neighbours outside the image
+/// have weight 0.
 pub(crate) fn enlarging_taps(from: u32, to: u32) -> Taps {
     let sinc = |x: f64| {
         let x = x * std::f64::consts::PI;

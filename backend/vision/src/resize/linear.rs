@@ -1,15 +1,17 @@
-//! Bilinear scaling as OpenCV's `INTER_LINEAR`: two by two neighbours whatever the scale.
+//! Scales bilinearly as OpenCV's `INTER_LINEAR`: two by two neighbours at every scale.
 
 use crate::{Frame, Taps};
 
-/// Where an output pixel lies between two input pixels: index of the first and weight of the second in 1/256ths or
-/// 1/2048ths. The second is the next pixel, or the first again at the border, where the weight is zero.
+/// Position of an output pixel between two input pixels: index of the first and weight of the
+/// second, in 1/256 or 1/2048. The second is the next pixel. At the border it is the first again,
+/// with weight zero.
 struct Tap {
     first: usize,
     weight: u32,
 }
 
-/// Taps for scaling `from` pixels to `to`, pixel centres at half integers, borders replicated.
+/// Returns the taps that scale `from` pixels to `to`. Pixel centres are at half integers; borders
+/// are replicated.
 fn taps(from: u32, to: u32, one: u32) -> Vec<Tap> {
     let scale = f64::from(from) / f64::from(to);
     let last = f64::from(from - 1);
@@ -20,11 +22,13 @@ fn taps(from: u32, to: u32, one: u32) -> Vec<Tap> {
     (0..to).map(tap).collect()
 }
 
-/// Parts of one between two columns, and between two rows: what keeps the sums below within 32 and 16 bits.
+/// Units of a weight between two columns and between two rows. With these the sums below fit 32 and
+/// 16 bits.
 const COLUMN_PARTS: u32 = 2048;
 const ROW_PARTS: u32 = 256;
 
-/// What [`linear_into_top_left`] does along one axis of `canvas` pixels, `to` of which are drawn from `from`; the rest is black.
+/// Returns the filter of [`linear_into_top_left`] along one axis of `canvas` pixels. The first `to`
+/// pixels are drawn from `from` pixels; the rest is black.
 pub(crate) fn linear_taps(from: u32, to: u32, canvas: u32, rows: bool) -> Taps {
     let parts = if rows { ROW_PARTS } else { COLUMN_PARTS };
     let taps = taps(from, to, parts);
@@ -35,15 +39,15 @@ pub(crate) fn linear_taps(from: u32, to: u32, canvas: u32, rows: bool) -> Taps {
     })
 }
 
-/// Scales `source` to `size` and puts it in the top-left corner of `canvas`; the rest of the canvas is left alone.
-/// `size` must fit the canvas.
+/// Scales `source` to `size` and draws it into the top-left corner of `canvas`. The rest of the
+/// canvas stays unchanged. `size` must fit the canvas.
 pub(crate) fn linear_into_top_left(source: &Frame, canvas: &mut Frame, size: (u32, u32)) {
     let source_row = source.width() as usize * 3;
     let canvas_row = canvas.width() as usize * 3;
     let columns = taps(source.width(), size.0, COLUMN_PARTS);
     let rows = taps(source.height(), size.1, ROW_PARTS);
-    // The rows are blended first: that runs over contiguous bytes, and only rows that are needed are touched. One pixel
-    // of padding lets the last column read its right neighbour.
+    // Rows are blended first: this reads contiguous bytes, and only the rows that are needed. One
+    // pixel of padding lets the last column read its right neighbour.
     let mut blended = vec![0u16; source_row + 3];
     for (line, row) in canvas.data_mut().chunks_exact_mut(canvas_row).zip(&rows) {
         let upper = row.first * source_row;
@@ -65,7 +69,7 @@ pub(crate) fn linear_into_top_left(source: &Frame, canvas: &mut Frame, size: (u3
     }
 }
 
-/// `upper * (256 - weight) + lower * weight`, which 16 bits hold exactly.
+/// Computes `upper * (256 - weight) + lower * weight`, which is exact in 16 bits.
 fn blend(upper: &[u8], lower: &[u8], weight: u16, out: &mut [u16]) {
     let rest = 256 - weight;
     for ((out, upper), lower) in out.iter_mut().zip(upper).zip(lower) {

@@ -1,4 +1,5 @@
-//! AVIF and HEIC, on files that libheif's own encoders make (`libheif-plugin-aomenc`, `libheif-plugin-x265`).
+//! Tests AVIF and HEIC with files made by libheif's own encoders (`libheif-plugin-aomenc`,
+//! `libheif-plugin-x265`).
 
 use super::*;
 use libheif_rs::{
@@ -12,20 +13,20 @@ static LIBRARY: LazyLock<LibHeif> = LazyLock::new(LibHeif::new);
 const TOLERANCE: u8 = 6;
 const UPRIGHT: [[u8; 3]; 4] = [RED, GREEN, BLUE, GREY];
 
-/// The formats of this build.
+/// Returns the formats of this build.
 fn built() -> impl Iterator<Item = Format> {
     [Format::Avif, Format::Heic].into_iter().filter(|format| format.in_build())
 }
 
-/// How a file is written.
+/// The properties of a test file.
 #[derive(Clone, Copy)]
 struct Kind {
     format: Format,
     bits: u8,
-    /// The lower right quadrant is clear.
+    /// Whether the lower right quadrant is transparent.
     alpha: bool,
     orientation: ImageOrientation,
-    /// Orientation in an EXIF block beside the container's own.
+    /// Orientation in an EXIF block, in addition to the container's own.
     exif: Option<u16>,
     size: (u32, u32),
 }
@@ -35,7 +36,7 @@ fn plain(format: Format) -> Kind {
     Kind { format, bits: 8, alpha: false, orientation, exif: None, size: (48, 32) }
 }
 
-/// The quadrants in a file.
+/// Encodes the four quadrants into a file.
 fn written(kind: Kind) -> Vec<u8> {
     let Kind { format, bits, alpha, orientation, exif: block, size: (width, height) } = kind;
     let chroma = match (bits, alpha) {
@@ -55,7 +56,7 @@ fn written(kind: Kind) -> Vec<u8> {
         });
         let bytes = samples.flat_map(|value| match bits {
             8 => vec![value],
-            // Full scale of the narrow one is full scale of the wide one.
+            // Scales the values from 8 bits to the full range.
             _ => ((u32::from(value) * ((1 << bits) - 1) / 255) as u16).to_le_bytes().to_vec(),
         });
         line.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
@@ -77,7 +78,7 @@ fn written(kind: Kind) -> Vec<u8> {
 fn eight_ten_and_twelve_bits_with_and_without_alpha() {
     for format in built() {
         for (bits, alpha) in [(8, false), (8, true), (10, false), (10, true), (12, false)] {
-            // This encoder is commonly built without twelve bits.
+            // This encoder is commonly built without 12 bits.
             if bits == 12 && format == Format::Heic {
                 continue;
             }
@@ -104,7 +105,7 @@ fn odd_sizes_come_out_whole() {
     }
 }
 
-/// The container's turn is applied once, whatever an EXIF block says of it.
+/// The container's rotation is applied once, whatever an EXIF block says.
 #[test]
 fn turned_files_are_upright_and_not_turned_twice() {
     use ImageOrientation as O;
@@ -129,7 +130,8 @@ fn turned_files_are_upright_and_not_turned_twice() {
     }
 }
 
-/// The file with another size in the boxes that state it (`ispe`: version and flags, then width and height).
+/// Returns the file with another size in the boxes that state it (`ispe`: version and flags, then
+/// width and height).
 fn claiming(mut file: Vec<u8>, width: u32, height: u32) -> Vec<u8> {
     let boxes: Vec<usize> =
         file.windows(4).enumerate().filter(|(_, name)| name == b"ispe").map(|(at, _)| at).collect();
@@ -154,7 +156,7 @@ fn sizes_are_judged_by_what_the_container_says_and_by_what_is_coded() {
         let error = decode(&file, &Limits { max_pixels: 64 * 32 - 1, ..exactly }).unwrap_err();
         assert!(matches!(error, DecodeError::TooLarge { width: 64, height: 32, .. }), "{error}");
 
-        // A large picture in a container that calls it small.
+        // A large image in a container that states a small size.
         let hidden = claiming(written(Kind { size: (512, 512), ..plain(format) }), 64, 32);
         let error = decode(&hidden, &Limits { max_bytes: hidden.len(), ..exactly }).unwrap_err();
         assert!(["corrupt_image", "image_too_large"].contains(&error.code()), "{error}");
