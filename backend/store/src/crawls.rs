@@ -46,7 +46,8 @@ pub struct Crawl {
 pub struct CrawlProgress {
     /// Pages by state: `queued`, `fetched`, `skipped`, `failed`; every state is present.
     pub pages: BTreeMap<String, i64>,
-    /// Image URLs by state: `queued`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`; every state is present.
+    /// Image URLs by state: `queued`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`;
+    /// every state is present.
     pub images: BTreeMap<String, i64>,
     /// Number of faces in the distinct images that this crawl's URLs led to, including the
     /// originals of duplicates. Equals the number of faces that `faces` lists for the crawl.

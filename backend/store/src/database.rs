@@ -240,7 +240,7 @@ async fn connect_patiently(
         let pause =
             pauses.next().filter(|pause| Cause::of(&error).is_some() && begin.elapsed() + *pause < patience);
         let Some(pause) = pause else { return Err(error.into()) };
-        tracing::debug!(%error, "the database does not answer yet");
+        tracing::debug!(%error, "database not ready; retrying");
         tokio::time::sleep(pause).await;
     }
 }
