@@ -53,10 +53,7 @@ pub fn openvino() -> PathBuf {
 pub fn models_dir() -> PathBuf {
     let models = root().join("models");
     for file in &default_pack().files {
-        present(
-            Path::new("models").join(&file.file),
-            "remove models/.fetched and run ./scripts/test",
-        );
+        present(Path::new("models").join(&file.file), "remove models/.fetched and run ./scripts/test");
     }
     models
 }
@@ -73,7 +70,8 @@ fn default_pack() -> inference::Pack {
 /// # Panics
 /// Panics if a file does not exist or differs from the manifest.
 pub fn pack() -> ResolvedPack {
-    ResolvedPack::verify(&default_pack(), &models_dir()).expect("the files of the default pack match the manifest")
+    ResolvedPack::verify(&default_pack(), &models_dir())
+        .expect("the files of the default pack match the manifest")
 }
 
 /// Returns the folder of all models: those of the default pack and those that are in no package

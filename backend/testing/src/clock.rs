@@ -15,7 +15,8 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// Installs such a clock in a database. Connections that existed before are not affected.
+    /// Installs such a clock in a database. Expressions stored before, such as column defaults,
+    /// still use the real clock.
     pub async fn on(database: &TestDatabase, begin: OffsetDateTime) -> Self {
         database.execute("create schema virtual_time").await;
         for function in [

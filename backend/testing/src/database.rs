@@ -179,7 +179,10 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
             .execute(&mut admin)
             .await
             .expect("the old template can be dropped");
-        sqlx::query(run(format!("create database {name}"))).execute(&mut admin).await.expect("the template can be created");
+        sqlx::query(run(format!("create database {name}")))
+            .execute(&mut admin)
+            .await
+            .expect("the template can be created");
         let pool = PgPoolOptions::new()
             .max_connections(2)
             .connect_with(server.clone().database(&name))

@@ -46,10 +46,11 @@ impl Store {
         Ok(traces.jobs)
     }
 
-    /// Erases the traces of a page that was just stored and turned out to be the image at `image`, if
-    /// that image is suppressed and its row was settled before the page. Erases the page's address, and
-    /// the stored copies and titles of pages that link to it. Returns the jobs whose records name
-    /// the address.
+    /// Erases the traces of a page that was just stored and turned out to be the image at `image`,
+    /// if that image is suppressed and its row was settled before the page.
+    ///
+    /// Erases the page's URL, and the cached content and titles of pages that link to it. Returns
+    /// the jobs whose records name the URL.
     ///
     /// Call it after the image was inserted into the ledger: that statement waits for the
     /// transaction that settles the image.
