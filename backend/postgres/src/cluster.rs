@@ -212,8 +212,8 @@ fn absolute(config: &Config) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Returns the socket folder: beside the data folder or, if that path is too long for a socket, a
-/// folder in `/tmp` whose name is a hash of the data folder.
+/// Returns the socket folder, which is beside the data folder. If that path is too long for a
+/// socket, it is a folder in `/tmp` named after a hash of the data folder.
 fn socket_dir(data_dir: &Path) -> PathBuf {
     let near = beside(data_dir, "run");
     if near.as_os_str().len() <= LONGEST_SOCKET_DIR {

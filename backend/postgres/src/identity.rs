@@ -3,9 +3,10 @@
 //! An ordinary user runs it as itself. Root runs it as an unprivileged user: the owner of existing
 //! data, else the system's `postgres` user, else `nobody`.
 //!
-//! If that user cannot enter a parent folder (for example of a checkout in a private home), the
-//! server also gets one capability, with `setpriv` from util-linux. It allows reading and searching
-//! all folders, but not writing. The server's programs are copied to a place that it can reach.
+//! A parent folder may be closed to that user, for example if the checkout is in a private home.
+//! Then the server also gets one capability, with `setpriv` from util-linux. It allows reading and
+//! searching all folders, but not writing. The server's programs are copied to a place that it can
+//! reach.
 
 use crate::Error;
 use std::os::unix::fs::MetadataExt;

@@ -1,9 +1,11 @@
 //! Runs a private Postgres cluster whose lifetime is that of the process.
 //!
 //! The cluster listens on a Unix socket in a folder that only its user can enter, never on the
-//! network. It handles a clean stop, a killed parent process (the orphaned server is stopped before
-//! the next start) and a crash (Postgres recovers from its log). It also handles a stale pid file
-//! and an interrupted first start (the data folder appears only when it is complete).
+//! network. It handles a clean stop, a stale pid file, and these failures:
+//!
+//! - A killed parent process: the orphaned server is stopped before the next start.
+//! - A crash: Postgres recovers from its log.
+//! - An interrupted first start: the data folder appears only when it is complete.
 //!
 //! Postgres refuses to run as root. If started as root, this crate runs it as an unprivileged user;
 //! see [`identity`].

@@ -76,7 +76,7 @@ impl Queue {
     /// Call it before the job starts, when no other job runs in the process.
     ///
     /// # Errors
-    /// `Stale` when the claim is no longer held.
+    /// Fails with `Stale` if the claim is no longer held.
     pub async fn begin_alone(&self, claim: Claim) -> Result<(), QueueError> {
         let sql = "update jobs set alone = true where id = $1 and fence = $2 and state = 'running'";
         let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).execute(&self.pool).await?;
@@ -85,8 +85,8 @@ impl Queue {
 
     /// Extends the leases. Returns the claims that are lost.
     ///
-    /// A claim whose row another transaction has locked (for example to complete or hold it) is
-    /// neither extended nor lost: a locked row cannot be rescued.
+    /// A claim is neither extended nor lost while another transaction has locked its row, for
+    /// example to complete or hold the job. A locked row cannot be rescued.
     pub async fn heartbeat(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         if claims.is_empty() {
             return Ok(Vec::new());
@@ -124,10 +124,10 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
 
 /// Finds the distinct (kind, priority) pairs ("bands") that have jobs, each with its first job.
 ///
-/// Skips along the index `jobs_ready`, so the cost depends on the number of bands, not of jobs. The
-/// due jobs of a band are a contiguous range of the index. A scan that starts at the first job does
-/// not read the dead entries before it, which claims leave. `kind` and `slots` come from the
-/// preceding CTE `wanted`.
+/// This is a skip scan of the index `jobs_ready`, so the cost depends on the number of bands, not
+/// of jobs. The due jobs of a band are a contiguous range of the index. A scan that starts at the
+/// first job does not read the dead entries before it, which claims leave. `kind` and `slots` come
+/// from the preceding CTE `wanted`.
 macro_rules! bands {
     () => {
         "bands as (
@@ -222,9 +222,9 @@ const CLAIM: &str = concat!(
     claimed!("select id from suspect union all select id from picked")
 );
 
-/// Skips along the index `jobs_tenants` from tenant to tenant, so the cost depends on the number of
-/// tenants, not of jobs. As in [`CLAIM`], the first pass chooses without locks; the second locks
-/// the chosen rows and skips those locked by others.
+/// A skip scan of the index `jobs_tenants` visits each tenant once, so the cost depends on the
+/// number of tenants, not of jobs. As in [`CLAIM`], the first pass chooses without locks; the
+/// second locks the chosen rows and skips those locked by others.
 const CLAIM_BESIDE: &str = concat!(
     "with recursive wanted as (
     select kind, busy, slots from unnest($1::text[], $2::uuid[], $3::bigint[]) as w(kind, busy, slots)

@@ -89,7 +89,7 @@ impl Queue {
     /// attempts, due now. It is held if its group is held.
     ///
     /// # Errors
-    /// Fails with `NotFound` if it is neither discarded nor cancelled, and with `Duplicate` if a
+    /// Fails with `NotFound` if it is neither discarded nor cancelled. Fails with `Duplicate` if a
     /// live job has the same kind and unique key.
     pub async fn retry(&self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
         let group: Option<Option<Uuid>> = sqlx::query_scalar(
@@ -231,7 +231,7 @@ const CANCEL: &str = concat!(
        finished_at, last_error, group_id, false as held, locked_by"
 );
 
-/// [`bands`] for all kinds that have jobs. The kinds are found by skipping along the index too.
+/// [`bands`] for all kinds that have jobs. The kinds are found by a skip scan too.
 macro_rules! every_band {
     () => {
         concat!(

@@ -150,7 +150,7 @@ impl Queue {
     }
 }
 
-/// Skips from group to group along the index `jobs_parked`.
+/// Visits each group once, by a skip scan of the index `jobs_parked`.
 const NEXT_GROUPS: &str = "
 with recursive groups as (
     (select kind, group_id from jobs where parked and (kind, group_id) > ($1, $2)
@@ -164,7 +164,8 @@ with recursive groups as (
 )
 select kind, group_id from groups limit $3";
 
-/// Skips from key to key along `jobs_parked`, and counts along `jobs_line` only as far as needed.
+/// Visits each key once, by a skip scan of the index `jobs_parked`. Counts along `jobs_line` only
+/// as far as needed.
 ///
 /// Groups without room are not visited. The keys of a group share its room; earlier keys get theirs
 /// first. The room of a key whose group is locked is 0. A group with no key after the start

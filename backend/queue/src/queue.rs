@@ -70,7 +70,7 @@ pub enum Enqueued {
 /// Why the queue rejected a call.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The claim is no longer held: its lease expired and the job was claimed again, or was
+    /// The claim is no longer held: the job was rescued after its lease expired, or it was
     /// cancelled.
     #[error("the claim on job {0} is no longer held")]
     Stale(Uuid),

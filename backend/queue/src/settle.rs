@@ -1,11 +1,12 @@
 //! Ends runs (complete, fail, snooze, release) and rescues expired leases.
 //!
 //! Each statement matches the id, the fence and the state `running`. If nothing matches, the claim
-//! is stale and nothing changes. `complete` and `fail` run in the caller's transaction and take the
-//! shared lock of the job's group before the row (see `gate`), because the caller may then enqueue
-//! into that group. A transaction that holds, releases or cancels the group thus waits for the
-//! whole transaction at one point, with no row locked. The other statements never wait for a row,
-//! like those of `claim`.
+//! is stale and nothing changes.
+//!
+//! `complete` and `fail` run in the caller's transaction, which may then enqueue into the job's
+//! group. So they take the group's shared lock before the row (see `gate`). A transaction that
+//! holds, releases or cancels the group thus waits for the whole transaction at one point, with no
+//! row locked. The other statements never wait for a row, like those of `claim`.
 use crate::claim::columns;
 use crate::queue::wake;
 use crate::{Claim, JobState, Queue, QueueError};
@@ -65,7 +66,7 @@ impl Queue {
     /// discarded if no attempts are left or if `permanent` is set. Returns the new state.
     ///
     /// The backoff of attempt n is `min(retry_max, retry_base * 2^(n-1))`, times a random factor
-    /// from 0.5 to 1, so that jobs that failed together are not retried together.
+    /// from 0.5 to 1. So jobs that failed together are not retried together.
     pub async fn fail(
         &self,
         conn: &mut PgConnection,

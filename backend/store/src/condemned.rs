@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// First half of the advisory lock keys. The second half is the bucket.
 const LOCKS: i32 = 0x626c_6f62;
-/// Number of buckets. Few enough that the thousands of blobs of an image with a crowd need few
-/// locks, many enough that a deletion rarely blocks an incoming image.
+/// Number of buckets. Few enough that an image with thousands of faces needs few locks. Many enough
+/// that a deletion rarely blocks an incoming image.
 const BUCKETS: u8 = 64;
 /// Maximum number of recorded blobs per batch.
 const BATCH: i64 = 500;

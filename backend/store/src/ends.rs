@@ -1,7 +1,7 @@
 //! Closing of crawls without a client: cancelled large crawls, and scans whose command died.
 //!
 //! A cancellation only changes the crawl's state. The rows that are still queued then are closed
-//! afterwards in batches, and until that is done the crawl has the mark `closing`, which survives a
+//! afterwards in batches. Until that is done, the crawl has the mark `closing`, which survives a
 //! crash. The difference is not visible, because progress counts queued rows of a cancelled crawl
 //! as skipped (`Store::crawl_progress`).
 use crate::ledger::Ledger;

@@ -4,9 +4,9 @@
 //! An erasure is planned and carried out in one transaction, under the collection's suppression
 //! lock, so that no image can be added in between.
 //!
-//! The erasure of a face also deletes its crop and chip, the thumbnail of its image, which shows
-//! it, and the crops and chips of other faces that show a part of it. An erasure deletes an image
-//! whose faces are all erased, and a person whose faces are all erased.
+//! The erasure of a face also deletes its crop and chip, and the thumbnail of its image, which
+//! shows it. It deletes the crops and chips of other faces if they show a part of it. An erasure
+//! deletes an image whose faces are all erased, and a person whose faces are all erased.
 mod carry_out;
 mod chip;
 mod likeness;

@@ -1,10 +1,10 @@
 //! Per-host politeness shared by all processes: who may send the next request and when, and the
 //! cached robots.txt.
 //!
-//! The basic rule is the permit. A host has at most one permit at a time, and the next one is
-//! granted no earlier than a delay after the previous request ended. The delay is the longer of the
-//! two that the previous and the next caller ask for. The other rules only decide when waiting
-//! callers ask again. All times are the database's clock, read while the host's row is locked.
+//! The basic rule is the permit. A host has at most one permit at a time. The next one is granted
+//! no earlier than a delay after the previous request ended. The delay is the longer of the two
+//! that the previous and the next caller ask for. The other rules only decide when waiting callers
+//! ask again. All times are the database's clock, read while the host's row is locked.
 //!
 //! Waiting callers are spread, so that a thousand of them do not all return at once. Each is given
 //! a time one delay after the previous one (`cursor_at`), within a horizon of a minute; after that
@@ -32,7 +32,7 @@ pub enum Turn {
     },
 }
 
-/// The load of a host, as its latest responses showed.
+/// The pace of a host, derived from its latest responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
 pub struct HostPace {
     /// The delay that its responses led to, in milliseconds.
@@ -142,7 +142,7 @@ impl Store {
         Ok(pause.map_or(Turn::Granted { token: FREE_TOKEN }, |until| Turn::Wait { until }))
     }
 
-    /// Returns the host's load. A host that was never requested has the default.
+    /// Returns the host's pace. A host that was never requested has the default pace.
     pub async fn host_pace(&self, host_key: &str) -> Result<HostPace, StoreError> {
         let found = sqlx::query_as("select pace_ms, refusals from hosts where host_key = $1")
             .bind(host_key)
@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// Ends a permit. The next one is granted after `delay_ms` (database clock), or at `not_before`
-    /// if that is later (Retry-After). `pace` is the host's new load; `None` leaves it unchanged.
+    /// if that is later (Retry-After). `pace` is the host's new pace; `None` leaves it unchanged.
     pub async fn finish_request(
         &self,
         host_key: &str,

@@ -111,9 +111,9 @@ impl NewKey {
     /// Checks the values of the key, without access to the database.
     ///
     /// # Errors
-    /// Fails without a scope, with a name that is empty or longer than 200 characters, and with a
-    /// service-wide scope on a key for one collection. Also fails with a rate below 1 and with an
-    /// expiry in the past.
+    /// Fails without a scope, and with a name that is empty or longer than 200 characters. Fails
+    /// with a service-wide scope on a key for one collection. Also fails with a rate below 1 and
+    /// with an expiry in the past.
     pub fn check(&self) -> Result<(), Unfit> {
         let refuse = |field: &'static str, sentence: String| Err(Unfit { field, sentence });
         if self.scopes.is_empty() {

@@ -2,9 +2,9 @@
 //! accepts among stored hashes.
 //!
 //! Each 64-bit hash is divided into four bands of 16 bits, with an index per band. If at most
-//! [`NEAR_BITS`] bits of phash differ, at least one band differs in at most two bits, because three
-//! or more in each of four bands make twelve. The query looks up these 137 values of every band. If
-//! at most [`MARKED_GRADIENT_BITS`] bits of dhash differ, at least one band differs in at most one
+//! [`NEAR_BITS`] bits of phash differ, at least one band differs in at most two bits. (Three or
+//! more in each band would make twelve.) The query looks up these 137 values of every band. If at
+//! most [`MARKED_GRADIENT_BITS`] bits of dhash differ, at least one band differs in at most one
 //! bit: 17 values.
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;

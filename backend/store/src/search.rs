@@ -66,7 +66,7 @@ impl Store {
     /// search is repeated exactly.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the model is unknown or the collection is out of reach, and with
+    /// Fails with `NotFound` if the model is unknown or the collection is out of reach. Fails with
     /// `Invalid` if the embedding does not fit the model.
     pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
         if self.reach.is_some_and(|collection| collection != query.collection_id) {

@@ -74,8 +74,8 @@ impl Store {
         .await?)
     }
 
-    /// Locks images for replacement. Returns `false` if one of them is gone or now has an enrolled
-    /// face; then search again. Waits for transactions that are linking to them.
+    /// Locks images for replacement. Returns `false` if one of them is gone or now has a face
+    /// assigned to a subject; then search again. Waits for transactions that are linking to them.
     pub async fn hold_to_replace(
         &self,
         conn: &mut PgConnection,

@@ -91,8 +91,8 @@ impl Store {
             .await?)
     }
 
-    /// Returns `true` if one of these URLs is suppressed: that of a ledger row, that of a page
-    /// which shows the image, or `answered`, the URL after redirects.
+    /// Returns `true` if a URL of an image is suppressed. The URLs are that of a ledger row, those
+    /// of pages that show the image, and `answered`, the URL after redirects.
     pub async fn suppresses_url(
         &self,
         conn: &mut PgConnection,

@@ -60,7 +60,7 @@ impl Traces {
     /// Removes the rows that lead to these images. Call it while the images exist, because their
     /// sources say where they were found.
     ///
-    /// Rows of jobs that have not run stay: such a job records its result anew, or finds it
+    /// Rows of jobs that have not run stay: such a job records its result again, or finds it
     /// suppressed.
     pub(crate) async fn forget_images(
         &mut self,
@@ -173,8 +173,9 @@ impl Traces {
         Ok(())
     }
 
-    /// Removes the remaining traces, after the images' rows: the cached content of pages that
-    /// mention one of the URLs, the titles of pages that show an image, and seeds of ended crawls.
+    /// Removes the remaining traces, after the images' rows. These are seeds of ended crawls,
+    /// titles of pages that show an image, and cached content of pages that mention one of the
+    /// URLs.
     pub(crate) async fn finish(&mut self, conn: &mut PgConnection) -> Result<(), StoreError> {
         if self.hashes.is_empty() && self.erased_pages.is_empty() {
             return Ok(());

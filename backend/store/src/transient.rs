@@ -1,10 +1,11 @@
 //! Classifies transient errors of the database and retries calls that failed with one.
 //!
-//! A call may be retried if it leaves no trace when it fails: a read, a single write that can be
-//! repeated without harm, or a whole transaction from [`Store::begin`](crate::Store::begin) to
-//! [`Tx::commit`](crate::Tx::commit). A commit without an answer is [`StoreError::CommitUnknown`],
-//! which is not transient, because the change may have been made. Only a caller that can find out
-//! (a job of the queue, by its fence) may continue after it.
+//! A call may be retried if it leaves no trace when it fails. Such calls are reads, single writes
+//! that can be repeated without harm, and whole transactions from
+//! [`Store::begin`](crate::Store::begin) to [`Tx::commit`](crate::Tx::commit). A commit without an
+//! answer is [`StoreError::CommitUnknown`], which is not transient, because the change may have
+//! been made. Only a caller that can find out (a job of the queue, by its fence) may continue after
+//! it.
 use crate::StoreError;
 use std::iter::successors;
 use std::time::{Duration, Instant};

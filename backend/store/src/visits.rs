@@ -1,7 +1,7 @@
 //! The HTTP cache of a collection: validators of URLs for conditional requests, and what these URLs
 //! returned.
 //!
-//! Validators never outlive the content: those of a page are deleted with the last crawl that
+//! Validators never outlive the content. Those of a page are deleted with the last crawl that
 //! fetched it, those of an image with the stored image.
 use crate::text::{mention, url_hash, without_nul};
 use crate::{Store, StoreError};

@@ -2,8 +2,8 @@
 //! [COUNT]`.
 //!
 //! Posts the folder's files as raw bodies over several connections, each with one request at a
-//! time, until the time is over or COUNT requests were sent. Prints a report as JSON. For loopback
-//! only: `scripts/bench http` starts the service that it measures.
+//! time. Stops when the time is over or COUNT requests were sent. Prints a report as JSON. For
+//! loopback only: `scripts/bench http` starts the service that it measures.
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::IpAddr;

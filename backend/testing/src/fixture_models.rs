@@ -1,10 +1,10 @@
 //! A detector, an embedder and a quality model without trained weights. Their outputs follow from
 //! the image by simple rules.
 //!
-//! **Detector** (YuNet's input and outputs, any size): a white cell of 32x32 pixels, at a multiple
-//! of 32, is the centre of a face of 64x64 pixels. Its score depends linearly on the cell's mean
-//! grey level: 127.5 gives 0, and 242 or more gives 0.95. Nothing else is a face. Landmarks are
-//! placed so that the aligned chip is exactly the 64x64 box.
+//! **Detector** (YuNet's input and outputs, any size): a white cell of 32x32 pixels is the centre
+//! of a face of 64x64 pixels. Cells start at multiples of 32. Its score depends linearly on the
+//! cell's mean grey level: 127.5 gives 0, and 242 or more gives 0.95. Nothing else is a face.
+//! Landmarks are placed so that the aligned chip is exactly the 64x64 box.
 //!
 //! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): the differences of red and
 //! blue to green, on an 8x8 grid of the chip. Grey contributes little, so the colours around the

@@ -11,8 +11,9 @@ const SIDE: f64 = 112.0;
 /// also if the image was upscaled first.
 const BORDER: f64 = 4.0;
 
-/// Returns `true` if the chip of a face with these landmarks (x, y, x, y, …) may show a part of the
-/// box `other` (x, y, width, height). Also `true` for landmarks from which no chip can be cut.
+/// Returns `true` if the chip of a face with these landmarks may show a part of the box `other`.
+/// `landmarks` are x, y pairs; `other` is x, y, width, height. Also `true` for landmarks from which
+/// no chip can be cut.
 pub(super) fn chip_shows(landmarks: &[f32], other: [f32; 4]) -> bool {
     let Some([left, top, right, bottom]) = footprint(landmarks) else { return true };
     let [x, y, width, height] = other.map(f64::from);

@@ -7,8 +7,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Store {
-    /// Removes what a suppressed image left when it was found again: its URL, its sightings, and
-    /// the cached content and titles of the pages that mention it.
+    /// Removes what a suppressed image left when it was found again. This is its URL, its
+    /// sightings, and the cached content and titles of the pages that mention it.
     ///
     /// The ledger row keeps its hash, so that the crawl does not fetch the image again. Returns the
     /// jobs of pages that turned out to be the image; their records name its URL.
@@ -46,8 +46,8 @@ impl Store {
         Ok(traces.jobs)
     }
 
-    /// Erases the traces of a page that was just stored and turned out to be the image at `image`,
-    /// if that image is suppressed and its row was settled before the page.
+    /// Erases the traces of a page that was just stored and turned out to be the image at `image`.
+    /// Does so only if that image is suppressed and its row was settled before the page.
     ///
     /// Erases the page's URL, and the cached content and titles of pages that link to it. Returns
     /// the jobs whose records name the URL.
