@@ -86,7 +86,7 @@ impl Store {
     }
 
     /// Erases a part of a deleted collection, and in the last step the collection. Its crawls must
-    /// be cancelled first.
+    /// be cancelled first; while one is live, `done` stays `false`.
     ///
     /// # Errors
     /// Fails with `Conflict` if the collection is not deleted.

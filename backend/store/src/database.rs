@@ -109,8 +109,8 @@ impl Store {
     }
 
     /// Returns the same store limited to one collection. Collections, crawls, images and faces of
-    /// other collections are then not found, in every call that names them by id. Every statement
-    /// that reads or deletes by an id that a caller may have guessed has this condition.
+    /// other collections are then not found, in every call that names them by id. The condition is
+    /// part of every statement that reads or deletes by an id that a caller may have guessed.
     #[must_use]
     pub fn within(&self, collection: Uuid) -> Self {
         Self { reach: Some(collection), ..self.clone() }

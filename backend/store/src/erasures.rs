@@ -91,7 +91,7 @@ impl Store {
     /// An embedding takes about a kilobyte of memory, so pass a part of a plan at a time.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Fails with the errors of the database.
     pub async fn planned_embeddings(
         &self,
         conn: &mut PgConnection,

@@ -9,7 +9,7 @@
 //! Waiting callers are spread, so that a thousand of them do not all return at once. Each is given
 //! a time one delay after the previous one (`cursor_at`), within a horizon of a minute; after that
 //! the times start again. So callers that never return cost the host at most a minute. Because
-//! requests take time themselves, the given times become later than the real ones. Therefore the
+//! requests take time themselves, the given times become earlier than the real ones. Therefore the
 //! first caller that asks while the next time is known exactly (no permit is held) is given that
 //! time (`promised_at`).
 use crate::{Store, StoreError};
@@ -233,8 +233,8 @@ impl Store {
 }
 
 impl Store {
-    /// Deletes hosts for which nobody sent or asked for a request during `unasked`: their
-    /// robots.txt and pace are outdated.
+    /// Deletes hosts without a request or a request for a permit during `unasked`: their robots.txt
+    /// and pace are outdated.
     ///
     /// Reads up to [`HOSTS_LOOKED_AT`] hosts after `after` in key order. Returns the last of their
     /// keys (`None` at the end) and the number of deleted hosts.

@@ -1,10 +1,10 @@
 //! Replaces smaller versions of an image by a larger one.
 //!
-//! A transaction that links a ledger row to a stored image locks the image (`for share`) before it
-//! looks, until its end. A transaction that replaces an image locks it against that (`for no key
-//! update`). So a link is either made before the replacement and moves with it, or finds the image
-//! gone. Sightings need no such lock: they are added under a lock on their ledger row, and these
-//! rows are locked here before they move. Lock order: images, ledger rows, sources, cached
+//! A transaction that links a ledger row to a stored image first locks the image (`for share`),
+//! until the transaction ends. A transaction that replaces an image locks it against that (`for no
+//! key update`). So a link is either made before the replacement and moves with it, or finds the
+//! image gone. Sightings need no such lock: they are added under a lock on their ledger row, and
+//! these rows are locked here before they move. Lock order: images, ledger rows, sources, cached
 //! responses.
 use crate::condemned::condemn;
 use crate::erasure::delete_images;

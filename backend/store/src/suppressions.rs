@@ -27,7 +27,7 @@ pub struct Sketch {
 /// What a suppression keeps out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Suppression {
-    /// An image: the whole, or one face of it.
+    /// A whole image, or one face of it.
     Picture {
         /// SHA-256 of the file.
         sha256: Vec<u8>,

@@ -82,8 +82,8 @@ impl Transient for StoreError {
 }
 
 /// Runs `work` and repeats it while it fails for a transient reason: at most ten attempts, with
-/// increasing, jittered pauses. `call` is its name in `facecrawl_database_retries_total{call,
-/// cause}`.
+/// increasing, jittered pauses. `call` is its label in the metric
+/// `facecrawl_database_retries_total`.
 ///
 /// `work` must be repeatable, as the module describes. Inside another `retried` it runs once, and
 /// the outer one repeats it.

@@ -10,7 +10,7 @@ impl Random {
         Self(0x9E37_79B9_7F4A_7C15 ^ seed)
     }
 
-    /// 48 random bits.
+    /// Returns 48 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -38,7 +38,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Practically never polls, so jobs start only through notifications.
+    /// Starts a runner that practically never polls, so jobs start only through notifications.
     pub(crate) fn start(
         queue: &Queue,
         handlers: &[(&str, usize, Arc<dyn Handler>)],

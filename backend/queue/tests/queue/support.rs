@@ -98,7 +98,7 @@ impl Bench {
     }
 }
 
-/// The job kinds that the tests use.
+/// Returns the job kinds that the tests use.
 pub(crate) fn kinds() -> Vec<String> {
     vec!["page".to_owned(), "image".to_owned()]
 }
