@@ -1,4 +1,5 @@
-//! `sqlx::migrate!` embeds the folder at build time; a new or edited migration has to rebuild this crate.
+//! Rebuilds this crate when a migration changes, because `sqlx::migrate!` embeds the folder at
+//! build time.
 fn main() {
     println!("cargo:rerun-if-changed=../../migrations");
 }

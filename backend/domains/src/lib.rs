@@ -1,8 +1,12 @@
-//! The registrable domain of a host name. Nothing else: the list's 4,000 generic functions are compiled in the crate that calls them, and
-//! this crate has its own optimisation level for them.
+//! Returns the registrable domain of a host name.
+//!
+//! A separate crate, because the 4,000 generic functions of the public suffix list are compiled in
+//! the crate that calls them. This crate has its own optimisation level for them.
 
-/// Returns the public suffix of `host` and the label before it: `example.co.uk` for `www.example.co.uk`. Returns `None` when `host` is
-/// itself a public suffix. `host` is in lower case, in Punycode and without a trailing dot.
+/// Returns the public suffix of `host` and the label before it: `example.co.uk` for
+/// `www.example.co.uk`. Returns `None` if `host` is itself a public suffix.
+///
+/// `host` must be in lower case, in Punycode and without a trailing dot.
 pub fn registrable(host: &str) -> Option<&str> {
     psl::domain_str(host)
 }
@@ -17,12 +21,12 @@ mod tests {
             ("www.example.com", Some("example.com")),
             ("a.b.example.co.uk", Some("example.co.uk")),
             ("example.com", Some("example.com")),
-            // A suffix of the list's private part.
+            // A suffix in the private part of the list.
             ("user.github.io", Some("user.github.io")),
             // A wildcard rule and its exception.
             ("www.city.kobe.jp", Some("city.kobe.jp")),
             ("a.b.c.kobe.jp", Some("b.c.kobe.jp")),
-            // A top-level domain that the list does not have.
+            // A top-level domain that is not in the list.
             ("host.lan", Some("host.lan")),
             ("co.uk", None),
             ("localhost", None),

@@ -1,4 +1,4 @@
-//! The running server.
+//! Starts and stops the Postgres server.
 
 use crate::identity::Identity;
 use crate::initialise::{self, beside};
@@ -15,10 +15,12 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr};
 use tokio::sync::watch;
 
-/// `sockaddr_un` holds 104 bytes on macOS and 108 on Linux, with the name `/.s.PGSQL.5432` and a terminating zero.
+/// Longest socket folder: `sockaddr_un` has 104 bytes on macOS and 108 on Linux, including the name
+/// `/.s.PGSQL.5432` and a terminating zero.
 const LONGEST_SOCKET_DIR: usize = 104 - ".s.PGSQL.5432".len() - 2;
 
-/// A running cluster; stops when dropped (better: [`Cluster::stop`], which waits without blocking a thread).
+/// A running cluster. Dropping it stops the server; prefer [`Cluster::stop`], which does not block
+/// the thread.
 pub struct Cluster {
     child: Option<Child>,
     socket_dir: PathBuf,
@@ -28,10 +30,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the server, making the cluster first if there is none; returns when it accepts connections.
+    /// Starts the server, and creates the cluster first if it does not exist. Returns when the
+    /// server accepts connections.
     ///
     /// # Errors
-    /// [`Error::InUse`] when another process holds the data; see [`Error`] for the rest.
+    /// Fails with [`Error::InUse`] if another process uses the data. See [`Error`] for other
+    /// errors.
     pub async fn start(config: &Config) -> Result<Self, Error> {
         let mut config = absolute(config)?;
         if !config.bin_dir.join("postgres").is_file() || !config.bin_dir.join("initdb").is_file() {
@@ -56,7 +60,8 @@ impl Cluster {
         for setting in &config.settings {
             command.args(["-c", setting]);
         }
-        // A process group of its own: Ctrl-C reaches us, and we stop the server when our work is done.
+        // Uses a separate process group, so that Ctrl-C reaches only this process, which stops the
+        // server when its work is done.
         command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(Error::io(&program))?;
         let stderr = child.stderr.take().expect("stderr is piped");
@@ -65,54 +70,56 @@ impl Cluster {
         let (gone, exited) = watch::channel(false);
         tokio::spawn(follow(stderr, words.clone(), ready, gone));
 
-        // From here on dropping `cluster` (an error, a cancelled start) stops the server.
+        // From here on, dropping `cluster` (on an error or a cancelled start) stops the server.
         let mut cluster =
             Self { child: Some(child), socket_dir, database: config.database, exited, _lock: lock };
         let last_words =
             || words.lock().map(|w| w.iter().cloned().collect::<Vec<_>>().join("\n")).unwrap_or_default();
         match tokio::time::timeout(config.start_timeout, is_ready.wait_for(|ready| *ready)).await {
             Ok(Ok(_)) => {}
-            // The log ended before the server was ready: it exited.
+            // The log ended before the server was ready, so the server has exited.
             Ok(Err(_)) => return Err(Error::Failed { program: "postgres", output: last_words() }),
             Err(_) => {
                 cluster.stop_now().await;
                 return Err(Error::Timeout { seconds: config.start_timeout.as_secs(), output: last_words() });
             }
         }
-        tracing::debug!(socket = %cluster.socket_dir.display(), uid = identity.uid(), "the database accepts connections");
+        tracing::debug!(socket = %cluster.socket_dir.display(), uid = identity.uid(), "database is ready");
         Ok(cluster)
     }
 
-    /// Connection URL of a database, through the socket.
+    /// Returns the URL of a database, through the socket.
     pub fn url(&self, database: &str) -> String {
         socket_url(&self.socket_dir, database)
     }
 
-    /// URL of the configured database while another process runs the cluster (after [`Error::InUse`]).
+    /// Returns the URL of the configured database while another process runs the cluster (after
+    /// [`Error::InUse`]).
     ///
     /// # Errors
-    /// [`Error::Io`] when the folder cannot be looked at.
+    /// Fails with [`Error::Io`] if the folder cannot be read.
     pub fn url_of_running(config: &Config) -> Result<String, Error> {
         let config = absolute(config)?;
         Ok(socket_url(&socket_dir(&config.data_dir), &config.database))
     }
 
-    /// URL of the database named in the configuration.
+    /// Returns the URL of the database named in the configuration.
     pub fn default_url(&self) -> String {
         self.url(&self.database)
     }
 
-    /// The server's process id while it runs.
+    /// Returns the server's process id while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().and_then(Child::id)
     }
 
-    /// Resolves when the server has exited, whoever ended it.
+    /// Waits until the server has exited, for any reason.
     pub async fn exited(&self) {
         let _ = self.exited.clone().wait_for(|gone| *gone).await;
     }
 
-    /// Stops the server: open connections are cut, everything is written. Returns when it is gone.
+    /// Stops the server: closes open connections and writes all data. Returns when the server has
+    /// exited.
     pub async fn stop(mut self) {
         self.stop_now().await;
     }
@@ -132,7 +139,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         signal_child(&child, Signal::INT);
-        // Without a wait the lock would be free while the server still writes.
+        // Waits, because otherwise the lock would be released while the server still writes.
         for _ in 0..500 {
             match child.try_wait() {
                 Ok(None) => std::thread::sleep(Duration::from_millis(20)),
@@ -149,7 +156,8 @@ fn signal_child(child: &Child, signal: Signal) {
     }
 }
 
-/// Reads the server's log to its end: into ours, into the last words, and for the line that says it is ready.
+/// Reads the server's log to its end: forwards it to the program's log, keeps its last lines, and
+/// detects when the server is ready.
 async fn follow(
     stderr: ChildStderr,
     words: Arc<Mutex<VecDeque<String>>>,
@@ -195,7 +203,8 @@ fn absolute(config: &Config) -> Result<Config, Error> {
     let mut config = config.clone();
     config.bin_dir = full(&config.bin_dir)?;
     config.data_dir = full(&config.data_dir)?;
-    // Postgres reports its folder with links resolved; so do we, to recognise an orphan by it.
+    // Postgres reports its folder with resolved links. Resolving them here allows an orphaned
+    // server to be recognised by its folder.
     if let (Some(parent), Some(name)) = (config.data_dir.parent(), config.data_dir.file_name()) {
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
         config.data_dir = parent.canonicalize().map_err(Error::io(parent))?.join(name);
@@ -203,7 +212,8 @@ fn absolute(config: &Config) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Beside the data, or, when that path is too long for a socket's name, a folder in the system's temporary folder that is named after it.
+/// Returns the socket folder, which is beside the data folder. If that path is too long for a
+/// socket, it is a folder in `/tmp` named after a hash of the data folder.
 fn socket_dir(data_dir: &Path) -> PathBuf {
     let near = beside(data_dir, "run");
     if near.as_os_str().len() <= LONGEST_SOCKET_DIR {

@@ -1,15 +1,18 @@
-//! Who runs Postgres.
+//! Chooses the user who runs Postgres.
 //!
-//! An ordinary user runs it as itself. Root hands it to an unprivileged user: the owner of existing data, else the
-//! system's `postgres` user, else `nobody`. Where a parent folder is closed to that user (a checkout under a private
-//! home), the server additionally gets the one capability that lets it pass through closed folders to its data (read and
-//! search, not write), by `setpriv` from util-linux; its programs are copied to where it can reach them.
+//! An ordinary user runs it as itself. Root runs it as an unprivileged user: the owner of existing
+//! data, else the system's `postgres` user, else `nobody`.
+//!
+//! A parent folder may be closed to that user, for example if the checkout is in a private home.
+//! Then the server also gets one capability, with `setpriv` from util-linux. It allows reading and
+//! searching all folders, but not writing. The server's programs are copied to a place that it can
+//! reach.
 
 use crate::Error;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The user and group ids of the server, and whether it has to pass through closed folders.
+/// The user and group ids of the server, and whether it has to pass folders that it cannot enter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     switch: Option<(u32, u32)>,
@@ -19,7 +22,7 @@ pub struct Identity {
 const NOBODY: (u32, u32) = (65534, 65534);
 
 impl Identity {
-    /// Decides for a cluster in `data_dir` (absolute).
+    /// Chooses the identity for a cluster in `data_dir` (an absolute path).
     pub fn choose(data_dir: &Path) -> Result<Self, Error> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self { switch: None, search: false });
@@ -36,7 +39,7 @@ impl Identity {
         Ok(Self { switch: Some((uid, gid)), search: closed.is_some() })
     }
 
-    /// Whether the programs in `bin_dir` can be run as they lie.
+    /// Returns `true` if this user can run the programs in `bin_dir`.
     pub fn reaches(&self, bin_dir: &Path) -> bool {
         self.switch.is_none_or(|(uid, gid)| {
             let real = bin_dir.canonicalize().unwrap_or_else(|_| bin_dir.to_path_buf());
@@ -44,7 +47,7 @@ impl Identity {
         })
     }
 
-    /// A command that will run as this identity.
+    /// Returns a command that runs as this identity.
     pub fn command(&self, program: &Path) -> tokio::process::Command {
         let mut command = match self.switch {
             Some((uid, gid)) if self.search => {
@@ -68,7 +71,7 @@ impl Identity {
             }
             None => tokio::process::Command::new(program),
         };
-        // The folder we stand in may be closed to the server; its own paths are absolute.
+        // The server may not be able to enter the current folder. All its paths are absolute.
         command.current_dir("/").env("LC_ALL", "C").env_remove("PGDATA").stdin(std::process::Stdio::null());
         command
     }
@@ -76,7 +79,7 @@ impl Identity {
     /// Makes `path` a folder that only the server's user can enter.
     pub fn private_folder(&self, path: &Path) -> Result<(), Error> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
-        // A link that somebody else put there must not lead a `chown` astray.
+        // Rejects a link, which could redirect the `chown` to another folder.
         let found = std::fs::symlink_metadata(path).ok();
         if found.as_ref().is_some_and(|meta| !meta.is_dir()) {
             return Err(Error::NotAFolder(path.to_path_buf()));
@@ -90,13 +93,13 @@ impl Identity {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(Error::io(path))
     }
 
-    /// The uid the server runs as.
+    /// Returns the uid of the server.
     pub fn uid(&self) -> u32 {
         self.switch.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
     }
 }
 
-/// The first ancestor of `path` (itself included, as far as it exists) that the user cannot search.
+/// Returns the first existing ancestor of `path` (or `path` itself) that the user cannot search.
 fn closed_folder(path: &Path, uid: u32, gid: u32) -> Option<PathBuf> {
     let mut chain: Vec<&Path> = path.ancestors().collect();
     chain.reverse();
@@ -111,7 +114,7 @@ fn closed_folder(path: &Path, uid: u32, gid: u32) -> Option<PathBuf> {
     })
 }
 
-/// uid and gid of a user in `/etc/passwd`.
+/// Returns the uid and gid of a user in `/etc/passwd`.
 fn passwd_entry(name: &str) -> Option<(u32, u32)> {
     let text = std::fs::read_to_string("/etc/passwd").ok()?;
     let line = text.lines().find(|line| line.split(':').next() == Some(name))?;

@@ -1,4 +1,5 @@
-//! The first start: `initdb` into a folder beside the final one, then a rename, so that data is there whole or not at all.
+//! Creates the cluster on the first start. `initdb` writes into a temporary folder, which is then
+//! renamed, so the data is complete or does not exist.
 
 use crate::identity::Identity;
 use crate::{Config, Error};
@@ -6,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncWriteExt;
 
-/// Makes the cluster when there is none; refuses data of another major version or of another kind.
+/// Creates the cluster if it does not exist. Rejects data of another major version and folders with
+/// other content.
 pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), Error> {
     let data = &config.data_dir;
     let version_file = data.join("PG_VERSION");
@@ -14,7 +16,7 @@ pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), E
         return check_version(config, &version_file).await;
     }
     if data.exists() {
-        // An empty folder (a fresh volume mount) is as good as none.
+        // An empty folder, such as a new volume mount, counts as missing.
         std::fs::remove_dir(data).map_err(|_| Error::NotACluster(data.clone()))?;
     }
     tracing::info!(path = %data.display(), "creating the database cluster");
@@ -78,14 +80,14 @@ async fn check_version(config: &Config, file: &Path) -> Result<(), Error> {
         .output()
         .await
         .map_err(Error::io(&program))?;
-    // "postgres (PostgreSQL) 18.4"
+    // Example output: "postgres (PostgreSQL) 18.4"
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let have =
         said.split_whitespace().last().unwrap_or_default().split('.').next().unwrap_or_default().to_owned();
     if found == have { Ok(()) } else { Err(Error::Version { path: config.data_dir.clone(), found, have }) }
 }
 
-/// `data/postgres` and `run` give `data/postgres.run`.
+/// Returns a path next to the data folder: `data/postgres` and `run` give `data/postgres.run`.
 pub(crate) fn beside(data_dir: &Path, suffix: &str) -> PathBuf {
     let mut name = data_dir.file_name().unwrap_or_default().to_owned();
     name.push(".");
@@ -93,7 +95,7 @@ pub(crate) fn beside(data_dir: &Path, suffix: &str) -> PathBuf {
     data_dir.with_file_name(name)
 }
 
-/// The last lines of what a program printed.
+/// Returns the last lines that a program printed.
 pub(crate) fn tail(stdout: &[u8], stderr: &[u8]) -> String {
     let text = format!("{}\n{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr));
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -1,10 +1,14 @@
-//! A private Postgres cluster that lives and dies with the process.
+//! Runs a private Postgres cluster whose lifetime is that of the process.
 //!
-//! The cluster listens on a Unix socket in a folder that only its user can enter, never on the network. It survives
-//! what happens to it: a clean stop, a killed parent (the orphan is stopped before the next start), a crash (Postgres
-//! recovers from its log), a stale pid file, and a half-finished first start (the folder appears only when complete).
+//! The cluster listens on a Unix socket in a folder that only its user can enter, never on the
+//! network. It handles a clean stop, a stale pid file, and these failures:
 //!
-//! Postgres refuses to run as root. Started as root, this crate runs it as an unprivileged user; see [`identity`].
+//! - A killed parent process: the orphaned server is stopped before the next start.
+//! - A crash: Postgres recovers from its log.
+//! - An interrupted first start: the data folder appears only when it is complete.
+//!
+//! Postgres refuses to run as root. If started as root, this crate runs it as an unprivileged user;
+//! see [`identity`].
 
 #![cfg(unix)]
 
@@ -19,23 +23,25 @@ pub use cluster::Cluster;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where the binaries and the data are, and how the server is tuned.
+/// Paths, settings and timeout of a cluster.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Folder of `postgres` and `initdb`.
+    /// Folder that contains `postgres` and `initdb`.
     pub bin_dir: PathBuf,
-    /// The cluster's folder; made on the first start. Two files beside it belong to it: `<name>.lock` and the folder `<name>.run`.
+    /// Data folder of the cluster, created on the first start. Its parent folder also gets the file
+    /// `<name>.lock` and the folder `<name>.run`.
     pub data_dir: PathBuf,
     /// Name of the database that the first start creates.
     pub database: String,
     /// `name=value` settings passed on the command line.
     pub settings: Vec<String>,
-    /// How long the server may take until it accepts connections; crash recovery of a large cluster takes its time.
+    /// Time limit until the server accepts connections. Crash recovery of a large cluster can take
+    /// long.
     pub start_timeout: Duration,
 }
 
 impl Config {
-    /// A configuration with the defaults for serving: 100 connections, everything durable.
+    /// Creates a configuration with the defaults for production: 100 connections, full durability.
     pub fn new(bin_dir: impl Into<PathBuf>, data_dir: impl Into<PathBuf>) -> Self {
         Self {
             bin_dir: bin_dir.into(),
@@ -50,7 +56,7 @@ impl Config {
         }
     }
 
-    /// Adds a `name=value` setting; later ones win.
+    /// Adds a `name=value` setting. A later setting overrides an earlier one.
     #[must_use]
     pub fn with_setting(mut self, setting: impl Into<String>) -> Self {
         self.settings.push(setting.into());
@@ -58,21 +64,21 @@ impl Config {
     }
 }
 
-/// Why there is no cluster.
+/// Why the cluster could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The binaries are not there.
+    /// The binaries do not exist.
     #[error("there is no Postgres in {0} (run ./scripts/setup, or set DATABASE_URL to use another server)")]
     NoBinaries(PathBuf),
-    /// Another process holds the data.
+    /// Another process uses the data.
     #[error(
         "the database in {0} is in use by another facecrawl process; stop it, or give this one another DATA_DIR"
     )]
     InUse(PathBuf),
-    /// The folder holds something else.
+    /// The folder contains something other than a cluster.
     #[error("{0} is not empty and holds no Postgres data; choose another DATA_DIR")]
     NotACluster(PathBuf),
-    /// A link or a file stands where a folder has to be.
+    /// A link or a file exists where a folder is required.
     #[error("{0} is not a folder; remove it")]
     NotAFolder(PathBuf),
     /// The data was written by another major version.
@@ -80,39 +86,39 @@ pub enum Error {
         "the data in {path} was written by Postgres {found}, and this is Postgres {have}; dump it with the old version and restore it, or set DATABASE_URL"
     )]
     Version {
-        /// The folder.
+        /// The data folder.
         path: PathBuf,
-        /// From its `PG_VERSION`.
+        /// Major version in its `PG_VERSION`.
         found: String,
-        /// From `postgres --version`.
+        /// Major version from `postgres --version`.
         have: String,
     },
-    /// Root cannot hand the folder to the unprivileged user.
+    /// The unprivileged user cannot access a folder, and root cannot change that.
     #[error(
         "Postgres does not run as root, and the user that would run it (uid {uid}) cannot reach {path}: {reason}. Start facecrawl as an ordinary user, or choose a DATA_DIR that every user can enter"
     )]
     Unreachable {
-        /// Who would run it.
+        /// The uid that would run the server.
         uid: u32,
-        /// What it cannot reach.
+        /// The inaccessible path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// `initdb` or the server failed; its last words.
+    /// `initdb` or the server failed.
     #[error("{program} failed: {output}")]
     Failed {
-        /// `initdb`, `postgres`.
+        /// The failed program: `initdb` or `postgres`.
         program: &'static str,
-        /// What it printed.
+        /// The last lines that it printed.
         output: String,
     },
-    /// It did not accept connections in time; its last words.
+    /// The server did not accept connections in time.
     #[error("Postgres did not accept connections within {seconds} s: {output}")]
     Timeout {
-        /// `Config::start_timeout`.
+        /// The time limit, `Config::start_timeout`.
         seconds: u64,
-        /// What it printed.
+        /// The last lines that it printed.
         output: String,
     },
     /// A file operation failed.
@@ -120,7 +126,7 @@ pub enum Error {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }

@@ -1,7 +1,8 @@
-//! Binaries that the server's user can reach.
+//! Copies the Postgres binaries to a place that the server's user can reach.
 //!
-//! Passing through closed folders (see [`crate::identity`]) does not help here: the programs look for each other with `access`, which
-//! leaves capabilities out. So root copies them, once, to a folder that everybody can enter and only root can write.
+//! The capability described in [`crate::identity`] does not help here: the programs find each other
+//! with `access`, which ignores capabilities. So root copies them, once, to a folder that everybody
+//! can enter and only root can write.
 
 use crate::Error;
 use sha2::{Digest, Sha256};
@@ -10,7 +11,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A copy of the installation that holds `bin_dir` (its parent folder, with all it needs beside it); its `bin` folder.
+/// Copies the installation that contains `bin_dir` (its parent folder), and returns the `bin`
+/// folder of the copy.
 pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
     let (Some(source), Some(bin)) = (bin_dir.parent(), bin_dir.file_name()) else {
         return Err(Error::NoBinaries(bin_dir.to_path_buf()));
@@ -19,14 +21,14 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
     let name = format!("facecrawl-postgres-{}", key(bin_dir)?);
     let target = place.join(&name);
     match fs::symlink_metadata(&target) {
-        // Only root could have put it there whole: it is renamed into place.
+        // A folder of root here is complete, because a copy is renamed into place.
         Ok(found) if found.is_dir() && found.uid() == 0 => return Ok(target.join(bin)),
         Ok(_) => return Err(Error::NotAFolder(target)),
         Err(_) => {}
     }
     tracing::info!(
         from = %source.display(), to = %target.display(),
-        "copying Postgres to where its unprivileged user can reach it"
+        "copying Postgres to a folder that its unprivileged user can reach"
     );
     static COPIES: AtomicU32 = AtomicU32::new(0);
     let fresh =
@@ -34,7 +36,7 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
     copy(source, &fresh)?;
     match fs::rename(&fresh, &target) {
         Ok(()) => Ok(target.join(bin)),
-        // Another process was as quick: its copy is as good.
+        // Another process has created an equal copy meanwhile.
         Err(_) if target.is_dir() => {
             let _ = fs::remove_dir_all(&fresh);
             Ok(target.join(bin))
@@ -43,14 +45,15 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// Names an installation by the content of its server, so that every checkout with the same one shares a copy.
+/// Returns a name derived from the content of the server binary, so that checkouts with the same
+/// server share a copy.
 fn key(bin_dir: &Path) -> Result<String, Error> {
     let server = bin_dir.join("postgres");
     let content = fs::read(&server).map_err(Error::io(&server))?;
     Ok(hex::encode(&Sha256::digest(content)[..8]))
 }
 
-/// Folders, files and links, readable by all whatever the umask.
+/// Copies folders, files and links, with folders that all users can enter, regardless of the umask.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     fs::create_dir(to).map_err(Error::io(to))?;
     fs::set_permissions(to, Permissions::from_mode(0o755)).map_err(Error::io(to))?;

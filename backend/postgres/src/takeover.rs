@@ -1,4 +1,5 @@
-//! What a previous run may have left: a lock, an orphaned server, a stale pid file, a stale socket.
+//! Handles what a previous run may have left: a lock, an orphaned server, a stale pid file, a stale
+//! socket.
 
 use crate::Error;
 use crate::initialise::beside;
@@ -7,7 +8,8 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Held for the life of the cluster; the system gives it back when the process dies, however it dies.
+/// Locks the data folder for the lifetime of the cluster. The operating system releases the lock
+/// when the process ends, for any reason.
 pub(crate) fn lock(data_dir: &Path) -> Result<File, Error> {
     let path = beside(data_dir, "lock");
     if let Some(parent) = path.parent() {
@@ -22,8 +24,11 @@ pub(crate) fn lock(data_dir: &Path) -> Result<File, Error> {
     }
 }
 
-/// With the lock held, a server that still runs on the data belongs to a process that died: it is stopped. A pid file
-/// that names anything else is removed (Postgres would refuse to start if that pid now belongs to a stranger).
+/// Stops an orphaned server and removes stale files. The lock must be held.
+///
+/// With the lock held, a server that still runs on the data belongs to a dead process, so it is
+/// stopped. A pid file that names any other process is removed, because Postgres would refuse to
+/// start if that pid is in use.
 pub(crate) async fn clear(data_dir: &Path, socket_dir: &Path) -> Result<(), Error> {
     let pid_file = data_dir.join("postmaster.pid");
     if let Ok(text) = std::fs::read_to_string(&pid_file) {
@@ -32,7 +37,7 @@ pub(crate) async fn clear(data_dir: &Path, socket_dir: &Path) -> Result<(), Erro
             Some(pid) => {
                 tracing::warn!(
                     pid = pid.as_raw_nonzero().get(),
-                    "stopping the database of a process that died"
+                    "stopping the orphaned database server of a dead process"
                 );
                 stop(pid, Duration::from_secs(60)).await;
             }
@@ -49,7 +54,8 @@ pub(crate) async fn clear(data_dir: &Path, socket_dir: &Path) -> Result<(), Erro
     Ok(())
 }
 
-/// A server works in its data folder; where the system does not show that, a living pid has to do.
+/// Returns `true` if the process is a server on this data folder, which is then its working
+/// directory. Where the system does not show working directories, any living process counts.
 fn is_server_on(pid: Pid, data_dir: &Path) -> bool {
     if test_kill_process(pid).is_err_and(|error| error == rustix::io::Errno::SRCH) {
         return false;
@@ -60,7 +66,8 @@ fn is_server_on(pid: Pid, data_dir: &Path) -> bool {
     }
 }
 
-/// Fast shutdown, then immediate, then the end; returns when the process is gone.
+/// Requests a fast shutdown, then an immediate one, then kills the process. Returns when it is
+/// gone.
 pub(crate) async fn stop(pid: Pid, patience: Duration) {
     for (signal, wait) in [
         (Signal::INT, patience),

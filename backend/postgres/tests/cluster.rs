@@ -1,4 +1,4 @@
-//! The life of a private cluster, with real servers.
+//! Tests the life cycle of a private cluster with real servers.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use embedded_postgres::{Cluster, Config, Error};
@@ -10,7 +10,8 @@ fn bin_dir() -> PathBuf {
     bin.canonicalize().expect("Postgres is set up (./scripts/setup)")
 }
 
-/// A folder that only its owner can enter, as `mktemp -d` makes them: root's server has to cope with that.
+/// Creates a folder that only its owner can enter, like `mktemp -d`. A server started by root must
+/// work in it.
 fn scratch() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let closed = std::fs::Permissions::from_mode(0o700);
@@ -21,7 +22,7 @@ fn config(folder: &Path) -> Config {
     Config::new(bin_dir(), folder.join("postgres")).with_setting("fsync=off")
 }
 
-/// One statement through `psql`; what it prints.
+/// Runs one statement with `psql` and returns its output.
 fn sql(cluster: &Cluster, statement: &str) -> String {
     let done = Command::new(bin_dir().join("psql"))
         .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement, &cluster.default_url()])
@@ -121,7 +122,8 @@ async fn a_long_path_and_a_name_with_spaces_work() {
     cluster.stop().await;
 }
 
-/// A whole checkout under a private home: root's server can enter neither its data nor its programs by itself.
+/// A whole checkout in a private home: a server started by root can enter neither its data folder
+/// nor its program folder.
 #[tokio::test]
 async fn programs_in_a_closed_folder_work() {
     let folder = scratch();

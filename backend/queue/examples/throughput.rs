@@ -1,10 +1,13 @@
-//! Measures the queue: jobs a second through claim and completion, on a table with nothing else in it and with a backlog.
+//! Measures the queue: jobs per second through claim and completion, on an otherwise empty table
+//! and with a backlog.
 //!
-//!     cargo run --release -p facecrawl-queue --example throughput -- --url postgres://… --jobs 100000 --backlog 1000000
+//!     cargo run --release -p facecrawl-queue --example throughput -- \
+//!         --url postgres://… --jobs 100000 --backlog 1000000
 //!
-//! Each option can also be given in the environment (`URL` as `DATABASE_URL`; `JOBS`, `BACKLOG`, `BATCH`, `WORKERS`, `ROUNDS`). It
-//! works in a database of its own, which it drops at the end, and prints one JSON document. The jobs and the backlog are of
-//! one kind and priority, all due: nothing but the order tells them apart.
+//! Each option can also be set in the environment (`URL` as `DATABASE_URL`; `JOBS`, `BACKLOG`,
+//! `BATCH`, `WORKERS`, `ROUNDS`). The program works in its own database, which it drops at the end,
+//! and prints one JSON document. The jobs and the backlog have the same kind and priority and are
+//! all due; only their order differs.
 #![allow(missing_docs)]
 
 use anyhow::{Context, Result, bail};
@@ -48,10 +51,10 @@ async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_
     ] {
         sqlx::raw_sql(migration).execute(&pool).await?;
     }
-    // As a runner has it.
+    // The same connection settings as a runner has.
     let queue = Queue::new(pool.clone(), Config::default()).on_own_connections(options.workers as u32 + 1);
 
-    // Alternating rounds, so that a machine that slows down or speeds up does so for both.
+    // The rounds alternate, so that changes in the machine's speed affect both measurements.
     let (mut alone, mut behind, mut enqueued) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..options.rounds {
         sqlx::raw_sql("truncate jobs, finished_jobs").execute(&pool).await?;
@@ -85,7 +88,7 @@ async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_
     }))
 }
 
-/// Enqueues in batches; jobs a second.
+/// Enqueues in batches. Returns jobs per second.
 async fn fill(queue: &Queue, jobs: usize) -> Result<f64> {
     let start = Instant::now();
     let mut conn = queue.pool().acquire().await?;
@@ -99,13 +102,14 @@ async fn fill(queue: &Queue, jobs: usize) -> Result<f64> {
         index += count;
     }
     let seconds = start.elapsed().as_secs_f64();
-    // What autovacuum does by itself a minute later: visibility and statistics for the planner.
+    // Does what autovacuum would do a minute later: it updates visibility and statistics for the
+    // planner.
     sqlx::raw_sql("vacuum analyze jobs").execute(&mut *conn).await?;
     sqlx::raw_sql("checkpoint").execute(&mut *conn).await?;
     Ok(jobs as f64 / seconds)
 }
 
-/// Claims and completes `options.jobs` jobs with all workers at once; jobs a second.
+/// Claims and completes `options.jobs` jobs with all workers. Returns jobs per second.
 async fn drain(queue: &Queue, options: &Options) -> Result<f64> {
     let start = Instant::now();
     let workers = (0..options.workers).map(|worker| {

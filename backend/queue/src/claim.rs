@@ -1,17 +1,18 @@
-//! Taking jobs and keeping them.
+//! Claims jobs and extends their leases.
 //!
-//! No statement here waits for a row while it has locked another: rows that somebody else has locked are skipped, so
-//! these statements cannot be part of a deadlock, whatever else runs.
+//! No statement here waits for a row lock while it holds another one. Rows that another transaction
+//! has locked are skipped, so these statements can never be part of a deadlock.
 use crate::{Claim, ClaimedJob, Queue, QueueError};
 use sqlx::postgres::types::PgInterval;
 use std::time::Duration;
 use uuid::Uuid;
 
 impl Queue {
-    /// Takes up to `limit` due jobs of `kinds`, best priority first, then the earliest time, then the oldest.
+    /// Claims up to `limit` due jobs of `kinds`: lowest priority value first, then earliest time,
+    /// then oldest.
     ///
-    /// Jobs that another worker is taking at this moment are passed over, so that under contention the answer can be short. At most one of the
-    /// jobs has to run alone ([`ClaimedJob::runs_alone`]).
+    /// Skips jobs that another worker is claiming, so under contention the result can be shorter.
+    /// At most one of the jobs has to run alone ([`ClaimedJob::runs_alone`]).
     pub async fn claim(
         &self,
         kinds: &[String],
@@ -22,7 +23,8 @@ impl Queue {
         self.claim_slots(&slots, limit, worker).await
     }
 
-    /// Like [`claim`](Self::claim), with a limit for each kind (`slots`) beside the one for all.
+    /// Works like [`claim`](Self::claim), with a limit per kind (`slots`) in addition to the total
+    /// limit.
     pub async fn claim_slots(
         &self,
         slots: &[(&str, i64)],
@@ -44,10 +46,12 @@ impl Queue {
             .await?)
     }
 
-    /// Takes due jobs of tenants other than the one named: for each `(kind, tenant, limit)` up to `limit` jobs of the kind that do not belong to
-    /// the tenant. The other tenants are served in turn, each one's earliest job first, whatever their priorities.
+    /// Claims due jobs of other tenants: for each `(kind, tenant, limit)`, up to `limit` jobs of
+    /// the kind that do not belong to the tenant.
     ///
-    /// A runner asks this when one tenant holds most of its places. Jobs that have to run alone are left to [`claim`](Self::claim).
+    /// The other tenants are served in turn, each one's earliest job first; priorities are ignored.
+    /// A runner calls this when one tenant holds most of its places. Jobs that have to run alone
+    /// are left to [`claim`](Self::claim).
     pub(crate) async fn claim_beside(
         &self,
         slots: &[(&str, Uuid, i64)],
@@ -66,21 +70,23 @@ impl Queue {
             .await?)
     }
 
-    /// Says that a job has its process to itself from now on: if its lease runs out, it counts as the one that ended the process. Call it
-    /// before a job runs that has to run alone, when no other job runs in the process any more.
+    /// Records that a job is the only one in its process. If its lease expires, this job counts as
+    /// the cause of the crash.
+    ///
+    /// Call it before the job starts, when no other job runs in the process.
     ///
     /// # Errors
-    /// `Stale` when the claim is no longer held.
+    /// Fails with `Stale` if the claim is no longer held.
     pub async fn begin_alone(&self, claim: Claim) -> Result<(), QueueError> {
         let sql = "update jobs set alone = true where id = $1 and fence = $2 and state = 'running'";
         let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).execute(&self.pool).await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Extends the leases; returns the claims that are lost.
+    /// Extends the leases. Returns the claims that are lost.
     ///
-    /// A claim whose row another transaction has locked (it is being completed or held right now) is neither extended
-    /// nor lost: nobody can rescue a locked row.
+    /// A claim is neither extended nor lost while another transaction has locked its row, for
+    /// example to complete or hold the job. A locked row cannot be rescued.
     pub async fn heartbeat(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         if claims.is_empty() {
             return Ok(Vec::new());
@@ -94,30 +100,34 @@ impl Queue {
             .await?)
     }
 
-    /// How long until a job of `kinds` is due: zero when one is already, `None` when none is scheduled.
+    /// Returns the time until a job of `kinds` is due: zero if one is due now, `None` if none is
+    /// scheduled.
     pub async fn next_due(&self, kinds: &[String]) -> Result<Option<Duration>, QueueError> {
         let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE).bind(kinds).fetch_one(&self.pool).await?;
-        // The year 9999 overflows nothing here, and nobody sleeps that long.
+        // The limit avoids an overflow for far future times.
         Ok(seconds.map(|s| Duration::from_secs_f64(s.clamp(0.0, 1e9))))
     }
 }
 
-/// Ids and fences side by side, as `unnest` wants them.
+/// Splits claims into ids and fences, as `unnest` expects them.
 pub(crate) fn columns(claims: &[Claim]) -> (Vec<Uuid>, Vec<i64>) {
     claims.iter().map(|claim| (claim.id, claim.fence)).unzip()
 }
 
-/// A duration as Postgres has it, at most a century: more would run over the end of its calendar.
+/// Converts a duration to a Postgres interval of at most 100 years, so that adding it to a
+/// timestamp does not overflow.
 pub(crate) fn interval(duration: Duration) -> PgInterval {
     const CENTURY: u128 = 100 * 365 * 86_400 * 1_000_000;
     let microseconds = duration.as_micros().min(CENTURY) as i64;
     PgInterval { months: 0, days: 0, microseconds }
 }
 
-/// The distinct (kind, priority) pairs that have jobs, each with its first job, found by hopping along
-/// `jobs_ready`: their number, not the number of jobs, is the cost. Within one such band the due jobs are a contiguous range
-/// of the index, and who starts at its first job does not walk again over the dead entries that claims leave before it.
-/// `kind` and `slots` come from the `wanted` that stands before it.
+/// Finds the distinct (kind, priority) pairs ("bands") that have jobs, each with its first job.
+///
+/// This is a skip scan of the index `jobs_ready`, so the cost depends on the number of bands, not
+/// of jobs. The due jobs of a band are a contiguous range of the index. A scan that starts at the
+/// first job does not read the dead entries before it, which claims leave. `kind` and `slots` come
+/// from the preceding CTE `wanted`.
 macro_rules! bands {
     () => {
         "bands as (
@@ -139,7 +149,8 @@ macro_rules! bands {
 }
 pub(crate) use bands;
 
-/// Ends a claim: `$ids` selects the locked jobs, `$4` is the lease, `$5` the worker.
+/// The end of a claim statement: `$ids` selects the locked jobs, `$4` is the lease, `$5` the
+/// worker.
 macro_rules! claimed {
     ($ids:literal) => {
         concat!(
@@ -158,16 +169,18 @@ from claimed order by priority, scheduled_at, id"
     };
 }
 
-/// Two looks at the index: the first, without locks, finds how many jobs each band gives to the best `limit` over all
-/// kinds; the second locks that many of each band, passing over what others have locked. One look with locks could not
-/// both merge several bands in order and lock no more than it takes.
+/// Claims jobs in two passes over the index. The first pass takes no locks and counts how many of
+/// the best `limit` jobs over all kinds each band contributes. The second pass locks that many jobs
+/// of each band and skips rows locked by others. A single locking pass could not merge several
+/// bands in order and lock only the rows that it returns.
 ///
-/// At most one job that must run alone (`crashes > 1`) is claimed, before all others. The index `jobs_suspects` makes this
-/// check cheap.
+/// At most one job that must run alone (`crashes > 1`) is claimed, before all others. The index
+/// `jobs_suspects` makes this check cheap.
 ///
-/// `id = any(array(...))` here, and `cross join lateral (... limit 1)` in the other batches, instead of plain joins: the
-/// planner cannot know how few rows a batch has and might read the whole table for it, or compare each with each; these
-/// two it always takes through the primary key.
+/// This statement uses `id = any(array(...))`, and the other batches use `cross join lateral (...
+/// limit 1)`, instead of plain joins. The planner cannot know how few rows a batch has, and might
+/// scan the whole table or compare every pair. It always runs these two forms through the primary
+/// key.
 const CLAIM: &str = concat!(
     "with recursive wanted as (
     select kind, slots from unnest($1::text[], $2::bigint[]) as w(kind, slots)
@@ -209,8 +222,9 @@ const CLAIM: &str = concat!(
     claimed!("select id from suspect union all select id from picked")
 );
 
-/// Hops along `jobs_tenants` from tenant to tenant: their number, not the number of jobs, is the cost. As in [`CLAIM`], a first look without locks
-/// chooses, and a second one locks what was chosen and passes over what others have locked.
+/// A skip scan of the index `jobs_tenants` visits each tenant once, so the cost depends on the
+/// number of tenants, not of jobs. As in [`CLAIM`], the first pass chooses without locks; the
+/// second locks the chosen rows and skips those locked by others.
 const CLAIM_BESIDE: &str = concat!(
     "with recursive wanted as (
     select kind, busy, slots from unnest($1::text[], $2::uuid[], $3::bigint[]) as w(kind, busy, slots)

@@ -1,13 +1,13 @@
-//! Removing what the records of ended jobs say, where that must not be kept.
+//! Removes the contents of ended jobs' records where they must not be kept.
 
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// A record without a payload can be listed and counted, and not be run again.
+/// A record without a payload can be listed and counted, but not retried.
 const FORGET: &str = "update finished_jobs set payload = '{}', last_error = null where id = any($1)";
 
-/// Each condition on the state has an index of groups of its own.
+/// Two statements, because each condition on the state has its own index by group.
 const FORGET_KEYED: [&str; 2] = [
     "update finished_jobs set payload = '{}', last_error = null
      where group_id = any($1) and state = 'completed' and unique_key = any($2)",
@@ -16,12 +16,14 @@ const FORGET_KEYED: [&str; 2] = [
 ];
 
 impl Queue {
-    /// Empties the payload and the error of ended jobs; the records stay. Jobs that are still to run are left alone.
+    /// Clears the payload and the error of ended jobs and keeps their records. Live jobs do not
+    /// change. Returns the number of records.
     pub async fn forget(&self, conn: &mut PgConnection, jobs: &[Uuid]) -> Result<u64, QueueError> {
         Ok(sqlx::query(FORGET).bind(jobs).execute(conn).await?.rows_affected())
     }
 
-    /// The same of those jobs of the groups that have one of the unique keys. Reads every ended job of the groups.
+    /// Does the same as [`Self::forget`] for jobs of the groups that have one of the unique keys.
+    /// Reads every ended job of the groups.
     pub async fn forget_keyed(
         &self,
         conn: &mut PgConnection,

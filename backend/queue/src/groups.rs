@@ -1,13 +1,14 @@
-//! Groups: hold, release, cancel, count.
+//! Holds, releases, cancels and counts groups.
 //!
-//! A held group has a row in `job_groups`, and all its live jobs carry `held`, so that the claim's index does not
-//! contain them: holding costs one update for each job of the group, once, and nothing at every claim. Parked jobs (see `lanes`) carry it
-//! already and cost nothing here.
+//! A held group has a row in `job_groups`, and all its live jobs carry the flag `held`. The index
+//! that claims read does not contain held jobs. A hold therefore costs one update per job of the
+//! group, once, and nothing per claim. Parked jobs (see `lanes`) carry the flag already and cost
+//! nothing here.
 //!
-//! Each change of a whole group takes the group's exclusive lock, which waits for the transactions that are adding,
-//! completing or failing jobs of the group, and then walks the rows twice: first all that nobody has locked, then the few
-//! that somebody had. The locks of the second walk are safe to wait for: they belong to statements that never wait for a
-//! row themselves (see `claim`).
+//! Each change of a whole group takes the group's exclusive lock, which waits for transactions that
+//! add, complete or fail jobs of the group. It then updates the rows in two passes: first all rows
+//! that are not locked, then the rest. Waiting for row locks in the second pass is safe, because
+//! their owners are statements that never wait for a row themselves (see `claim`).
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::file;
 use crate::{Queue, QueueError};
@@ -15,11 +16,12 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Queue {
-    /// Holds a group: none of its jobs is claimed until `release_group`; jobs added meanwhile are held too. What runs
-    /// already runs to its end. Holding a held group changes nothing.
+    /// Holds a group: none of its jobs is claimed until [`Self::release_group`], including jobs
+    /// that are added meanwhile. Running jobs continue. Holding a held group has no effect.
     ///
-    /// This and the next two wait for transactions that settle jobs of the group. Call them before locking rows that
-    /// such transactions also write; the other way round can end in a deadlock, of which Postgres fails one side.
+    /// This function and the next two wait for transactions that settle jobs of the group. Call
+    /// them before you lock rows that such transactions also write. The opposite order can end in a
+    /// deadlock, in which Postgres fails one of the two transactions.
     pub async fn hold_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("insert into job_groups (id) values ($1) on conflict do nothing")
@@ -32,7 +34,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets a held group run again.
+    /// Releases a held group, so that its jobs can be claimed.
     pub async fn release_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
@@ -46,9 +48,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Cancels at most `most` live jobs of a group, those in line first, and drops its hold; the number cancelled. Fewer than `most` means that
-    /// none is left. Those that run are cancelled too: their row is gone and their fence bumped, so whatever their workers still say is
-    /// stale. Parked jobs, which can be a million, leave no record.
+    /// Removes the hold of a group and cancels at most `most` of its live jobs, unparked jobs
+    /// first. Returns the number cancelled; fewer than `most` means that none is left.
+    ///
+    /// Running jobs are cancelled too: their rows are deleted and their fences incremented, so
+    /// later calls of their workers are stale. Parked jobs, of which there can be a million, leave
+    /// no record.
     pub async fn cancel_group(
         &self,
         conn: &mut PgConnection,
@@ -66,7 +71,8 @@ impl Queue {
         Ok(cancelled)
     }
 
-    /// Live (available, running, retryable) jobs of a group. Counts rows: ask `group_is_live` where the number is of no use.
+    /// Returns the number of live (available, running, retryable) jobs of a group. Counts rows; use
+    /// `group_is_live` if you do not need the number.
     pub async fn live_in_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<i64, QueueError> {
         Ok(sqlx::query_scalar("select count(*) from jobs where group_id = $1")
             .bind(group)
@@ -74,7 +80,8 @@ impl Queue {
             .await?)
     }
 
-    /// Whether the group has a live job, at a cost that does not grow with the group.
+    /// Returns `true` if the group has a live job. The cost does not depend on the size of the
+    /// group.
     pub async fn group_is_live(&self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
         Ok(sqlx::query_scalar("select exists(select from jobs where group_id = $1)")
             .bind(group)
@@ -82,7 +89,7 @@ impl Queue {
             .await?)
     }
 
-    /// Whether the group is held. Keeps that answer true until the transaction ends.
+    /// Returns `true` if the group is held. The answer stays valid until the transaction ends.
     pub async fn group_is_held(&self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
         lock_groups_shared(conn, &[group]).await?;
         Ok(sqlx::query_scalar("select exists(select from job_groups where id = $1)")
@@ -97,20 +104,20 @@ async fn lock_group(conn: &mut PgConnection, group: Uuid) -> Result<(), QueueErr
     Ok(())
 }
 
-/// The rows of a walk: those of the group for which `$which` holds, locked in the way of `$lock`. Parked ones are left aside, by the index
-/// `jobs_line`.
+/// Selects the unparked rows of the group that match `$which`, and locks them with `$lock`. The
+/// index `jobs_line` leaves out parked rows.
 macro_rules! picked {
     ($which:literal, $lock:expr) => {
         concat!("with picked as materialized (select id from jobs where group_id = $1", $which, $lock, ")")
     };
 }
-/// The first walk's way to lock: what is free.
+/// Locking clause of the first pass: only rows that nobody has locked.
 macro_rules! free {
     () => {
         " for update skip locked"
     };
 }
-/// The second walk's way: the rest, one after the other.
+/// Locking clause of the second pass: the remaining rows, in a fixed order.
 macro_rules! rest {
     () => {
         " order by id for update"
@@ -148,7 +155,7 @@ macro_rules! cancel {
 
 const HOLD: [&str; 2] = [hold!(free!()), hold!(rest!())];
 const RELEASE: [&str; 2] = [release!(free!()), release!(rest!())];
-/// The third deletes parked jobs.
+/// The third statement deletes parked jobs.
 const CANCEL: [&str; 3] = [
     cancel!(free!()),
     cancel!(rest!()),

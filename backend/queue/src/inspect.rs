@@ -1,4 +1,4 @@
-//! What an operator sees and does: list, retry, cancel, stats.
+//! Operator functions: list, get, retry, cancel, stats.
 use crate::claim::bands;
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::file;
@@ -6,21 +6,22 @@ use crate::{JobRow, JobState, Queue, QueueError};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
-/// Most rows of one answer of `list`.
+/// Maximum number of rows that `list` returns.
 const LONGEST_LIST: i64 = 1000;
 
-/// Numbers for `/metrics` and the system page.
+/// Job counts for `/metrics` and the system page.
 #[derive(Clone, Debug, Default)]
 pub struct QueueStats {
-    /// Jobs per kind and state.
+    /// Number of jobs per kind and state.
     pub counts: Vec<(String, JobState, i64)>,
     /// Age in seconds of the oldest due job.
     pub oldest_due_seconds: f64,
 }
 
 impl Queue {
-    /// Jobs by state, newest first, before the cursor `before` (the id of the last row of the page before). At most
-    /// 1,000 rows.
+    /// Lists jobs by state, newest first. Returns at most 1,000 rows.
+    ///
+    /// `before` is the cursor: the id of the last row of the previous page.
     pub async fn list(
         &self,
         state: Option<JobState>,
@@ -30,9 +31,11 @@ impl Queue {
         limit: i64,
     ) -> Result<Vec<JobRow>, QueueError> {
         let limit = limit.clamp(0, LONGEST_LIST);
-        // Only the conditions that are asked for are in the statement, so that each one meets its index.
+        // The statement contains only the conditions that are asked for, so that each one can use
+        // its index.
         let mut query = QueryBuilder::<Postgres>::new("select * from (");
-        // Ended jobs state by state: each has indexes of its own, and of completed ones there can be very many.
+        // Ended jobs are read per state: each state has its own indexes, and there can be very many
+        // completed jobs.
         let parts: &[(Table, Option<JobState>)] = match state {
             Some(state) if state.is_live() => &[(Table::Live, Some(state))],
             Some(state) => &[(Table::Finished, Some(state))],
@@ -48,11 +51,13 @@ impl Queue {
             query.push(table.select());
             query.push(" where true");
             if let Some(state) = state {
-                // A constant and not a parameter: the partial indexes are found by their constant.
+                // A constant, not a parameter: the planner matches partial indexes by their
+                // constant.
                 query.push(" and state = '").push(state.as_str()).push("'");
             }
-            // A range of pairs, as `push_range` has it, instead of `group_id = ` and `id < `: the planner would otherwise walk along the ids, past
-            // everything that is newer than the group's last job, and it cannot know how much that is.
+            // A range of pairs (see `push_range`) instead of `group_id =` and `id <`. Otherwise the
+            // planner would scan along the ids, past everything newer than the group's last job,
+            // and it cannot know how much that is.
             let along_kind = kind.filter(|_| group.is_none() && *state == Some(JobState::Completed));
             if let Some(kind) = kind.filter(|_| along_kind.is_none()) {
                 query.push(" and kind = ").push_bind(kind);
@@ -72,7 +77,7 @@ impl Queue {
         Ok(query.build_query_as().persistent(false).fetch_all(&self.pool).await?)
     }
 
-    /// One job, wherever it is.
+    /// Returns one job, live or ended.
     pub async fn get(&self, id: Uuid) -> Result<JobRow, QueueError> {
         let mut query = QueryBuilder::<Postgres>::new(Table::Live.select());
         query.push(" where id = ").push_bind(id).push(" union all ");
@@ -80,10 +85,12 @@ impl Queue {
         query.build_query_as().fetch_optional(&self.pool).await?.ok_or(QueueError::NotFound(id))
     }
 
-    /// Gives a discarded or cancelled job a new life with fresh attempts, due now (held, if its group is), inside the caller's transaction.
+    /// Returns a discarded or cancelled job to the queue inside the caller's transaction, with all
+    /// attempts, due now. It is held if its group is held.
     ///
     /// # Errors
-    /// `NotFound` when it is neither discarded nor cancelled; `Duplicate` when a live job has its kind and unique key.
+    /// Fails with `NotFound` if it is neither discarded nor cancelled. Fails with `Duplicate` if a
+    /// live job has the same kind and unique key.
     pub async fn retry(&self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
         let group: Option<Option<Uuid>> = sqlx::query_scalar(
             "select group_id from finished_jobs where id = $1 and state in ('discarded', 'cancelled') for update",
@@ -100,10 +107,10 @@ impl Queue {
         Ok(row)
     }
 
-    /// Ends a live job before it ran to its end, inside the caller's transaction; a worker that holds it finds its claim lost.
+    /// Cancels a live job inside the caller's transaction. A worker that runs it loses its claim.
     ///
     /// # Errors
-    /// `NotFound` when it is not live.
+    /// Fails with `NotFound` if the job is not live.
     pub async fn cancel(&self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
         let group: Option<Option<Uuid>> = sqlx::query_scalar("select group_id from jobs where id = $1")
             .bind(id)
@@ -115,8 +122,8 @@ impl Queue {
         sqlx::query_as(CANCEL).bind(id).fetch_optional(&mut *conn).await?.ok_or(QueueError::NotFound(id))
     }
 
-    /// Counts of all jobs, ended ones included, and the age of the oldest due job. Reads every row's index entry: for a
-    /// page that somebody looks at, not for every scrape.
+    /// Counts all jobs, ended ones included, and returns the age of the oldest due job. Reads the
+    /// index entries of all rows, so it suits a page that a person opens, not every metrics scrape.
     pub async fn stats(&self) -> Result<QueueStats, QueueError> {
         self.count(concat!(
             live_counts!(),
@@ -125,7 +132,8 @@ impl Queue {
         .await
     }
 
-    /// [`stats`](Self::stats) without completed and cancelled jobs, which can be many and tell no depth.
+    /// Works like [`stats`](Self::stats), without completed and cancelled jobs. These can be many
+    /// and say nothing about the depth of the queue.
     pub async fn depth(&self) -> Result<QueueStats, QueueError> {
         self.count(concat!(
             live_counts!(),
@@ -145,7 +153,8 @@ impl Queue {
     }
 }
 
-/// Rows whose `column` is `value`, and whose id comes before `before`, as one range of an index on both; the answer is their order.
+/// Selects the rows whose `column` is `value` and whose id is below `before`, as one range of an
+/// index on both. Returns the matching order clause.
 fn push_range<'a, T>(
     query: &mut QueryBuilder<Postgres>,
     column: &str,
@@ -187,7 +196,7 @@ impl Table {
     }
 }
 
-/// Each part is counted from the smallest index that has it.
+/// Counts live jobs. Each table is counted separately, so that each count uses its smallest index.
 macro_rules! live_counts {
     () => {
         "select kind, state::text, count(*) from jobs group by 1, 2"
@@ -195,7 +204,7 @@ macro_rules! live_counts {
 }
 use live_counts;
 
-/// The delete only happens when the insert did: it reads the ids that the insert returned.
+/// Deletes only the row that was inserted: the delete reads the ids that the insert returned.
 const RETRY: &str = "
 with back as (
     insert into jobs (id, group_id, fence, scheduled_at, created_at, priority, max_attempts, held, kind, unique_key,
@@ -222,7 +231,7 @@ const CANCEL: &str = concat!(
        finished_at, last_error, group_id, false as held, locked_by"
 );
 
-/// [`bands`] of all kinds that have jobs, found by hopping as well.
+/// [`bands`] for all kinds that have jobs. The kinds are found by a skip scan too.
 macro_rules! every_band {
     () => {
         concat!(

@@ -1,4 +1,4 @@
-//! Jobs as they are stored, and as a worker holds them.
+//! Defines jobs as they are stored, and jobs as a worker holds them.
 use crate::QueueError;
 use serde_json::Value;
 use std::fmt;
@@ -6,30 +6,30 @@ use std::str::FromStr;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Where a job is in its life.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Waiting for its time and a worker.
+    /// Waits for its scheduled time and for a worker.
     Available,
-    /// Leased to a worker.
+    /// A worker holds a lease on it.
     Running,
-    /// Failed, waiting for its next attempt.
+    /// Failed, and waits for its next attempt.
     Retryable,
-    /// Done.
+    /// Completed successfully.
     Completed,
-    /// Out of attempts, or failed for good; kept for inspection.
+    /// Used all attempts, or failed permanently. Kept for inspection.
     Discarded,
-    /// Given up before it ran to its end.
+    /// Cancelled before it completed.
     Cancelled,
 }
 
 impl JobState {
-    /// All states, live ones first.
+    /// All states, live states first.
     pub const ALL: [Self; 6] =
         [Self::Available, Self::Running, Self::Retryable, Self::Completed, Self::Discarded, Self::Cancelled];
 
-    /// The name in the database, in JSON and in metrics.
+    /// Returns the name used in the database, in JSON and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Available => "available",
@@ -41,7 +41,7 @@ impl JobState {
         }
     }
 
-    /// Whether the job may still run: live jobs count for unique keys and for their group.
+    /// Returns `true` if the job may still run. Unique keys and groups count live jobs only.
     pub fn is_live(self) -> bool {
         matches!(self, Self::Available | Self::Running | Self::Retryable)
     }
@@ -75,29 +75,30 @@ impl TryFrom<String> for JobState {
 /// A job to enqueue.
 #[derive(Clone, Debug)]
 pub struct NewJob {
-    /// Names the handler.
+    /// Selects the handler.
     pub kind: String,
     /// The handler's input.
     pub payload: Value,
-    /// Lower runs first; 0 is the default.
+    /// Priority. Lower values run first; 0 is the default.
     pub priority: i16,
-    /// Runs before it is discarded.
+    /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
-    /// Not before this time; `None` is now.
+    /// Earliest start time; `None` means now.
     pub scheduled_at: Option<OffsetDateTime>,
-    /// At most one live (available, running, retryable) job per kind and key.
+    /// Unique key. At most one live (available, running, retryable) job has the same kind and key.
     pub unique_key: Option<String>,
-    /// What it belongs to; groups are held, released and cancelled as one.
+    /// The job's group. A group is held, released and cancelled as a whole.
     pub group_id: Option<Uuid>,
-    /// Who it is done for; nil for nobody in particular. While jobs of several tenants are due, no tenant has more than three quarters of a runner's
-    /// places.
+    /// The tenant for which the job runs; nil if the job belongs to no tenant. While jobs of
+    /// several tenants are due, one tenant gets at most three quarters of a runner's places.
     pub tenant: Uuid,
-    /// What it would crowd out others for: of one kind, group and lane only `Config::lane_window` jobs stand in line at a time. Needs a group.
+    /// Partition key. At most `Config::lane_window` jobs with the same kind, group and partition
+    /// key are unparked at a time. Requires a group.
     pub lane: Option<String>,
 }
 
 impl NewJob {
-    /// A job with default priority, 5 attempts, due now.
+    /// Creates a job with default priority and 5 attempts, due now.
     pub fn new(kind: impl Into<String>, payload: Value) -> Self {
         Self {
             kind: kind.into(),
@@ -113,39 +114,40 @@ impl NewJob {
     }
 }
 
-/// Proof that a worker holds a job: every later word about the job must carry it.
+/// Proves that a worker holds a job. Every later call about the job must present it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, sqlx::FromRow)]
 pub struct Claim {
-    /// The job.
+    /// The job's id.
     pub id: Uuid,
-    /// Bumped by every claim; an older holder's word no longer counts.
+    /// The fence. Each claim increments it, so calls with an older fence are rejected.
     pub fence: i64,
 }
 
-/// A job in a worker's hands.
+/// A job that a worker has claimed.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct ClaimedJob {
-    /// The proof.
+    /// The claim.
     #[sqlx(flatten)]
     pub claim: Claim,
-    /// Names the handler.
+    /// Selects the handler.
     pub kind: String,
     /// The handler's input.
     pub payload: Value,
-    /// This run's number, from 1.
+    /// Number of this attempt, from 1.
     pub attempt: i16,
-    /// Runs before it is discarded.
+    /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
-    /// How often its lease ran out: the process that ran it ended, with this job or with another.
+    /// How often the lease of this job expired, whether this job or another one ended the process.
     pub crashes: i16,
-    /// What it belongs to.
+    /// The job's group.
     pub group_id: Option<Uuid>,
-    /// Who it is done for; nil for nobody in particular.
+    /// The tenant for which the job runs; nil if the job belongs to no tenant.
     pub tenant: Uuid,
 }
 
 impl ClaimedJob {
-    /// Whether no other job may run beside it: two processes have ended while they ran it.
+    /// Returns `true` if no other job may run in the same process. This is so after two lease
+    /// expiries.
     pub fn runs_alone(&self) -> bool {
         self.crashes > 1
     }
@@ -154,33 +156,33 @@ impl ClaimedJob {
 /// A job as an operator sees it.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct JobRow {
-    /// Its id (UUIDv7).
+    /// The id (UUIDv7).
     pub id: Uuid,
-    /// Names the handler.
+    /// Selects the handler.
     pub kind: String,
-    /// Where it is.
+    /// The current state.
     #[sqlx(try_from = "String")]
     pub state: JobState,
     /// The handler's input.
     pub payload: Value,
-    /// Runs so far.
+    /// Number of attempts so far.
     pub attempt: i16,
-    /// Runs before it is discarded.
+    /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
-    /// Lower runs first.
+    /// Priority. Lower values run first.
     pub priority: i16,
-    /// Not before this time.
+    /// Earliest start time.
     pub scheduled_at: OffsetDateTime,
-    /// When it was enqueued.
+    /// Time at which the job was enqueued.
     pub created_at: OffsetDateTime,
-    /// When it reached a terminal state.
+    /// Time at which the job reached a terminal state.
     pub finished_at: Option<OffsetDateTime>,
-    /// The last failure.
+    /// Message of the last failure.
     pub last_error: Option<String>,
-    /// What it belongs to.
+    /// The job's group.
     pub group_id: Option<Uuid>,
-    /// Whether its group is held or its lane full, so that it does not run although it is due.
+    /// Whether the job must not run even if it is due: its group is held, or the job is parked.
     pub held: bool,
-    /// The worker that holds it, or that ran it last.
+    /// The worker that holds the job or ran it last.
     pub locked_by: Option<String>,
 }

@@ -1,11 +1,12 @@
-//! Which unique keys are taken.
+//! Looks up which unique keys live jobs use.
 use crate::queue::stored_key;
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
 use std::collections::HashSet;
 
 impl Queue {
-    /// Those of `keys` that a live job of the kind has, in the order of the input: for owners of records who want to know which still have a job.
+    /// Returns those of `keys` that a live job of `kind` has, in input order. Owners of records use
+    /// it to find the records that still have a job.
     pub async fn live_keys(
         &self,
         conn: &mut PgConnection,

@@ -1,12 +1,17 @@
-//! Lanes: a million jobs for one slow host do not stand in the way of others.
+//! Limits how many jobs of one partition key are ready, so that a million jobs for one slow host do
+//! not delay others.
 //!
-//! Of the jobs of one kind, group and lane at most `Config::lane_window` stand in line, and of those of one kind and group, over all lanes, at most
-//! `Config::group_window`; further ones are parked when they are enqueued. A parked job is held, so claims, holds and releases never meet
-//! it. When half of a lane's line has ended, its best parked jobs join the line, at its end: jobs that were enqueued in the meantime
-//! are not overtaken by those that waited aside.
+//! At most `Config::lane_window` jobs with the same kind, group and partition key are unparked.
+//! Over all partition keys of one kind and group the limit is `Config::group_window`. Jobs beyond
+//! these limits are parked when they are enqueued. A parked job carries the held flag, so claims,
+//! holds and releases never read it. When half of a key's window is free, its best parked jobs are
+//! unparked with the current time. They therefore run after jobs that were enqueued in the
+//! meantime.
 //!
-//! A group can have a million lanes. A look visits a bounded number of groups, and of lanes in those that have room; the next look of the process
-//! goes on from there, in each group from where its last one ended: groups do not wait for each other, and no lane is passed by.
+//! A group can have a million partition keys. One pass visits a bounded number of groups, and a
+//! bounded number of keys in those groups that have room. The next pass of the process continues
+//! there; within each group it continues where the last pass of that group ended. So groups do not
+//! wait for each other, and no key is skipped.
 use crate::queue::wake;
 use crate::{Queue, QueueError};
 use sqlx::{FromRow, PgConnection};
@@ -14,51 +19,55 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::PoisonError;
 use uuid::Uuid;
 
-/// A lane with parked jobs, and the room in its line.
+/// A partition key with parked jobs, and its free places.
 #[derive(FromRow)]
 struct Room {
     kind: String,
     group_id: Uuid,
-    /// `None`: the group has no lane behind the one it is looked at from.
+    /// `None` if the group has no key after the one at which the pass starts.
     lane: Option<String>,
     room: i64,
-    /// Room of the group before this look.
+    /// Free places of the group before this pass.
     group_room: i64,
-    /// The most lanes that this look visits of each group.
+    /// Maximum number of keys that this pass visits in each group.
     most: i64,
 }
 
-/// Groups visited by one look; lanes over all of them, and the least of each.
+/// Groups per pass; keys per pass over all groups; and minimum number of keys per group.
 const GROUPS: i64 = 16;
 const LANES: i64 = 500;
 const LEAST_LANES: i64 = 20;
-/// Places of a lane in a group whose line is half full.
+/// Places of one partition key when half of the group's window is used.
 pub(crate) const FEW_PLACES: i64 = 8;
 
-/// Where looks ended.
+/// Where the last passes ended.
 #[derive(Debug, Default)]
 pub(crate) struct LanePositions {
-    /// Kind and id of the last group of the last look; the default is before all others.
+    /// Kind and id of the last group of the last pass. The default sorts before all groups.
     group: (String, Uuid),
-    /// The last lane of a group's last look; one that is not there is looked at from its first lane on.
+    /// The last key that the last pass visited in each group. A missing group starts at its first
+    /// key.
     lanes: HashMap<(String, Uuid), String>,
 }
 
-/// Groups whose lanes are remembered, at most: those of crawls that were cancelled are never seen again.
+/// Maximum number of groups whose position is remembered. Groups of cancelled crawls never come
+/// back, so their entries are never removed one by one.
 const MOST_POSITIONS: usize = 10_000;
 
 impl Queue {
-    /// Lets parked jobs join the lines of lanes that have room; the number of jobs. Lanes of a group that is just being held, released or
-    /// cancelled are left for the next time. Any number of processes may call this at any time. The cost is bounded: of very many lanes with
-    /// parked jobs each call visits some, in turn.
+    /// Unparks jobs of partition keys that have room. Returns the number of jobs.
+    ///
+    /// Skips groups that another transaction is holding, releasing or cancelling. Any number of
+    /// processes may call this concurrently. The cost is bounded: with very many partition keys
+    /// each call visits only some of them, in turn.
     pub async fn unpark(&self) -> Result<u64, QueueError> {
         let mut tx = self.pool.begin().await?;
         let (kinds, groups, after) = self.next_groups(&mut tx).await?;
         if groups.is_empty() {
             return Ok(0);
         }
-        // The locks and the update are two statements on purpose: the second one's snapshot is taken after the locks are had, so that it sees
-        // whether a group was held in the meantime.
+        // The locks and the update must be two statements. The update takes its snapshot after the
+        // locks are held, so it sees whether a group was held in the meantime.
         let looked: Vec<Room> = sqlx::query_as(ROOMS)
             .bind(self.config.lane_window)
             .bind(kinds)
@@ -89,7 +98,8 @@ impl Queue {
         Ok(held.len() as u64)
     }
 
-    /// Groups with parked jobs whose turn it is: kinds, ids, and the lanes after which they are looked at.
+    /// Returns the next groups with parked jobs: their kinds, ids, and the keys after which the
+    /// pass starts.
     async fn next_groups(
         &self,
         conn: &mut PgConnection,
@@ -116,7 +126,8 @@ impl Queue {
         Ok(sqlx::query_as(NEXT_GROUPS).bind(kind).bind(group).bind(GROUPS).fetch_all(conn).await?)
     }
 
-    /// The next look at each group begins after the lanes of this one. Where a group ran out of room, it begins after the last lane that got some.
+    /// Stores where the next pass of each group starts: after the keys of this pass. If a group ran
+    /// out of room, it starts after the last key that got places.
     fn go_on_after(&self, looked: &[Room]) {
         let mut groups: BTreeMap<(&str, Uuid), Vec<&Room>> = BTreeMap::new();
         for room in looked {
@@ -139,7 +150,7 @@ impl Queue {
     }
 }
 
-/// Hops from group to group along `jobs_parked`.
+/// Visits each group once, by a skip scan of the index `jobs_parked`.
 const NEXT_GROUPS: &str = "
 with recursive groups as (
     (select kind, group_id from jobs where parked and (kind, group_id) > ($1, $2)
@@ -153,9 +164,12 @@ with recursive groups as (
 )
 select kind, group_id from groups limit $3";
 
-/// Hops from lane to lane along `jobs_parked`; counts no further than it has to along `jobs_line`. Groups whose line is full are not looked at. The lanes
-/// of a group share its room; those before have theirs first. The room of a lane whose group is locked is 0. A group
-/// with no lane behind the one it is looked at from has one row without a lane.
+/// Visits each key once, by a skip scan of the index `jobs_parked`. Counts along `jobs_line` only
+/// as far as needed.
+///
+/// Groups without room are not visited. The keys of a group share its room; earlier keys get theirs
+/// first. The room of a key whose group is locked is 0. A group with no key after the start
+/// position yields one row without a key.
 const ROOMS: &str = "
 with crowds as materialized (
     select g.kind, g.group_id, g.after, crowd.size

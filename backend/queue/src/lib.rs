@@ -1,4 +1,6 @@
-//! A generic durable job queue on Postgres with fenced completion. No domain words here.
+//! A generic, durable job queue on Postgres in which fences protect completions.
+//!
+//! It has no application-specific terms.
 //!
 //! See `docs/QUEUE.md` for the state machine.
 

@@ -1,21 +1,25 @@
-//! The end of ended jobs.
+//! Deletes the records of ended jobs.
 //!
-//! Jobs that were completed or cancelled are deleted when they have been kept long enough, in small statements with rests in between, by one process at a
-//! time. Discarded ones stay until they are retried or somebody says otherwise.
+//! Completed and cancelled jobs are deleted once they are older than the retention time. One
+//! process at a time does this, in small statements with pauses in between. Discarded jobs stay
+//! until they are retried or explicitly deleted.
 use crate::claim::interval;
 use crate::runner::backoff::within;
 use crate::{Queue, QueueError};
 use std::time::Instant;
 use time::OffsetDateTime;
 
-/// Rows per statement: some tens of milliseconds.
+/// Rows per statement. One statement takes some tens of milliseconds.
 const BATCH: i64 = 5_000;
-/// The advisory lock of whoever purges.
+/// Key of the advisory lock that the purging process holds.
 const LOCK: i64 = 0x7075_7267_6500;
 
 impl Queue {
-    /// Deletes completed and cancelled jobs older than `keep_finished`; the number deleted. It rests as long as it works, and does nothing
-    /// while another process is at it. It can be broken off anywhere: what was deleted until then stays so, and the next call goes on.
+    /// Deletes completed and cancelled jobs older than `keep_finished`. Returns the number deleted.
+    ///
+    /// Pauses after each statement for as long as that statement took. Does nothing while another
+    /// process purges. The call can be interrupted at any time: finished statements stay, and the
+    /// next call continues.
     pub async fn purge(&self) -> Result<u64, QueueError> {
         let mut purged = 0;
         loop {
@@ -29,13 +33,14 @@ impl Queue {
         }
     }
 
-    /// One statement of a purge; the number deleted.
+    /// Runs one purge statement. Returns the number deleted.
     async fn purge_some(&self) -> Result<i64, QueueError> {
         let keep = interval(self.config.keep_finished);
         Ok(sqlx::query_scalar(PURGE).bind(keep).bind(BATCH).bind(LOCK).fetch_one(&self.pool).await?)
     }
 
-    /// Deletes discarded jobs that ended before a time; the number deleted. Nothing else ever deletes them.
+    /// Deletes discarded jobs that ended before `ended_before`. Returns the number deleted. Nothing
+    /// else deletes discarded jobs.
     pub async fn purge_discarded(&self, ended_before: OffsetDateTime) -> Result<u64, QueueError> {
         Ok(sqlx::query("delete from finished_jobs where state = 'discarded' and finished_at < $1")
             .bind(ended_before)
@@ -45,7 +50,8 @@ impl Queue {
     }
 }
 
-/// Oldest first, along `finished_jobs_purge`. Passes over a row that is being retried at this moment.
+/// Deletes the oldest jobs first, along the index `finished_jobs_purge`. Skips rows that are being
+/// retried.
 const PURGE: &str = "
 with gate as materialized (
     select pg_try_advisory_xact_lock($3) as mine

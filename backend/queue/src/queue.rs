@@ -1,6 +1,6 @@
-//! The handle on the queue: its times, its errors, and getting jobs in.
+//! Defines the queue handle, its configuration, its errors, and how jobs are enqueued.
 //!
-//! What is said about jobs once they are in is in the sibling modules: `claim` (taking and keeping), `settle` (ending a
+//! Other operations are in sibling modules: `claim` (claim jobs, extend leases), `settle` (end a
 //! run), `groups` (hold, release, cancel), `inspect` (list, retry, stats) and `purge`.
 use crate::NewJob;
 use crate::lanes::{FEW_PLACES, LanePositions};
@@ -12,33 +12,36 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The channel of `notify` on which waiting workers are woken; the payload is empty.
+/// The `NOTIFY` channel that wakes waiting workers. The payload is empty.
 pub const CHANNEL: &str = "facecrawl_jobs";
 
-/// Longer unique keys are stored as their SHA-256: an index entry of Postgres ends at 2.7 kB, and URLs do not.
+/// Longest unique key, in bytes, that is stored as it is. Longer keys are stored as their SHA-256,
+/// because a Postgres index entry is limited to 2.7 kB and a URL can be longer.
 const LONGEST_PLAIN_KEY: usize = 512;
 
-/// How long a call waits for a connection of the queue's own before it takes the database for lost.
+/// How long a call waits for one of the queue's own connections before it fails.
 const ACQUIRE: Duration = Duration::from_secs(5);
 
-/// The longest time that a setting of Postgres in milliseconds can say.
+/// The largest value, in milliseconds, of a Postgres timeout setting.
 const MOST_MILLISECONDS: u128 = i32::MAX as u128;
 
-/// Times of the queue.
+/// Times and limits of the queue.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How long a claim holds without a heartbeat.
+    /// How long a claim is valid without a heartbeat.
     pub lease: Duration,
-    /// First retry delay; doubles with every attempt, with jitter.
+    /// First retry delay. It doubles with every attempt and has jitter.
     pub retry_base: Duration,
     /// Longest retry delay.
     pub retry_max: Duration,
     /// How long completed and cancelled jobs are kept.
     pub keep_finished: Duration,
-    /// Jobs of one kind, group and lane that stand in line at a time; the others are parked.
+    /// Maximum number of unparked jobs with the same kind, group and partition key. Further jobs
+    /// are parked.
     pub lane_window: i64,
-    /// Jobs of one kind and group with a lane that stand in line at a time, over all lanes. From half of it on a lane has no more than a few places,
-    /// so that the lanes of a group with very many of them share what is left.
+    /// Maximum number of unparked jobs with the same kind and group, over all partition keys. From
+    /// half of this number on, each partition key gets only a few places. The keys of a group with
+    /// very many of them then share the remaining places.
     pub group_window: i64,
 }
 
@@ -55,28 +58,29 @@ impl Default for Config {
     }
 }
 
-/// What became of one `NewJob`.
+/// The result of enqueueing one `NewJob`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
-    /// A new row.
+    /// A job was added with this id.
     New(Uuid),
-    /// A live job with the same kind and unique key was there already.
+    /// A live job with the same kind and unique key exists already.
     Duplicate,
 }
 
-/// Why the queue refused.
+/// Why the queue rejected a call.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The claim is no longer held: the lease ran out and the job was given to another, or it was cancelled.
+    /// The claim is no longer held: the job was rescued after its lease expired, or it was
+    /// cancelled.
     #[error("the claim on job {0} is no longer held")]
     Stale(Uuid),
-    /// No such job, or it is not in a state that allows this.
+    /// No such job exists, or its state does not allow the operation.
     #[error("there is no job {0} in a state that allows this")]
     NotFound(Uuid),
-    /// The job cannot live again: a live job has its kind and unique key.
+    /// The job cannot be retried: a live job has the same kind and unique key.
     #[error("job {0} cannot be retried: a live job has the same kind and unique key")]
     Duplicate(Uuid),
-    /// What was given cannot be stored; the text says what is allowed.
+    /// The input cannot be stored. The text says what is allowed.
     #[error("{0}")]
     Invalid(String),
     /// The database failed.
@@ -85,7 +89,7 @@ pub enum QueueError {
 }
 
 impl QueueError {
-    /// The database's own error, if it is one.
+    /// Returns the database error, if this is one.
     pub fn database(&self) -> Option<&sqlx::Error> {
         match self {
             Self::Database(error) => Some(error),
@@ -99,27 +103,31 @@ impl QueueError {
 pub struct Queue {
     pub(crate) pool: PgPool,
     pub(crate) config: Config,
-    /// Where the next look at the lanes begins.
+    /// Where the next call of `unpark` starts.
     pub(crate) lanes_from: Arc<Mutex<LanePositions>>,
 }
 
 impl Queue {
-    /// A queue on a migrated database.
+    /// Creates a queue on a migrated database.
     pub fn new(pool: PgPool, config: Config) -> Self {
         Self { pool, config, lanes_from: Arc::default() }
     }
 
-    /// The pool, for callers that open the transaction.
+    /// Returns the pool, for callers that open their own transaction.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// The same queue on connections of its own: at most `connections`, opened when they are first used. Other users of
-    /// the pool cannot starve it, and its statements are planned once for each connection: planning a claim takes longer than
-    /// running it, and its plan never depends on its values.
+    /// Returns the same queue on a separate pool of at most `connections` connections, which open
+    /// on first use.
+    ///
+    /// Other users of the original pool cannot starve it. Each connection plans each statement
+    /// once, because planning a claim takes longer than running it and its plan never depends on
+    /// its values.
     pub fn on_own_connections(&self, connections: u32) -> Self {
-        // A process that was stopped in mid-transaction keeps no row locked for longer than its claims, and a statement that its caller has given up
-        // (`within`) does not run on.
+        // The timeouts limit how long a process that stopped inside a transaction keeps rows
+        // locked: no longer than its claims last. They also stop a statement whose caller gave up
+        // (`within`).
         let patience = self.config.lease.as_millis().clamp(1, MOST_MILLISECONDS);
         let settings = format!(
             "set plan_cache_mode = force_generic_plan; set jit = off; set statement_timeout = {patience};
@@ -139,16 +147,18 @@ impl Queue {
         Self { pool, config: self.config.clone(), lanes_from: self.lanes_from.clone() }
     }
 
-    /// The times in force.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Adds jobs inside the caller's transaction; the answer is in the order of the input. Jobs for a held group are
-    /// held. Waiting workers are woken when the transaction commits.
+    /// Adds jobs inside the caller's transaction. Returns one result per job, in input order.
+    ///
+    /// Jobs of a held group are held. Waiting workers wake up when the transaction commits.
     ///
     /// # Errors
-    /// `Invalid` names the first job that cannot be stored; then none is added.
+    /// Fails with `Invalid` if a job cannot be stored. The text names the first such job, and no
+    /// job is added.
     pub async fn enqueue(
         &self,
         conn: &mut PgConnection,
@@ -160,8 +170,8 @@ impl Queue {
         for (index, job) in jobs.iter().enumerate() {
             check(job).map_err(|reason| QueueError::Invalid(format!("job {index}: {reason}")))?;
         }
-        // The lock and the insert are two statements on purpose: the second one's snapshot is taken after the lock is
-        // had, so that it sees whether the group was held in the meantime.
+        // The lock and the insert must be two statements. The insert takes its snapshot after the
+        // lock is held, so it sees whether the group was held in the meantime.
         let groups: Vec<Uuid> =
             jobs.iter().filter_map(|job| job.group_id).collect::<BTreeSet<_>>().into_iter().collect();
         if !groups.is_empty() {
@@ -171,7 +181,7 @@ impl Queue {
         let ids: Vec<Uuid> = jobs.iter().map(|_| Uuid::now_v7()).collect();
         let keys: Vec<Option<String>> =
             jobs.iter().map(|job| job.unique_key.as_deref().map(stored_key)).collect();
-        // Unique keys are inserted in one order by everybody, so that two enqueuers never wait for each other in a ring.
+        // All callers insert unique keys in the same order, so two of them never deadlock.
         let mut order: Vec<usize> = (0..jobs.len()).collect();
         order.sort_by(|&a, &b| (&jobs[a].kind, &keys[a]).cmp(&(&jobs[b].kind, &keys[b])));
         fn column<'a, T>(order: &'a [usize], value: impl Fn(usize) -> T + 'a) -> Vec<T> {
@@ -204,8 +214,9 @@ impl Queue {
     }
 }
 
-/// In the order of the input. A job is parked when its lane's line is full, or the group's over all lanes, those before it in the same call
-/// included.
+/// Inserts jobs in input order. A job is parked if its partition key has `lane_window` unparked
+/// jobs, or its group has `group_window` of them over all keys. Jobs earlier in the same call
+/// count.
 const ENQUEUE: &str = "
 with n as materialized (
     select *, row_number() over (partition by kind, group_id, lane order by priority, position) as place
@@ -249,8 +260,10 @@ from placed order by position
 on conflict (kind, unique_key) where unique_key is not null do nothing
 returning id, not held and scheduled_at <= clock_timestamp()";
 
-/// Waits until none of the groups is being held, released or cancelled, and keeps that from starting until the
-/// transaction ends. Sorted, so that two transactions never wait for each other.
+/// Waits until no transaction holds, releases or cancels one of the groups, and blocks such changes
+/// until the transaction ends.
+///
+/// Sorting the groups prevents deadlocks between two transactions.
 pub(crate) async fn lock_groups_shared(conn: &mut PgConnection, groups: &[Uuid]) -> Result<(), QueueError> {
     sqlx::query("select pg_advisory_xact_lock_shared(job_group_lock(g)) from unnest($1::uuid[]) as g")
         .bind(groups)
@@ -259,13 +272,14 @@ pub(crate) async fn lock_groups_shared(conn: &mut PgConnection, groups: &[Uuid])
     Ok(())
 }
 
-/// Wakes waiting workers when the transaction commits. Postgres sends equal notifications of one transaction once.
+/// Wakes waiting workers when the transaction commits. Postgres sends equal notifications of one
+/// transaction only once.
 pub(crate) async fn wake(conn: &mut PgConnection) -> Result<(), QueueError> {
     sqlx::query("select pg_notify($1, '')").bind(CHANNEL).execute(conn).await?;
     Ok(())
 }
 
-/// What Postgres would refuse, said in words before it is sent.
+/// Rejects what Postgres would reject, with a readable reason, before it is sent.
 fn check(job: &NewJob) -> Result<(), String> {
     if job.kind.is_empty() || job.kind.contains('\0') {
         return Err(format!("the kind is {:?}, it must be a non-empty text without NUL", job.kind));
@@ -302,7 +316,7 @@ fn has_nul(value: &serde_json::Value) -> bool {
     }
 }
 
-/// The key as it is, or its digest where it would not fit an index entry or a text column.
+/// Returns the key, or its digest if the key does not fit an index entry or a text column.
 pub(crate) fn stored_key(key: &str) -> String {
     if key.len() <= LONGEST_PLAIN_KEY && !key.contains('\0') {
         key.to_owned()

@@ -1,35 +1,35 @@
-//! How each kind of job does: what waits, what failed, and how fast it goes.
+//! Reports per kind of job how many jobs wait, failed and completed.
 use crate::claim::{bands, interval};
 use crate::inspect::every_band;
 use crate::{JobState, Queue, QueueError};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// One kind of job.
+/// The report of one kind of job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KindReport {
-    /// Live jobs in each state, and discarded ones.
+    /// Number of live jobs per state, and of discarded jobs.
     pub counts: BTreeMap<&'static str, i64>,
-    /// Jobs that were completed within the window.
+    /// Number of jobs completed within the window.
     pub completed: i64,
-    /// Jobs that were discarded within the window.
+    /// Number of jobs discarded within the window.
     pub discarded: i64,
-    /// Age in seconds of the oldest job that is due and does not run; `None` when none is due.
+    /// Age in seconds of the oldest job that is due and not running; `None` if none is due.
     pub oldest_due_seconds: Option<f64>,
 }
 
-/// Every kind that has live or discarded jobs, or of which a job ended within the window.
+/// The report of every kind that has live or discarded jobs, or a job that ended within the window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueReport {
-    /// What `completed` and `discarded` were counted over.
+    /// The window of `completed` and `discarded`.
     pub window: Duration,
-    /// By kind.
+    /// Reports by kind.
     pub kinds: BTreeMap<String, KindReport>,
 }
 
 impl Queue {
-    /// How each kind does, with what ended within the last `window`. Its cost follows the jobs that are live and those that ended within the
-    /// window, whatever else is kept.
+    /// Returns a report per kind, with the jobs that ended within the last `window`. The cost
+    /// depends only on the live jobs and on those that ended within the window.
     pub async fn report(&self, window: Duration) -> Result<QueueReport, QueueError> {
         let mut kinds: BTreeMap<String, KindReport> = BTreeMap::new();
         for (kind, state, count) in self.depth().await?.counts {
@@ -52,7 +52,7 @@ impl Queue {
     }
 }
 
-/// Each half meets its partial index: the completed by their time, the few discarded by their state.
+/// Each half uses its own partial index: completed jobs by time, the few discarded jobs by state.
 const ENDED: &str = "
 select kind, state::text, count(*) from finished_jobs
 where state <> 'discarded' and state = 'completed' and finished_at > now() - $1 group by 1, 2

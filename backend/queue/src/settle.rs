@@ -1,9 +1,12 @@
-//! Ending a run: complete, fail, snooze, release, and the rescue of what nobody ends.
+//! Ends runs (complete, fail, snooze, release) and rescues expired leases.
 //!
-//! Each statement matches id, fence and `running`; what does not match is stale and changes nothing. The two that run in
-//! a caller's transaction take the shared lock of the job's group before the row (the gate below), because the caller
-//! may enqueue into that group afterwards: whoever holds, releases or cancels the group then waits for the whole
-//! transaction at one place, with no row locked. The others never wait for a row, like those of `claim`.
+//! Each statement matches the id, the fence and the state `running`. If nothing matches, the claim
+//! is stale and nothing changes.
+//!
+//! `complete` and `fail` run in the caller's transaction, which may then enqueue into the job's
+//! group. So they take the group's shared lock before the row (see `gate`). A transaction that
+//! holds, releases or cancels the group thus waits for the whole transaction at one point, with no
+//! row locked. The other statements never wait for a row, like those of `claim`.
 use crate::claim::columns;
 use crate::queue::wake;
 use crate::{Claim, JobState, Queue, QueueError};
@@ -15,26 +18,29 @@ use uuid::Uuid;
 
 /// Rows per statement of a rescue.
 const RESCUE_BATCH: i64 = 1000;
-/// Between two looks at rows that another transaction has locked.
+/// Pause before rows that another transaction had locked are tried again.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
-/// What became of the claims of one batch.
+/// The claims that one batch did not settle.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Batch {
     /// Claims that are no longer held.
     pub(crate) stale: Vec<Claim>,
-    /// Claims whose rows another transaction has locked; say it again.
+    /// Claims whose rows another transaction has locked. Try them again.
     pub(crate) busy: Vec<Claim>,
 }
 
 impl Queue {
-    /// Completes inside the caller's transaction; `Stale` means: roll back.
+    /// Completes a job inside the caller's transaction.
+    ///
+    /// # Errors
+    /// Fails with `Stale` if the claim is no longer held; then the caller must roll back.
     pub async fn complete(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
         let done = sqlx::query(COMPLETE).bind(claim.id).bind(claim.fence).execute(conn).await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Completes many jobs at once, in a transaction of its own; returns the claims that were stale.
+    /// Completes many jobs in a transaction of its own. Returns the stale claims.
     pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         let mut batch = self.try_complete_many(claims).await?;
         let mut stale = std::mem::take(&mut batch.stale);
@@ -46,7 +52,7 @@ impl Queue {
         Ok(stale)
     }
 
-    /// One round of [`complete_many`](Self::complete_many).
+    /// Runs one round of [`complete_many`](Self::complete_many).
     pub(crate) async fn try_complete_many(&self, claims: &[Claim]) -> Result<Batch, QueueError> {
         if claims.is_empty() {
             return Ok(Batch::default());
@@ -56,10 +62,11 @@ impl Queue {
         self.sort_out(claims, done).await
     }
 
-    /// Fails an attempt: retryable with backoff (or at `retry_at`), or discarded when attempts are spent or `permanent`.
+    /// Records a failed attempt. The job becomes retryable, with backoff or at `retry_at`. It is
+    /// discarded if no attempts are left or if `permanent` is set. Returns the new state.
     ///
-    /// The backoff of attempt n is `min(retry_max, retry_base * 2^(n-1))`, times a random factor from 0.5 to 1 so that
-    /// jobs that failed together do not return together.
+    /// The backoff of attempt n is `min(retry_max, retry_base * 2^(n-1))`, times a random factor
+    /// from 0.5 to 1. So jobs that failed together are not retried together.
     pub async fn fail(
         &self,
         conn: &mut PgConnection,
@@ -81,14 +88,16 @@ impl Queue {
         state.ok_or(QueueError::Stale(claim.id))?.parse()
     }
 
-    /// Puts the job back for `until`; burns no attempt.
+    /// Schedules the job again for `until`. Does not count as an attempt.
     pub async fn snooze(&self, claim: Claim, until: OffsetDateTime) -> Result<(), QueueError> {
         let done =
             sqlx::query(SNOOZE).bind(claim.id).bind(claim.fence).bind(until).execute(&self.pool).await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Puts jobs back as they were; burns no attempt (shutdown). The number put back; the others were no longer held.
+    /// Returns jobs to the queue (at shutdown). Does not count as an attempt.
+    ///
+    /// Returns the number of jobs returned; the other claims were no longer held.
     pub async fn release(&self, claims: &[Claim]) -> Result<u64, QueueError> {
         let mut left = claims.to_vec();
         let mut released = 0;
@@ -103,7 +112,7 @@ impl Queue {
         }
     }
 
-    /// One round of [`release`](Self::release).
+    /// Runs one round of [`release`](Self::release).
     pub(crate) async fn try_release(&self, claims: &[Claim]) -> Result<Batch, QueueError> {
         if claims.is_empty() {
             return Ok(Batch::default());
@@ -118,11 +127,12 @@ impl Queue {
         self.sort_out(claims, done).await
     }
 
-    /// Returns expired leases to the queue; the number rescued.
+    /// Returns jobs whose lease expired to the queue. Returns the number of rescued jobs.
     ///
-    /// A process that ends takes along all its jobs, of which at most one is to blame. They come back at random times, within the backoff of
-    /// their crashes, so that they do not meet again; from the second crash on each runs alone. Only a job that was alone is discarded when
-    /// its attempts are spent; the others keep an attempt.
+    /// When a process ends, all its jobs are lost, and at most one of them is the cause. They are
+    /// rescheduled at random times within the backoff of their crashes, so that they do not run
+    /// together again. From the second crash on, each runs alone. A job is discarded here only if
+    /// it ran alone and has no attempts left; other jobs keep one attempt.
     pub async fn rescue(&self) -> Result<u64, QueueError> {
         let mut rescued = 0;
         loop {
@@ -144,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// Of the claims that a batch statement did not take: which are stale, and which are merely locked by another.
+    /// Sorts the claims that a batch did not settle into stale ones and ones whose row is locked.
     async fn sort_out(&self, claims: &[Claim], done: Vec<Uuid>) -> Result<Batch, QueueError> {
         if done.len() == claims.len() {
             return Ok(Batch::default());
@@ -160,13 +170,14 @@ impl Queue {
     }
 }
 
-/// Text that a `text` column takes, at most 8 KiB of it.
+/// Makes an error storable in a `text` column: at most 8 KiB, NUL replaced.
 fn storable(error: &str) -> String {
     let end = error.floor_char_boundary(8192);
     error[..end].replace('\0', "\u{fffd}")
 }
 
-/// Takes the shared lock of the group of job `$1`, once, before anything that refers to it runs.
+/// Takes the shared lock of the group of job `$1`, once, before any part of the statement that
+/// refers to it.
 macro_rules! gate {
     () => {
         "gate as materialized (
@@ -176,7 +187,8 @@ macro_rules! gate {
     };
 }
 
-/// Files the rows of a CTE under a terminal state: source, state, and what to put in `last_error`.
+/// Inserts the rows of a CTE into `finished_jobs`. The arguments are the CTE, the terminal state
+/// and the value of `last_error`.
 macro_rules! file {
     ($source:literal, $state:literal, $error:literal) => {
         concat!(
@@ -239,7 +251,8 @@ const FAIL: &str = concat!(
 select state::text from filed union all select state::text from back"
 );
 
-/// A job in its first attempt goes back to `available`, a later one to `retryable`, as it was before the claim.
+/// A job in its first attempt returns to `available`, a later one to `retryable`, as before the
+/// claim.
 const SNOOZE: &str = "
 update jobs
 set state = case when attempt > 1 then 'retryable' else 'available' end::job_state, lease_until = null,

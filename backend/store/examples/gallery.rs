@@ -1,10 +1,13 @@
-//! Measures search in a large gallery: recall against the exact answer, latency alone, filtered and while faces are being stored, and what the
-//! index takes to build and to keep; and how long an erasure by likeness takes to compare with all.
+//! Measures search in a large gallery: recall against the exact result, and latency alone, with a
+//! filter, and while faces are being stored. Also measures the time and size of the index, and the
+//! comparisons of an erasure by likeness.
 //!
-//!     cargo run --release -p facecrawl-store --example gallery -- --url postgres://… --faces 1000000
+//!     cargo run --release -p facecrawl-store --example gallery -- \
+//!         --url postgres://… --faces 1000000
 //!
-//! The faces are points around the centres of clusters on the sphere, as those of one person are; the probes are further points around them.
-//! It works in a database of its own, which it drops at the end, and prints one JSON document.
+//! The faces are points around cluster centres on the sphere, like those of one person. The probes
+//! are further points around these centres. The program works in its own database, which it drops
+//! at the end, and prints one JSON document.
 #![allow(missing_docs)]
 
 use anyhow::{Context, Result, bail};
@@ -25,20 +28,20 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 const RESULTS: i64 = 10;
-/// Faces of one person; two of them have a similarity of 0.6 in the mean.
+/// Faces per person. Two of them have a mean similarity of 0.6.
 const PER_CLUSTER: usize = 20;
 const SPREAD: f64 = 0.82;
 const PER_IMAGE: usize = 100;
-/// Searches before the first that is timed: they open connections and warm caches.
+/// Searches before the first measured one. They open connections and warm caches.
 const WARMUP: usize = 50;
-/// Faces stored while nobody searches.
+/// Faces stored while no search runs.
 const STORED_ALONE: usize = 2000;
-/// Connections that store while others search.
+/// Connections that store faces while searches run.
 const WRITERS: usize = 4;
-/// The filtered search keeps a hundredth.
+/// Minimum quality of the filtered search, which a hundredth of the faces reach.
 const LEAST_QUALITY: f32 = 0.99;
 
-/// From where an erasure takes a face for the person's.
+/// Minimum similarity at which an erasure matches a face.
 const ALIKE: f32 = 0.5;
 
 struct Gallery {
@@ -50,13 +53,14 @@ struct Gallery {
 
 struct Size {
     faces: usize,
-    /// Searches that are compared with the exact answer.
+    /// Number of searches that are compared with the exact result.
     probes: usize,
-    /// Searches that are timed.
+    /// Number of measured searches.
     searches: usize,
-    /// Faces stored per second meanwhile.
+    /// Number of faces stored per second during the searches.
     writes: usize,
-    /// Other storage parameters of the index than the product's own, like `m = 16, ef_construction = 64`.
+    /// Storage parameters of the index instead of the product's, such as `m = 16, ef_construction =
+    /// 64`.
     index: Option<String>,
 }
 
@@ -157,7 +161,7 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
 }
 
 impl Gallery {
-    /// One of the people.
+    /// Returns an embedding near one of the people.
     fn someone(&self, random: &mut Random) -> Vec<f32> {
         let centre = random.below(self.centres.len());
         random.near(&self.centres[centre], SPREAD)
@@ -208,7 +212,7 @@ impl Gallery {
         }
     }
 
-    /// The share of the exact ten that the index finds.
+    /// Returns the fraction of the ten exact results that the index finds.
     async fn recall(&self, random: &mut Random, probes: usize) -> Result<f64> {
         let (mut found, mut all) = (0, 0);
         for _ in 0..probes {
@@ -225,7 +229,7 @@ impl Gallery {
         Ok((found as f64 / all as f64 * 1e4).round() / 1e4)
     }
 
-    /// One search after the other.
+    /// Measures searches that run one after the other.
     async fn latency(&self, random: &mut Random, searches: usize, min_quality: Option<f32>) -> Result<Value> {
         let (mut times, mut exact_ones) = (Vec::with_capacity(searches), 0);
         for index in 0..WARMUP + searches {
@@ -248,7 +252,8 @@ impl Gallery {
         Ok(report)
     }
 
-    /// Milliseconds for a face on one connection while nothing else is done; nearly all of them go into its place in the index.
+    /// Returns the milliseconds per face on one connection while nothing else runs. Nearly all of
+    /// that time is the insertion into the index.
     async fn storing(&self, random: &mut Random) -> Result<f64> {
         let started = Instant::now();
         let mut stored = 0;
@@ -258,7 +263,8 @@ impl Gallery {
         Ok((started.elapsed().as_secs_f64() * 1e5 / stored as f64).round() / 100.0)
     }
 
-    /// Finds everybody who is like one of the people, for an erasure that is not carried out.
+    /// Measures the plan of an erasure by likeness of one of the people. The erasure is not carried
+    /// out.
     async fn plan_erasure(&self, random: &mut Random) -> Result<f64> {
         let target =
             Target::Likeness { embedding: self.someone(random), model_id: self.model, threshold: ALIKE };
@@ -270,7 +276,8 @@ impl Gallery {
         Ok((seconds * 100.0).round() / 100.0)
     }
 
-    /// Stores faces at a steady rate, ten images a second on each of some connections, as image workers do.
+    /// Stores faces at a constant rate over several connections, ten images per second on each, as
+    /// image workers do.
     fn writer(self: &Arc<Self>, per_second: usize) -> Writer {
         let (stop, stored) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut tasks = JoinSet::new();
@@ -299,7 +306,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Faces stored a second.
+    /// Stops the writers and returns the faces stored per second.
     async fn stop(mut self) -> Result<f64> {
         let rate = self.stored.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64();
         self.stop.store(true, Ordering::Relaxed);

@@ -1,6 +1,7 @@
-//! The audit log: searches, deletions, and what became of keys and collections.
+//! The audit log: searches, deletions, and changes of keys and collections.
 //!
-//! A record says what was done, by which key, where and when. It never holds what was seen: no embedding, no picture, no address.
+//! A record says what was done, by which key, in which collection and when. It contains no
+//! embedding, no image and no address.
 use crate::{Store, StoreError};
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, Postgres, QueryBuilder};
@@ -9,7 +10,7 @@ use uuid::Uuid;
 
 macro_rules! actions {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal;)+) => {
-        /// What was done.
+        /// The actions that the log records.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Action { $($(#[doc = $doc])+ $variant,)+ }
 
@@ -17,12 +18,12 @@ macro_rules! actions {
             /// Every action.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// As it stands in the log.
+            /// Returns the name of the action in the log.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// The action of that name.
+            /// Returns the action with this name.
             pub fn parse(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)+ _ => None }
             }
@@ -37,41 +38,42 @@ actions! {
     DeleteFace = "face.delete";
     /// An image was deleted, with its faces.
     DeleteImage = "image.delete";
-    /// A subject was deleted, with what was sent in to enrol it.
+    /// A subject was deleted, with the images that were sent to enrol it.
     DeleteSubject = "subject.delete";
-    /// Several subjects became one.
+    /// Several subjects were merged into one.
     MergeSubjects = "subject.merge";
-    /// A face was taken away from a subject.
+    /// A face was removed from a subject.
     RemoveSubjectFace = "subject.remove_face";
     /// A crawl was deleted.
     DeleteCrawl = "crawl.delete";
-    /// A key was made.
+    /// A key was created.
     CreateKey = "key.create";
     /// A key was revoked.
     RevokeKey = "key.revoke";
-    /// A collection was made.
+    /// A collection was created.
     CreateCollection = "collection.create";
     /// A collection's settings were changed.
     UpdateCollection = "collection.update";
-    /// A collection's webhooks were given a new secret.
+    /// A collection's webhooks got a new secret.
     RotateWebhookSecret = "collection.webhook_secret";
-    /// A collection was deleted; what was in it is out of reach from here on.
+    /// A collection was deleted. Its content is inaccessible from now on.
     DeleteCollection = "collection.delete";
-    /// Everything that was in a deleted collection has been erased.
+    /// All content of a deleted collection was erased.
     EraseCollection = "collection.erased";
-    /// A person, an image or what was found at an address was erased.
+    /// A person, an image, or the images found at a URL were erased.
     Erase = "erasure.create";
-    /// What an erasure kept out was let in again.
+    /// The suppressions of an erasure were lifted.
     Lift = "erasure.lifted";
-    /// What its collection keeps no longer was erased.
+    /// Content older than the collection's retention period was erased.
     Expire = "retention.erased";
-    /// What had been deleted before a backup was restored was deleted once more.
+    /// Content that was deleted before a backup was restored was deleted again.
     EraseAgain = "erasure.reapplied";
-    /// A larger version of a picture took the place of smaller ones, whose faces it shows.
+    /// A larger version of an image replaced smaller ones, because it shows their faces.
     Supersede = "image.superseded";
-    /// A larger version of a picture was stored beside smaller ones, because it does not show their faces.
+    /// A larger version of an image was stored next to smaller ones, because it does not show their
+    /// faces.
     KeepBesideLarger = "image.kept_beside_larger";
-    /// Somebody looked what an erasure would take away.
+    /// A user previewed what an erasure would remove.
     PreviewErasure = "erasure.preview";
 }
 
@@ -80,54 +82,56 @@ actions! {
 pub struct AuditEntry<'a> {
     /// What was done.
     pub action: Action,
-    /// In which collection; `None` is none, or all.
+    /// The collection; `None` for none or all.
     pub collection_id: Option<Uuid>,
-    /// With which key; `None` where no keys are asked for, at the command line, and by the service itself.
+    /// The key; `None` if the service requires no keys, on the command line, and for the service's
+    /// own actions.
     pub key_id: Option<Uuid>,
-    /// In answer to which request.
+    /// The id of the request.
     pub request_id: Option<&'a str>,
     /// An object with numbers, ids and settings; no personal data.
     pub detail: Value,
 }
 
-/// A record as it was written.
+/// A stored record.
 #[derive(Clone, Debug, FromRow)]
 pub struct AuditRecord {
-    /// Grows with time.
+    /// The id; it grows with time.
     pub id: i64,
-    /// When.
+    /// When it was done.
     pub at: OffsetDateTime,
-    /// Where.
+    /// The collection.
     pub collection_id: Option<Uuid>,
-    /// That collection's name, while it is there.
+    /// The collection's name, while the collection exists.
     pub collection: Option<String>,
-    /// With which key.
+    /// The key.
     pub api_key_id: Option<Uuid>,
-    /// In answer to which request.
+    /// The id of the request.
     pub request_id: Option<String>,
-    /// What; one of [`Action`], or what an earlier version wrote.
+    /// The action: a name of [`Action`], or one that an earlier version wrote.
     pub action: String,
-    /// More of it.
+    /// Details of the action.
     pub detail: Value,
 }
 
 /// Filters of `GET /audit`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AuditFilter {
-    /// In this collection.
+    /// Only records of this collection.
     pub collection_id: Option<Uuid>,
-    /// With this key.
+    /// Only records of this key.
     pub key_id: Option<Uuid>,
-    /// This was done.
+    /// Only records of this action.
     pub action: Option<Action>,
-    /// At this time or later.
+    /// Only records of this time or later.
     pub since: Option<OffsetDateTime>,
-    /// Before this time.
+    /// Only records before this time.
     pub until: Option<OffsetDateTime>,
 }
 
 impl Store {
-    /// Writes a record, in the transaction of what it records: neither is there without the other.
+    /// Writes a record. Call it in the transaction of the recorded action, so that both are
+    /// committed or neither.
     pub async fn audit(&self, conn: &mut PgConnection, entry: &AuditEntry<'_>) -> Result<(), StoreError> {
         sqlx::query(
             "insert into audit_log (collection_id, api_key_id, request_id, action, detail) values ($1, $2, $3, $4, $5)",
@@ -142,7 +146,7 @@ impl Store {
         Ok(())
     }
 
-    /// Newest first, before the record `before`.
+    /// Returns records, newest first, starting after the record `before`.
     pub async fn audit_log(
         &self,
         filter: &AuditFilter,

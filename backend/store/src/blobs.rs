@@ -1,4 +1,4 @@
-//! Crops, chips and thumbnails, by content-addressed key.
+//! Blob storage for crops, chips and thumbnails, with content-addressed keys.
 use crate::StoreError;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
@@ -12,14 +12,15 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use url::Url;
 
-/// Deletions under way at once.
+/// Maximum number of concurrent deletions.
 const DELETIONS_AT_ONCE: usize = 16;
 
-/// How long a bucket that fails is asked again. Callers wait meanwhile, some with a transaction open; jobs have retries of their own.
+/// How long a failing bucket is retried. Callers wait meanwhile, some with an open transaction;
+/// jobs have their own retries.
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRIES: usize = 3;
 
-/// A blob as it lies there.
+/// A stored blob in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Its key.
@@ -28,31 +29,36 @@ pub struct Listed {
     pub modified: OffsetDateTime,
 }
 
-/// A folder or an S3 bucket.
+/// A blob store: a folder or an S3 bucket.
 ///
-/// A blob's key is made of its own SHA-256 and of words that are checked, and every key that comes in is checked against that pattern:
-/// no key can point outside the folder or the prefix.
+/// A blob's key consists of its SHA-256 and of checked words, and every key that a caller passes is
+/// checked against that pattern. So no key can point outside the folder or prefix.
 #[derive(Clone)]
 pub struct Blobs {
     objects: Arc<dyn ObjectStore>,
-    /// What comes before the key in a bucket; empty for a folder.
+    /// Prefix of the keys in a bucket; empty for a folder.
     prefix: Path,
 }
 
 impl Blobs {
-    /// `file:///path`, a plain path, or `s3://bucket/prefix` (credentials, region and endpoint from the usual `AWS_` variables). A folder is
-    /// made when it is not there; files appear in it whole or not at all.
+    /// Opens a blob store: `file:///path`, a plain path, or `s3://bucket/prefix`.
+    ///
+    /// Credentials, region and endpoint of a bucket come from the usual `AWS_` variables. A missing
+    /// folder is created. Files are written atomically.
     ///
     /// # Errors
-    /// `Invalid` for a URL of another scheme or without a bucket, `Blob` when the folder cannot be made or the `AWS_` variables do not do.
+    /// Fails with `Invalid` if the URL has another scheme or no bucket. Fails with `Blob` if the
+    /// folder cannot be created or the `AWS_` variables are not sufficient.
     pub fn open(url: &str) -> Result<Self, StoreError> {
         Self::open_with(url, &[])
     }
 
-    /// The same with values of `AWS_` variables that win over the environment's (a configuration file may hold them too).
+    /// Works like [`Self::open`], with values of `AWS_` variables that override the environment
+    /// (for example from a configuration file).
     ///
     /// # Errors
-    /// Those of [`Self::open`]; `Blob` names a variable that is none.
+    /// Fails with the errors of [`Self::open`]. If a variable is unknown, it fails with `Blob` and
+    /// names the variable.
     pub fn open_with(url: &str, variables: &[(&str, String)]) -> Result<Self, StoreError> {
         match url.split_once("://") {
             Some(("s3", _)) => Self::open_bucket(url, variables),
@@ -77,7 +83,8 @@ impl Blobs {
         let parsed = Url::parse(url).map_err(|_| invalid(url))?;
         let bucket = parsed.host_str().ok_or_else(|| invalid(url))?;
         let prefix = Path::from_url_path(parsed.path()).map_err(|_| invalid(url))?;
-        // The HTTP client brings no cryptography of its own; another part of the process may have installed this one before.
+        // The HTTP client has no default cryptography provider. Another part of the process may
+        // have installed this one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = AmazonS3Builder::from_env();
         for (name, value) in variables {
@@ -89,19 +96,21 @@ impl Blobs {
         Ok(Self { objects: Arc::new(objects), prefix })
     }
 
-    /// Writes a small blob and removes it: whether the store is there, and takes what it is given.
+    /// Writes and deletes a small blob, to check that the store is available and writable.
     ///
     /// # Errors
-    /// `Blob` says what the store said.
+    /// Fails with `Blob` and the store's error.
     pub async fn check(&self) -> Result<(), StoreError> {
         let key = self.put("probe", "txt", Bytes::from_static(b"facecrawl")).await?;
         self.delete(&[key]).await
     }
 
-    /// Stores `bytes` under `kind/ab/cd/<sha256>.<extension>` and answers the key; storing the same bytes twice is one blob.
+    /// Stores `bytes` as `kind/ab/cd/<sha256>.<extension>` and returns the key. Equal bytes are
+    /// stored once.
     ///
     /// # Errors
-    /// `Invalid` unless `kind` and `extension` are 1 to 16 of `a-z` and `0-9`.
+    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters of `a-z` and
+    /// `0-9`.
     pub async fn put(&self, kind: &str, extension: &str, bytes: Bytes) -> Result<String, StoreError> {
         if !is_word(kind) || !is_word(extension) {
             return Err(StoreError::Invalid(format!(
@@ -114,21 +123,21 @@ impl Blobs {
         Ok(key)
     }
 
-    /// Stores `bytes` under the key that [`Self::put`] would give them.
+    /// Stores `bytes` under `key`, which must be the key that [`Self::put`] returns for them.
     pub(crate) async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
         self.objects.put(&self.location(key)?, bytes.into()).await.map_err(failed)?;
         Ok(())
     }
 
-    /// Whether the key is that of this content.
+    /// Returns `true` if the key belongs to this content.
     pub(crate) fn is_of(key: &str, bytes: &[u8]) -> bool {
         key.contains(&hex::encode(Sha256::digest(bytes)))
     }
 
-    /// Reads a blob; `None` when it is gone.
+    /// Returns a blob, or `None` if it does not exist.
     ///
     /// # Errors
-    /// `Invalid` for a key that `put` could not have answered.
+    /// Fails with `Invalid` if [`Self::put`] cannot have returned the key.
     pub async fn get(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
         match self.objects.get(&self.location(key)?).await {
             Ok(found) => Ok(Some(found.bytes().await.map_err(failed)?)),
@@ -137,10 +146,11 @@ impl Blobs {
         }
     }
 
-    /// Deletes blobs; those already gone are fine.
+    /// Deletes blobs. Missing ones are ignored.
     ///
     /// # Errors
-    /// `Invalid`, before anything is deleted, for a key that `put` could not have answered.
+    /// Fails with `Invalid`, before anything is deleted, if [`Self::put`] cannot have returned one
+    /// of the keys.
     pub async fn delete(&self, keys: &[String]) -> Result<(), StoreError> {
         let locations = keys.iter().map(|key| self.location(key)).collect::<Result<Vec<_>, _>>()?;
         stream::iter(locations)
@@ -155,10 +165,10 @@ impl Blobs {
             .await
     }
 
-    /// Whether a blob is there.
+    /// Returns `true` if the blob exists.
     ///
     /// # Errors
-    /// `Invalid` for a key that `put` could not have answered.
+    /// Fails with `Invalid` if [`Self::put`] cannot have returned the key.
     pub async fn exists(&self, key: &str) -> Result<bool, StoreError> {
         match self.objects.head(&self.location(key)?).await {
             Ok(_) => Ok(true),
@@ -167,7 +177,7 @@ impl Blobs {
         }
     }
 
-    /// Every blob; other files in the same place are left out.
+    /// Lists all blobs. Other files in the same place are left out.
     pub fn list(&self) -> BoxStream<'_, Result<Listed, StoreError>> {
         let prefix = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
         let listed = self.objects.list(prefix).map_err(failed).try_filter_map(move |object| async move {

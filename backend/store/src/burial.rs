@@ -1,7 +1,7 @@
-//! The end of a collection: out of reach at once, erased piece by piece.
+//! Deletion of a collection: it becomes inaccessible at once, and its content is erased in steps.
 //!
-//! `bury_collection` takes a moment, whatever the size. Then `erase_some` is called until nothing is left; each call is a small transaction of
-//! its own that can be killed anywhere and done again.
+//! `bury_collection` is fast for any size. Then call `erase_some` until nothing is left. Each call
+//! is a small separate transaction; it can be interrupted at any time and repeated.
 use crate::collections::DEFAULT_COLLECTION;
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
@@ -9,28 +9,29 @@ use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Images per call: with their faces and pictures what a transaction can do in seconds on any blob store.
+/// Images per call. With their faces and blobs this is what a transaction can delete within seconds
+/// on any blob store.
 const IMAGES: i64 = 200;
-/// Rows of the ledgers per call.
+/// Ledger rows per call.
 const ROWS: i64 = 5_000;
 
-/// What a call erased.
+/// The result of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Erased {
-    /// Rows of the piece: images (their faces not counted), or rows of one of the other tables.
+    /// Number of deleted rows: images (without their faces), or rows of another table.
     pub rows: u64,
-    /// Blobs that no row needs any more, to drop after the commit.
+    /// Blobs that no row needs any more. Delete them after the commit.
     pub blobs: Vec<String>,
-    /// Whether the collection is gone, with this piece or already before.
+    /// Whether the collection is gone, with this step or before.
     pub done: bool,
 }
 
 impl Store {
-    /// Takes a collection out of reach: its name is free and its keys are gone. `default` has an empty successor with its name, its
-    /// settings, its keys and its webhooks' secrets.
+    /// Makes a collection inaccessible, frees its name and deletes its keys. If it is `default`, an
+    /// empty successor gets its name, settings, keys and webhook secrets.
     ///
     /// # Errors
-    /// `NotFound` for one that is not there, or deleted already.
+    /// Fails with `NotFound` if the collection does not exist or is deleted already.
     pub async fn bury_collection(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         let name: Option<String> = sqlx::query_scalar(
             "select name from collections
@@ -42,7 +43,8 @@ impl Store {
         .await?;
         let name = name.ok_or_else(|| StoreError::not_found("collection", id))?;
         tombstones::set(conn, &[id], &[]).await?;
-        // A name that is still free for others, and one that nobody could want.
+        // Renames it: its name becomes free for others, and the new name is one that nobody would
+        // choose.
         sqlx::query("update collections set deleting_at = now(), name = $2 where id = $1")
             .bind(id)
             .bind(format!("deleting_{}", id.simple()))
@@ -71,7 +73,8 @@ impl Store {
         Ok(())
     }
 
-    /// Crawls of a buried collection that may still bring something: live ones, and those that promise a next run.
+    /// Returns the crawls of a deleted collection that must be cancelled: live crawls, and ended
+    /// ones with a next run.
     pub async fn restless_crawls(&self, collection: Uuid) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from crawls where collection_id = $1
@@ -82,10 +85,11 @@ impl Store {
         .await?)
     }
 
-    /// Erases a part of a buried collection, and at last the collection. Its crawls must have been cancelled.
+    /// Erases a part of a deleted collection, and in the last step the collection. Its crawls must
+    /// be cancelled first; while one is live, `done` stays `false`.
     ///
     /// # Errors
-    /// `Conflict` for a collection that is not buried, or in which a crawl runs.
+    /// Fails with `Conflict` if the collection is not deleted.
     pub async fn erase_some(&self, conn: &mut PgConnection, collection: Uuid) -> Result<Erased, StoreError> {
         let buried: Option<bool> =
             sqlx::query_scalar("select deleting_at is not null from collections where id = $1")
@@ -114,7 +118,8 @@ impl Store {
                 return Ok(Erased { rows, ..Erased::default() });
             }
         }
-        // Whoever is about to add something waits for this lock, and then finds the collection gone.
+        // A transaction that is about to add rows waits for this lock, and then finds the
+        // collection gone.
         sqlx::query("select 1 from collections where id = $1 for update")
             .bind(collection)
             .execute(&mut *conn)
@@ -132,8 +137,8 @@ impl Store {
     }
 }
 
-/// Everything but the images, each part before what it hangs on, so that no cascade has more than a few rows to follow. Crawls that
-/// run are left: they must be cancelled first.
+/// Statements that delete everything except images, dependent rows first, so that no cascade
+/// deletes many rows. Live crawls are not deleted: they must be cancelled first.
 const PARTS: [&str; 7] = [
     "delete from subjects where id in (select id from subjects where collection_id = $1 limit $2)",
     "delete from suppressions where id in (select id from suppressions where collection_id = $1 limit $2)",

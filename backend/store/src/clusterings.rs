@@ -1,38 +1,38 @@
-//! Runs of the clustering, as they are shown.
+//! Records of clustering runs.
 use crate::clusters::{Changes, ClusterScope};
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// A run.
+/// A clustering run.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct Clustering {
     /// Its id.
     pub id: Uuid,
-    /// Whose faces.
+    /// The collection whose faces are clustered.
     pub collection_id: Uuid,
     /// `queued`, `running`, `completed`, `failed`.
     pub state: String,
-    /// Least mean similarity between the parts of a cluster.
+    /// Minimum mean similarity between the parts of a cluster.
     pub threshold: f32,
-    /// Whether faces that failed their quality profile take part.
+    /// Whether faces that failed their quality profile are included.
     pub any_quality: bool,
     /// Only faces of this embedding model.
     pub model_id: i32,
-    /// Faces to look at when it began.
+    /// Number of faces to process.
     pub faces: i64,
-    /// How many of them have been looked at.
+    /// Number of faces processed.
     pub looked: i64,
-    /// Faces that were given a subject.
+    /// Number of faces assigned to a subject.
     pub assigned: i64,
-    /// Clusters made.
+    /// Number of clusters created.
     pub made: i64,
-    /// Clusters that became part of another subject.
+    /// Number of clusters merged into another subject.
     pub joined: i64,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     /// When it ended.
@@ -51,7 +51,7 @@ macro_rules! select_clusterings {
 }
 
 impl Store {
-    /// Enters a run, or answers the id of the one that is under way (`Err`).
+    /// Creates a run. Returns `Err` with the id of the live run if the collection has one.
     pub async fn begin_clustering(
         &self,
         conn: &mut PgConnection,
@@ -74,7 +74,7 @@ impl Store {
             if entered.rows_affected() == 1 {
                 return Ok(Ok(id));
             }
-            // It may end before it can be read: then there is room for this one.
+            // The live run may end before it can be read. Then the insert is tried again.
             let live: Option<Uuid> = sqlx::query_scalar(
                 "select id from clusterings where collection_id = $1 and finished_at is null",
             )
@@ -88,7 +88,7 @@ impl Store {
         Err(StoreError::Conflict("clusterings of the collection begin and end over and over".into()))
     }
 
-    /// By id.
+    /// Returns a run by id.
     pub async fn clustering(&self, id: Uuid) -> Result<Clustering, StoreError> {
         sqlx::query_as(select_clusterings!("where id = $1"))
             .bind(id)
@@ -97,7 +97,7 @@ impl Store {
             .ok_or_else(|| StoreError::not_found("clustering", id))
     }
 
-    /// The latest of a collection.
+    /// Returns the latest run of a collection.
     pub async fn latest_clustering(&self, collection: Uuid) -> Result<Option<Clustering>, StoreError> {
         Ok(sqlx::query_as(select_clusterings!("where collection_id = $1 order by id desc limit 1"))
             .bind(collection)
@@ -105,7 +105,8 @@ impl Store {
             .await?)
     }
 
-    /// A live run goes on: so many faces are left to look at. Runs that have ended stay as they are; `false` says that this one has.
+    /// Marks a live run as running, with `left` faces to process. Returns `false` if the run has
+    /// ended; then nothing changes.
     pub async fn resume_clustering(&self, id: Uuid, left: i64) -> Result<bool, StoreError> {
         let resumed = sqlx::query(
             "update clusterings set state = 'running', faces = looked + $2 where id = $1 and finished_at is null",
@@ -117,7 +118,8 @@ impl Store {
         Ok(resumed.rows_affected() == 1)
     }
 
-    /// Adds one step to a live run and holds it, so that two workers never take a step of it at once; `false` when it has ended.
+    /// Locks a live run until the transaction ends, so that only one worker executes a step at a
+    /// time. Returns `false` if the run has ended.
     pub async fn hold_clustering(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
         let held: Option<i32> =
             sqlx::query_scalar("select 1 from clusterings where id = $1 and finished_at is null for update")
@@ -127,7 +129,7 @@ impl Store {
         Ok(held.is_some())
     }
 
-    /// Counts a step of a run that is held.
+    /// Adds the counts of one step to a locked run.
     pub async fn count_step(
         &self,
         conn: &mut PgConnection,
@@ -150,7 +152,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a live run: `completed`, or `failed` with the reason.
+    /// Ends a live run as `completed`, or as `failed` if `error` is set.
     pub async fn end_clustering(
         &self,
         conn: &mut PgConnection,

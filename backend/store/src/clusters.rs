@@ -1,6 +1,8 @@
-//! What a clustering reads and writes: faces nobody has looked at, their neighbours, and who they turn out to be.
+//! Reads and writes for face clustering: unclustered faces, their neighbours, and their assignment
+//! to subjects.
 //!
-//! Nothing derived from embeddings is kept: means are computed when they are needed, so an erased face leaves no trace in them.
+//! Nothing derived from embeddings is stored. Means are computed when they are needed, so an erased
+//! face leaves no trace in them.
 use crate::subjects::move_faces;
 use crate::{Store, StoreError};
 use half::f16;
@@ -8,81 +10,82 @@ use pgvector::HalfVector;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
-/// Which faces are clustered.
+/// The faces to cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterScope {
-    /// In this collection.
+    /// Only faces of this collection.
     pub collection_id: Uuid,
-    /// Of this embedding model.
+    /// Only faces with embeddings of this model.
     pub model_id: i32,
-    /// Also those that failed their quality profile.
+    /// Includes faces that failed their quality profile.
     pub any_quality: bool,
 }
 
-/// Two faces that are alike.
+/// Two similar faces.
 #[derive(Clone, Copy, Debug, PartialEq, sqlx::FromRow)]
 pub struct Pair {
-    /// The one that was asked about.
+    /// The queried face.
     pub face: Uuid,
-    /// Another.
+    /// Its neighbour.
     pub neighbour: Uuid,
-    /// Cosine, -1..1.
+    /// Cosine similarity, -1 to 1.
     pub similarity: f32,
 }
 
-/// A subject, or a face without one.
+/// A unit of clustering: a subject, or a face without a subject.
 #[derive(Clone, Debug)]
 pub struct Party {
-    /// The subject; `None` for a face alone.
+    /// The subject; `None` for a single face.
     pub subject: Option<Uuid>,
-    /// A person's word: never made part of another.
+    /// Whether a user enrolled it. An enrolled subject is never merged into another.
     pub enrolled: bool,
-    /// Those of the faces asked about that it has.
+    /// Those of the queried faces that belong to it.
     pub faces: Vec<Uuid>,
-    /// Mean of its embeddings: not of length 1.
+    /// Mean of its embeddings, not normalised.
     pub mean: Vec<f32>,
-    /// How many embeddings that is the mean of.
+    /// Number of embeddings in the mean.
     pub weight: i64,
-    /// Images that its faces are in.
+    /// Images that contain its faces.
     pub images: Vec<Uuid>,
-    /// Faces that somebody said it does not show, and the subjects that have them.
+    /// Faces that a user said it does not show, and the subjects that have them.
     pub refused: Vec<Uuid>,
 }
 
-/// Parties that are one person.
+/// Units that clustering found to be one person.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Who they are from now on; `None` is somebody new.
+    /// The resulting subject; `None` for a new cluster.
     pub subject: Option<Uuid>,
-    /// Clusters that become part of it.
+    /// Clusters to merge into it.
     pub joined: Vec<Uuid>,
-    /// Faces without a subject so far.
+    /// Faces without a subject to add to it.
     pub faces: Vec<Uuid>,
 }
 
-/// What was changed.
+/// Counts of the changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Faces that were given a subject.
+    /// Number of faces assigned to a subject.
     pub assigned: i64,
-    /// Clusters made.
+    /// Number of clusters created.
     pub made: i64,
-    /// Clusters that became part of another subject.
+    /// Number of clusters merged into another subject.
     pub joined: i64,
 }
 
-/// Faces of one subject that its mean is taken over: the oldest. A person with thousands of pictures does not make every step read them all.
+/// Maximum number of faces, oldest first, from which a subject's mean is computed. So a person with
+/// thousands of images does not slow down every step.
 const MOST_MEMBERS: i64 = 256;
-/// Faces in scope up to which neighbours are looked for by comparing with all of them: exact, and faster than an index that other collections
-/// share.
+/// Maximum number of faces in scope for which neighbours are found by comparing all faces. This is
+/// exact, and faster than an index that other collections share.
 const COMPARE_ALL: i64 = 5_000;
-/// Index entries that the search for one face's neighbours may visit.
+/// Maximum number of index entries that the search for one face's neighbours visits.
 const MAX_SCAN_TUPLES: i64 = 20_000;
-/// Candidates in view of the index search.
+/// Number of candidates that the index search keeps (`hnsw.ef_search`).
 const EF_SEARCH: i64 = 100;
 
 impl Store {
-    /// Faces in scope that no clustering has looked at, counted.
+    /// Returns the number of faces in scope that no clustering has processed.
     pub async fn count_unclustered(&self, scope: &ClusterScope) -> Result<i64, StoreError> {
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from faces f where ");
         push_scope(&mut sql, scope);
@@ -90,7 +93,7 @@ impl Store {
         Ok(sql.build_query_scalar().fetch_one(&self.pool).await?)
     }
 
-    /// The next of them after `after`, in the order of their ids.
+    /// Returns the next unprocessed faces after `after`, ordered by id.
     pub async fn unclustered(
         &self,
         scope: &ClusterScope,
@@ -104,11 +107,12 @@ impl Store {
         Ok(sql.build_query_scalar().fetch_all(&self.pool).await?)
     }
 
-    /// The `most` most alike faces in scope of each of the faces, at least `threshold` alike. Exact up to 5,000 faces in scope, above that by the
-    /// model's index.
+    /// Returns, for each of `faces`, up to `most` most similar faces in scope with a similarity of
+    /// at least `threshold`. Exact up to 5,000 faces in scope; above that it uses the model's
+    /// index.
     ///
     /// # Errors
-    /// `NotFound` for an unknown model.
+    /// Fails with `NotFound` if the model is unknown.
     pub async fn neighbours(
         &self,
         scope: &ClusterScope,
@@ -126,7 +130,8 @@ impl Store {
         let mut tx = self.begin().await?;
         let mut settings = String::from("set local statement_timeout = 0;");
         if by_index {
-            // Sorting is switched off so that only an index that yields the order by itself is left.
+            // Sorting is disabled, so that the planner must use an index that returns rows in this
+            // order.
             settings.push_str(&format!(
                 "set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {EF_SEARCH};
                  set local hnsw.max_scan_tuples = {MAX_SCAN_TUPLES}; set local enable_sort = off;"
@@ -134,7 +139,7 @@ impl Store {
         }
         sqlx::raw_sql(AssertSqlSafe(settings)).execute(tx.conn()).await?;
         let distance = format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})");
-        // Only an order by the bare distance can come from the index.
+        // Only an order by the bare distance can use the index.
         let order = if by_index { distance.clone() } else { format!("({distance}) + 0, f.id") };
         let mut sql = QueryBuilder::<Postgres>::new(format!(
             "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
@@ -150,15 +155,15 @@ impl Store {
         Ok(pairs)
     }
 
-    /// Everybody whom the faces show, and the faces that show nobody; the subjects are held until the transaction ends. In one order for
-    /// the same content: subjects by id, then faces by id.
+    /// Returns the subjects that the faces show, then the faces without a subject, both ordered by
+    /// id. Locks the subjects until the transaction ends.
     pub async fn parties(
         &self,
         conn: &mut PgConnection,
         scope: &ClusterScope,
         faces: &[Uuid],
     ) -> Result<Vec<Party>, StoreError> {
-        // Held first and read again: whoever held them may have moved the faces.
+        // Lock first, then read: the previous lock holder may have moved the faces.
         sqlx::query(
             "select 1 from subjects s where s.id in (select subject_id from subject_faces where face_id = any($1))
              order by s.id for update",
@@ -213,7 +218,8 @@ impl Store {
         Ok(subjects.chain(alone).collect())
     }
 
-    /// Makes the groups true; their subjects must be held. A face that was given away meanwhile stays where it is.
+    /// Applies the groups. Their subjects must be locked. A face that was assigned meanwhile keeps
+    /// its subject.
     pub async fn apply_groups(
         &self,
         conn: &mut PgConnection,
@@ -251,7 +257,7 @@ impl Store {
         Ok(changes)
     }
 
-    /// Notes that the faces have been looked at; answers for how many that is new.
+    /// Marks the faces as processed. Returns the number of newly marked faces.
     pub async fn mark_clustered(
         &self,
         conn: &mut PgConnection,
@@ -307,7 +313,8 @@ impl SubjectRow {
 
 const UNSEEN: &str = " and not exists (select 1 from clustered_faces c where c.face_id = f.id)";
 
-/// The model's number is written out, because a partial index is only used when its condition is plain to see.
+/// Adds the conditions of the scope. The model's id is a literal, because the planner uses a
+/// partial index only if it can see the index's condition.
 fn push_scope(sql: &mut QueryBuilder<Postgres>, scope: &ClusterScope) {
     sql.push(format!("f.model_id = {} and f.collection_id = ", scope.model_id))
         .push_bind(scope.collection_id);

@@ -1,10 +1,10 @@
-//! Collections: the unit of isolation.
+//! Collections, which isolate tenants from each other.
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// The collection that is there without being made.
+/// Name of the collection that always exists.
 pub const DEFAULT_COLLECTION: &str = "default";
 
 /// A collection. `default` always exists.
@@ -12,15 +12,15 @@ pub const DEFAULT_COLLECTION: &str = "default";
 pub struct Collection {
     /// Its id.
     pub id: Uuid,
-    /// Unique name: 1 to 64 of `a-z 0-9 - _`.
+    /// Unique name: 1 to 64 characters of `a-z 0-9 - _`.
     pub name: String,
-    /// `off`, `standard`, `strict`; `None` is the service's own.
+    /// Quality profile: `off`, `standard` or `strict`. `None` uses the service's setting.
     pub quality_profile: Option<String>,
-    /// Similarity from which a search result counts; `None` is the embedder's own.
+    /// Minimum similarity of a match. `None` uses the embedding model's threshold.
     pub match_threshold: Option<f32>,
-    /// Days after which images and faces are erased; `None` is never.
+    /// Days after which images and faces are erased. `None` keeps them.
     pub retention_days: Option<i32>,
-    /// When it was made.
+    /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
@@ -35,12 +35,12 @@ macro_rules! select_collections {
 }
 
 impl Store {
-    /// By name.
+    /// Returns a collection by name.
     pub async fn collection(&self, name: &str) -> Result<Collection, StoreError> {
         self.find_collection(name).await?.ok_or_else(|| StoreError::not_found("collection", name))
     }
 
-    /// By id.
+    /// Returns a collection by id.
     pub async fn collection_by_id(&self, id: Uuid) -> Result<Collection, StoreError> {
         sqlx::query_as(select_collections!(
             "where id = $1 and deleting_at is null and ($2::uuid is null or id = $2)"
@@ -52,10 +52,10 @@ impl Store {
         .ok_or_else(|| StoreError::not_found("collection", id))
     }
 
-    /// By name, made when it is not there.
+    /// Returns a collection by name and creates it if it does not exist.
     ///
     /// # Errors
-    /// `Invalid` for a name that is not 1 to 64 of `a-z 0-9 - _`.
+    /// Fails with `Invalid` if the name is not 1 to 64 characters of `a-z 0-9 - _`.
     pub async fn ensure_collection(&self, name: &str) -> Result<Collection, StoreError> {
         if let Some(known) = self.find_collection(name).await? {
             return Ok(known);
@@ -69,7 +69,7 @@ impl Store {
         self.collection(name).await
     }
 
-    /// All, by name.
+    /// Returns all collections, ordered by name.
     pub async fn collections(&self) -> Result<Vec<Collection>, StoreError> {
         Ok(sqlx::query_as(select_collections!(
             "where deleting_at is null and ($1::uuid is null or id = $1) order by name"
@@ -79,10 +79,11 @@ impl Store {
         .await?)
     }
 
-    /// Makes a collection.
+    /// Creates a collection.
     ///
     /// # Errors
-    /// `Invalid` for a name or a setting that is not allowed, `Conflict` for a name that is taken.
+    /// Fails with `Invalid` if the name or a setting is not allowed, and with `Conflict` if the
+    /// name is taken.
     pub async fn create_collection(
         &self,
         conn: &mut PgConnection,
@@ -106,10 +107,11 @@ impl Store {
         .ok_or_else(|| taken(name))
     }
 
-    /// Gives a collection its name (`default` keeps its own) and settings.
+    /// Changes the name and settings of a collection. `default` keeps its name.
     ///
     /// # Errors
-    /// Those of [`Self::create_collection`]; `NotFound` for a collection that is not there.
+    /// Fails with the errors of [`Self::create_collection`], and with `NotFound` if the collection
+    /// does not exist.
     pub async fn update_collection(
         &self,
         conn: &mut PgConnection,
@@ -147,14 +149,14 @@ impl Store {
         .fetch_one(conn)
         .await;
         match updated {
-            // Somebody took the name between the look and the change.
+            // Another transaction took the name after the check.
             Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(taken(name)),
             updated => Ok(updated?),
         }
     }
 
     async fn find_collection(&self, name: &str) -> Result<Option<Collection>, StoreError> {
-        // A name that cannot exist is not worth a question, and may hold what Postgres cannot.
+        // An invalid name cannot exist, and it may contain characters that Postgres rejects.
         if check_name(name).is_err() {
             return Ok(None);
         }
@@ -168,14 +170,14 @@ impl Store {
     }
 }
 
-/// What can be chosen for a collection; `None` is the service's own (for retention: keep for ever).
+/// Settings of a collection. `None` uses the service's setting; for retention it means forever.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CollectionSettings {
-    /// `off`, `standard`, `strict`.
+    /// `off`, `standard` or `strict`.
     pub quality_profile: Option<String>,
-    /// -1 to 1.
+    /// Minimum similarity of a match, -1 to 1.
     pub match_threshold: Option<f32>,
-    /// At least 1.
+    /// Retention in days, at least 1.
     pub retention_days: Option<i32>,
 }
 
@@ -205,7 +207,7 @@ fn taken(name: &str) -> StoreError {
 fn check_name(name: &str) -> Result<(), StoreError> {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
-    // Paths take a name or an id; a name that reads as an id could be taken for another collection.
+    // Paths take a name or an id, so a name must not look like an id.
     if (1..=64).contains(&name.len()) && name.bytes().all(allowed) && Uuid::parse_str(name).is_err() {
         return Ok(());
     }

@@ -1,26 +1,33 @@
-//! Blobs on their way out, and why none is lost and none outlives its rows.
+//! Deletes blobs safely: no blob is lost while a row names it, and none outlives its rows.
 //!
-//! The transaction that deletes a row *condemns* its blobs: it writes their keys down. After the commit they are dropped, at once by whoever
-//! deleted the row, else by the periodic sweep: under the lock of the key's bucket, and only if no row names the blob by then. A
-//! picture writes its blobs before its rows; in its transaction it takes the same locks (shared) and asks which of its blobs were condemned
-//! meanwhile: those it writes once more. So a blob that a committed row names is always there, and one that none names goes.
+//! A transaction that deletes a row also records the row's blobs in `blob_deletions`. After the
+//! commit the blobs are deleted, by the caller or by the periodic sweep. This happens under the
+//! lock of the key's bucket, and only if no row names the blob by then. An incoming image writes
+//! its blobs before its rows. In its transaction it takes the same locks (shared) and checks which
+//! of its blobs were recorded meanwhile; those it writes again. So a blob that a committed row
+//! names always exists, and a blob that no row names is deleted.
 //!
-//! Lock order: images and faces first, then the buckets in ascending order, then the rows of `blob_deletions` by key.
+//! Lock order: images and faces first, then the buckets in ascending order, then the rows of
+//! `blob_deletions` by key.
 use crate::{Blobs, Store, StoreError};
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// First half of the advisory locks' names; the other half is the bucket.
+/// First half of the advisory lock keys. The second half is the bucket.
 const LOCKS: i32 = 0x626c_6f62;
-/// Buckets of keys: few enough that a crowd's thousands of blobs need few locks, many enough that a drop rarely holds up a picture.
+/// Number of buckets. Few enough that an image with thousands of faces needs few locks. Many enough
+/// that a deletion rarely blocks an incoming image.
 const BUCKETS: u8 = 64;
-/// Condemned blobs that are looked at in one go.
+/// Maximum number of recorded blobs per batch.
 const BATCH: i64 = 500;
 
 impl Store {
-    /// Locks the blobs against being dropped until the transaction ends, and answers those that may be gone already: write them again before
-    /// the commit. To be asked by every transaction whose rows name blobs that it has just written, after those rows, and before it condemns any.
+    /// Locks the blobs against deletion until the transaction ends. Returns those that may be
+    /// deleted already: write them again before the commit.
+    ///
+    /// Every transaction whose rows name blobs that it has just written must call this, after
+    /// writing the rows and before recording blobs for deletion itself.
     pub async fn keep_blobs(
         &self,
         conn: &mut PgConnection,
@@ -44,8 +51,9 @@ impl Store {
             .await?)
     }
 
-    /// Drops those of the condemned blobs that no row names; answers how many went. Call it after the commit that condemned them. What fails
-    /// here stays condemned.
+    /// Deletes those of the recorded blobs that no row names. Returns the number deleted.
+    ///
+    /// Call it after the commit that recorded them. Blobs for which this fails stay recorded.
     pub async fn drop_blobs(&self, blobs: &Blobs, keys: &[String]) -> Result<u64, StoreError> {
         let mut buckets: BTreeMap<i32, Vec<&str>> = BTreeMap::new();
         for key in keys {
@@ -59,7 +67,8 @@ impl Store {
                 .bind(bucket)
                 .execute(tx.conn())
                 .await?;
-            // Held first, so that the next statement sees the deletion of whoever condemned one of them in this moment.
+            // Locks the rows first, so that the next statement sees the deletion of a transaction
+            // that is recording one of them now.
             let condemned: Vec<String> = sqlx::query_scalar(
                 "select key from blob_deletions where key = any($1) and deleted_at is null order by key for update",
             )
@@ -83,7 +92,8 @@ impl Store {
         Ok(dropped)
     }
 
-    /// Drops everything that is condemned since before now, whoever condemned it, and forgets what went a day ago; answers how many went.
+    /// Deletes all blobs recorded before the call, and removes records of blobs that were deleted a
+    /// day ago. Returns the number deleted.
     pub async fn drop_condemned(&self, blobs: &Blobs) -> Result<u64, StoreError> {
         let mut dropped = 0;
         let mut after = String::new();
@@ -107,12 +117,12 @@ impl Store {
 }
 
 impl Store {
-    /// Condemns blobs that no row names, as far as can be seen.
+    /// Records blobs for deletion that, as far as is known, no row names.
     pub async fn condemn_blobs(&self, conn: &mut PgConnection, keys: Vec<String>) -> Result<(), StoreError> {
         condemn(conn, keys).await.map(drop)
     }
 
-    /// Those of the blobs that no row names.
+    /// Returns those of the blobs that no row names.
     pub async fn orphans(
         &self,
         conn: &mut PgConnection,
@@ -121,7 +131,7 @@ impl Store {
         unreferenced(conn, keys).await
     }
 
-    /// Keys that rows name, each once and in order, after the key `after`.
+    /// Returns the keys that rows name, distinct and in order, after the key `after`.
     pub async fn blob_keys(&self, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar(
             "select key from (
@@ -137,8 +147,8 @@ impl Store {
     }
 }
 
-/// Writes down that rows which named these blobs are deleted in this transaction; answers those, each once, that no other row names as it
-/// sees them.
+/// Records that this transaction deletes rows that named these blobs. Returns those, each once,
+/// that no other row names, as far as this transaction sees.
 pub(crate) async fn condemn(
     conn: &mut PgConnection,
     mut keys: Vec<String>,
@@ -158,7 +168,7 @@ pub(crate) async fn condemn(
     unreferenced(conn, keys).await
 }
 
-/// Those of `keys`, each once, that no row names any more.
+/// Returns those of `keys`, each once, that no row names.
 pub(crate) async fn unreferenced(
     conn: &mut PgConnection,
     keys: Vec<String>,

@@ -1,28 +1,28 @@
-//! Copies of the blobs that rows name: into a backup, and out of one.
+//! Copies the blobs that rows name to a backup, and from one.
 use crate::blobs::Blobs;
 use crate::{Store, StoreError};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
-/// Blobs that are looked up in one go.
+/// Number of blobs that one query looks up.
 const CHUNK: i64 = 500;
-/// Copies under way at once.
+/// Maximum number of concurrent copies.
 const AT_ONCE: usize = 16;
-/// Keys of missing blobs that are told.
+/// Maximum number of reported keys of missing blobs.
 const TOLD: usize = 20;
 
-/// What became of the blobs.
+/// Counts of the blobs by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Copied {
-    /// Blobs that were copied.
+    /// Number of copied blobs.
     pub copied: u64,
-    /// Blobs that were there already.
+    /// Number of blobs that existed at the destination.
     pub there: u64,
-    /// Blobs that were removed from the copy, because no row names them.
+    /// Number of blobs removed from the copy, because no row names them.
     pub removed: u64,
-    /// Blobs that a row names and that cannot be had: gone, or not what their name says.
+    /// Number of blobs that a row names but that are gone or damaged.
     pub missing: u64,
-    /// Keys of some of them.
+    /// Keys of some missing blobs.
     pub missing_keys: Vec<String>,
 }
 
@@ -33,10 +33,12 @@ enum Outcome {
 }
 
 impl Store {
-    /// Copies every blob that a row names from one place to another, unless it is there: the same key is the same content.
+    /// Copies every blob that a row names, unless the destination has it. Equal keys mean equal
+    /// content.
     ///
     /// # Errors
-    /// Those of the database and of both places; what was copied until then stays, and is not copied again.
+    /// Fails with the errors of the database and of both blob stores. Finished copies stay and are
+    /// not repeated.
     pub async fn copy_blobs(&self, from: &Blobs, to: &Blobs) -> Result<Copied, StoreError> {
         let (mut done, mut after) = (Copied::default(), String::new());
         loop {
@@ -59,10 +61,11 @@ impl Store {
         }
     }
 
-    /// Removes from a copy what no row names any more, so that what was erased does not live on in it; answers how many.
+    /// Deletes blobs from a copy that no row names, so that erased content does not remain in it.
+    /// Returns their number.
     ///
     /// # Errors
-    /// Those of the database and of the copy.
+    /// Fails with the errors of the database and of the copy.
     pub async fn prune_copies(&self, copies: &Blobs) -> Result<u64, StoreError> {
         let mut removed = 0;
         let mut chunks = copies.list().map_ok(|blob| blob.key).try_chunks(CHUNK as usize);
@@ -80,7 +83,7 @@ async fn copy(from: &Blobs, to: &Blobs, key: String) -> Result<Outcome, StoreErr
     if to.exists(&key).await? {
         return Ok(Outcome::There);
     }
-    // Damaged content would get another key.
+    // Damaged content would have another key.
     match from.get(&key).await? {
         Some(bytes) if Blobs::is_of(&key, &bytes) => {
             to.put_as(&key, bytes).await?;

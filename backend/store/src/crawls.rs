@@ -1,4 +1,4 @@
-//! Crawls and how they stand.
+//! Crawls, their states and their progress.
 use crate::{Store, StoreError};
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
@@ -9,9 +9,9 @@ use uuid::Uuid;
 /// A crawl of the web, or a scan of local files.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
 pub struct Crawl {
-    /// Its id; also the queue's group.
+    /// The crawl's id, which is also its group in the queue.
     pub id: Uuid,
-    /// Whose it is.
+    /// The collection's id.
     pub collection_id: Uuid,
     /// The collection's name.
     pub collection: String,
@@ -22,11 +22,11 @@ pub struct Crawl {
     /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first
     /// ones.
     pub seeds: Vec<String>,
-    /// How many seeds there are.
+    /// Number of seeds.
     pub seed_count: i32,
     /// The options it was created with (`pipeline::crawl::CrawlOptions`).
     pub options: Value,
-    /// Why it failed.
+    /// The error, if the crawl failed.
     pub error: Option<String>,
     /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
@@ -34,24 +34,25 @@ pub struct Crawl {
     /// When it reached a terminal state.
     #[serde(with = "time::serde::rfc3339::option")]
     pub finished_at: Option<OffsetDateTime>,
-    /// The first run of its series; `None` for a crawl that runs once.
+    /// Id of the first run of its schedule; `None` for a crawl that runs once.
     pub series_id: Option<Uuid>,
-    /// When the next run of its series begins; set on an ended run only.
+    /// When the next scheduled run begins. Set only on an ended run.
     #[serde(with = "time::serde::rfc3339::option")]
     pub next_run_at: Option<OffsetDateTime>,
 }
 
-/// How a crawl stands. Counted from the ledgers, so it always adds up.
+/// The progress of a crawl, counted from the ledgers, so the numbers always add up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CrawlProgress {
     /// Pages by state: `queued`, `fetched`, `skipped`, `failed`; every state is present.
     pub pages: BTreeMap<String, i64>,
-    /// Image URLs by state: `queued`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`; every state is present.
+    /// Image URLs by state: `queued`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`;
+    /// every state is present.
     pub images: BTreeMap<String, i64>,
-    /// Faces in the distinct images that this crawl's image URLs turned out to be, duplicates' originals included: as many as
-    /// `faces` lists for the crawl.
+    /// Number of faces in the distinct images that this crawl's URLs led to, including the
+    /// originals of duplicates. Equals the number of faces that `faces` lists for the crawl.
     pub faces: i64,
-    /// Pages and images that were not processed, by reason code.
+    /// Number of unprocessed pages and images per reason code.
     pub reasons: BTreeMap<String, i64>,
 }
 
@@ -60,9 +61,9 @@ pub struct CrawlProgress {
 pub struct CrawlFilter<'a> {
     /// Collection name.
     pub collection: Option<&'a str>,
-    /// In this state.
+    /// Only crawls in this state.
     pub state: Option<&'a str>,
-    /// Runs of this series.
+    /// Only runs of this schedule.
     pub series: Option<Uuid>,
 }
 
@@ -100,7 +101,8 @@ impl Store {
     /// Inserts a running crawl.
     ///
     /// # Errors
-    /// `Invalid` for a kind other than `web` and `scan`, `NotFound` for a collection that does not exist.
+    /// Fails with `Invalid` if the kind is not `web` or `scan`, and with `NotFound` if the
+    /// collection does not exist.
     pub async fn insert_crawl(
         &self,
         conn: &mut PgConnection,
@@ -128,12 +130,12 @@ impl Store {
         crawl_row(conn, id).await
     }
 
-    /// By id.
+    /// Returns a crawl by id.
     pub async fn crawl(&self, id: Uuid) -> Result<Crawl, StoreError> {
         self.crawl_in(&mut *self.pool.acquire().await?, id).await
     }
 
-    /// [`Self::crawl`] as a transaction sees it.
+    /// Works like [`Self::crawl`], inside a transaction.
     pub(crate) async fn crawl_in(&self, conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query_as(select_crawls!("where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
             .bind(id)
@@ -185,8 +187,13 @@ impl Store {
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Moves a crawl from one of `from` to `to`; `Conflict` names the state it is in when that is none of `from`.
-    /// Terminal states set `finished_at`. Locks the crawl's row, so it comes before any change of the ledgers in the same transaction.
+    /// Changes a crawl's state from one of `from` to `to`. Terminal states set `finished_at`.
+    ///
+    /// Locks the crawl's row, so it must come before any change of the ledgers in the same
+    /// transaction.
+    ///
+    /// # Errors
+    /// Fails with `Conflict` if the crawl is in another state. The error names that state.
     pub async fn set_crawl_state(
         &self,
         conn: &mut PgConnection,
@@ -219,8 +226,10 @@ impl Store {
         Ok(crawl)
     }
 
-    /// Counts, all from one snapshot. What is still queued in a cancelled crawl is counted as skipped with the reason `cancelled`: no worker
-    /// takes it any more, and its rows will say the same when they have been closed.
+    /// Returns the crawl's progress from one snapshot.
+    ///
+    /// Queued rows of a cancelled crawl count as skipped with the reason `cancelled`. No worker
+    /// processes them any more, and they get the same state when they are settled.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<(String, Option<String>, Option<String>, i64)> = sqlx::query_as(
             "select 'crawl', state, null, 1::bigint from crawls
@@ -271,7 +280,7 @@ pub(crate) async fn crawl_row(conn: &mut PgConnection, id: Uuid) -> Result<Crawl
         .ok_or_else(|| StoreError::not_found("crawl", id))
 }
 
-/// `Invalid` unless `value` is one of `allowed`.
+/// Fails with `Invalid` unless `value` is one of `allowed`.
 pub(crate) fn one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), StoreError> {
     if allowed.contains(&value) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Connection, transaction, migration.
+//! Database connection, transactions and migrations.
 use crate::StoreError;
 use crate::search::LargeScopes;
 use crate::transient::{self, Cause};
@@ -13,23 +13,25 @@ use uuid::Uuid;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
-/// Oldest Postgres that is tested against and still maintained.
+/// Oldest supported Postgres version: the oldest that is tested and still maintained.
 const OLDEST_POSTGRES: i32 = 15;
-/// Oldest pgvector: 0.8 brought iterative index scans; 0.8.4 carries their fixes.
+/// Oldest supported pgvector version. Version 0.8 added iterative index scans; 0.8.4 has the fixes
+/// for them.
 const OLDEST_PGVECTOR: (u32, u32, u32) = (0, 8, 4);
-/// How long `connect` keeps trying while the server comes up.
+/// How long `connect` retries while the server starts.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where the database is and how many connections may be open.
+/// Address of the database, and limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `postgres://…`; may name a socket folder with `?host=`.
+    /// `postgres://…`. May name a socket folder with `?host=`.
     pub url: String,
-    /// Pool size.
+    /// Maximum number of connections in the pool.
     pub max_connections: u32,
-    /// Longest a statement may run before the server gives it up; zero is no limit. Migrations and index builds are exempt.
+    /// Time limit of a statement, enforced by the server. Zero means no limit. Migrations and index
+    /// builds are exempt.
     pub statement_timeout: Duration,
-    /// Search is exact up to this many faces in scope, and uses the HNSW index above.
+    /// Maximum number of faces in scope for exact search. Above it, search uses the HNSW index.
     pub exact_limit: i64,
 }
 
@@ -44,7 +46,7 @@ impl Default for Config {
     }
 }
 
-/// Faces in scope up to which search is exact, unless configured otherwise.
+/// Default of [`Config::exact_limit`], in faces.
 pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
 
 /// A handle on the database; cheap to clone.
@@ -53,18 +55,20 @@ pub struct Store {
     pub(crate) pool: PgPool,
     pub(crate) exact_limit: i64,
     pub(crate) large_scopes: Arc<LargeScopes>,
-    /// The one collection whose rows it shows; see [`Store::within`].
+    /// The only collection whose rows this handle can access; see [`Store::within`].
     pub(crate) reach: Option<Uuid>,
 }
 
-/// A transaction; rolls back when dropped.
+/// A transaction. Rolls back when dropped.
 pub struct Tx(Transaction<'static, Postgres>);
 
 impl Store {
-    /// Connects (retried for up to ten seconds while the server comes up) and checks Postgres >= 15 and pgvector >= 0.8.4.
+    /// Connects and checks that Postgres is at least 15 and pgvector at least 0.8.4. Retries for up
+    /// to ten seconds while the server starts.
     ///
     /// # Errors
-    /// `Invalid` for a URL that is none, `Unsupported` for too old a server, else the database's own.
+    /// Fails with `Invalid` if the URL cannot be parsed, with `Unsupported` if the server is too
+    /// old, and otherwise with the database's error.
     pub async fn connect(config: &Config) -> Result<Self, StoreError> {
         let options = parse_url(&config.url)?.application_name("facecrawl");
         let mut first = connect_patiently(&options, CONNECT_PATIENCE).await?;
@@ -79,7 +83,8 @@ impl Store {
             .max_lifetime(Duration::from_secs(3600))
             .after_connect(move |conn, _| {
                 Box::pin(async move {
-                    // A process that was stopped in mid-transaction must not hold its row locks for ever.
+                    // Limits how long a process that stopped inside a transaction keeps its row
+                    // locks.
                     let settings = format!(
                         "set statement_timeout = {timeout}; set idle_in_transaction_session_timeout = 60000"
                     );
@@ -92,33 +97,36 @@ impl Store {
         Ok(Self::from_pool(pool).with_exact_limit(config.exact_limit))
     }
 
-    /// Wraps a pool (tests).
+    /// Wraps a pool (for tests).
     pub fn from_pool(pool: PgPool) -> Self {
         Self { pool, exact_limit: DEFAULT_EXACT_LIMIT, large_scopes: Arc::default(), reach: None }
     }
 
-    /// The same store with another bound for exact search (see [`Config::exact_limit`]).
+    /// Returns the same store with another limit for exact search (see [`Config::exact_limit`]).
     pub fn with_exact_limit(mut self, faces: i64) -> Self {
         self.exact_limit = faces;
         self
     }
 
-    /// The same store as a tenant sees it: collections, crawls, images and faces of other collections are as good as not there, whatever
-    /// call names them by id. The condition is part of every statement that reads or deletes by an id a caller may have guessed.
+    /// Returns the same store limited to one collection. Collections, crawls, images and faces of
+    /// other collections are then not found, in every call that names them by id. The condition is
+    /// part of every statement that reads or deletes by an id that a caller may have guessed.
     #[must_use]
     pub fn within(&self, collection: Uuid) -> Self {
         Self { reach: Some(collection), ..self.clone() }
     }
 
-    /// Brings the schema up to date under an advisory lock; says how many migrations ran.
+    /// Migrates the schema under an advisory lock. Returns the number of migrations that ran.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
-        // Unlogged: on a slow disk each migration would be a slow statement, and the warning the whole of its text.
+        // Statement logging is off: on a slow disk each migration is a slow statement, and the
+        // warning would contain its whole text.
         let options = PgConnectOptions::clone(&self.pool.connect_options()).disable_statement_logging();
         let mut conn = PgConnection::connect_with(&options).await?;
         sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
         let table = &MIGRATIONS.table_name;
-        // The lock is taken here already, so that the count is right when several processes start at once; `run` takes it once more,
-        // which Postgres allows within a session. Both are gone when the connection closes, whatever happens in between.
+        // The lock is taken before the first count, so that the result is right when several
+        // processes start at once. `run` takes it again, which Postgres allows within a session.
+        // Closing the connection releases both, whatever happens.
         conn.lock().await?;
         conn.ensure_migrations_table(table).await?;
         let before = conn.list_applied_migrations(table).await?.len();
@@ -128,7 +136,7 @@ impl Store {
         Ok(after - before)
     }
 
-    /// Whether there is a schema of this program at all, of whatever version.
+    /// Returns `true` if the database has a schema of this program, of any version.
     pub async fn has_schema(&self) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select to_regclass('collections') is not null or to_regclass('jobs') is not null",
@@ -137,10 +145,10 @@ impl Store {
         .await?)
     }
 
-    /// For commands that take the database as it is.
+    /// Checks that the schema matches this program, for commands that do not migrate.
     ///
     /// # Errors
-    /// `Unsupported` for a schema of another version of this program.
+    /// Fails with `Unsupported` if the schema has another version.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         let mut conn = self.pool.acquire().await?;
         let known = self.has_schema().await?;
@@ -155,7 +163,8 @@ impl Store {
         )))
     }
 
-    /// A short hex digest of all migrations in this build; changes whenever the schema does.
+    /// Returns a short hex digest of all migrations in this build. It changes whenever the schema
+    /// does.
     pub fn schema_fingerprint() -> String {
         let mut digest = Sha256::new();
         for migration in MIGRATIONS.iter() {
@@ -165,7 +174,7 @@ impl Store {
         hex::encode(&digest.finalize()[..6])
     }
 
-    /// The pool, for the queue.
+    /// Returns the pool, for the queue.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
@@ -175,7 +184,7 @@ impl Store {
         Ok(Tx(self.pool.begin().await?))
     }
 
-    /// `select 1`, bounded to a second.
+    /// Runs `select 1` with a time limit of one second.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let answer = sqlx::query("select 1").execute(&self.pool);
         match tokio::time::timeout(Duration::from_secs(1), answer).await {
@@ -186,15 +195,16 @@ impl Store {
 }
 
 impl Tx {
-    /// The connection to pass to calls that take part.
+    /// Returns the connection to pass to calls that take part in the transaction.
     pub fn conn(&mut self) -> &mut PgConnection {
         &mut self.0
     }
 
-    /// Makes everything since `begin` permanent.
+    /// Commits the transaction.
     ///
     /// # Errors
-    /// `CommitUnknown` when the connection broke before the server answered: only then may it have been made permanent all the same.
+    /// Fails with `CommitUnknown` if the connection broke before the server answered. Only then may
+    /// the transaction have been committed despite the error.
     pub async fn commit(self) -> Result<(), StoreError> {
         self.0.commit().await.map_err(|error| match Cause::of(&error) {
             Some(Cause::Connection) => StoreError::CommitUnknown(error),
@@ -204,7 +214,7 @@ impl Tx {
 }
 
 fn parse_url(url: &str) -> Result<PgConnectOptions, StoreError> {
-    // Neither message repeats the URL: it may carry a password.
+    // Neither message repeats the URL, because it may contain a password.
     if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Err(StoreError::Invalid(
             "the database URL must begin with postgres:// or postgresql://".into(),
@@ -225,11 +235,12 @@ async fn connect_patiently(
             Ok(conn) => return Ok(conn),
             Err(error) => error,
         };
-        // Nobody listens, the socket file is not there yet, or the server says that it is starting.
+        // Retried errors: nobody listens, the socket file does not exist yet, or the server reports
+        // that it is starting.
         let pause =
             pauses.next().filter(|pause| Cause::of(&error).is_some() && begin.elapsed() + *pause < patience);
         let Some(pause) = pause else { return Err(error.into()) };
-        tracing::debug!(%error, "the database does not answer yet");
+        tracing::debug!(%error, "database not ready; retrying");
         tokio::time::sleep(pause).await;
     }
 }

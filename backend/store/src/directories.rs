@@ -1,4 +1,5 @@
-//! Directories of a crawl: the budget of pages, against parts of a site that never end, and what a directory yields.
+//! Per-directory page budgets of a crawl, against endless parts of a site, and the yield of
+//! directories.
 use crate::pages::{NewPage, lock_crawl};
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -6,17 +7,18 @@ use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
-/// Pages of a directory, or of a host, that were read, and the images on them that were new to the crawl.
+/// Number of pages read in a directory or on a host, and of images on them that were new to the
+/// crawl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryYield {
-    /// Pages.
+    /// Number of pages.
     pub pages: i64,
-    /// Images.
+    /// Number of new images.
     pub images: i64,
 }
 
 impl Store {
-    /// Counts a page that was read, with `images` new ones on it, into each of the directories.
+    /// Adds a page with `images` new images to the counts of each directory.
     pub async fn count_yield(
         &self,
         conn: &mut PgConnection,
@@ -41,7 +43,7 @@ impl Store {
         Ok(())
     }
 
-    /// What each of the directories has yielded, in their order.
+    /// Returns the yield of each directory, in input order.
     pub async fn yields(
         &self,
         conn: &mut PgConnection,
@@ -62,10 +64,12 @@ impl Store {
         Ok(hashes.iter().map(|hash| known.get(hash).copied().unwrap_or_default()).collect())
     }
 
-    /// Of `pages`, each with its directory's name, those that the crawl has not seen and whose directory has room for them; and how many had
-    /// no room. Counts what it lets through: admit those in the same transaction.
+    /// Filters pages by the budget of their directories. Returns the pages that the crawl has not
+    /// seen and whose directory has room, and the number of pages without room.
     ///
-    /// Locks the crawl's row until the transaction ends, as admitting does, so that the budget is exact.
+    /// Each page comes with the name of its directory. The returned pages are counted, so admit
+    /// them in the same transaction. Locks the crawl's row until the transaction ends, like
+    /// admission, so that the budget is exact.
     pub async fn within_directories(
         &self,
         conn: &mut PgConnection,

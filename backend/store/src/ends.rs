@@ -1,8 +1,9 @@
-//! Ends of crawls that nobody is there to see: large ones that were cancelled, and scans whose command died.
+//! Closing of crawls without a client: cancelled large crawls, and scans whose command died.
 //!
-//! A cancellation is the crawl's state and nothing else. Rows that are still queued then are closed afterwards, in pieces, and until that is done
-//! the crawl is `closing`: a mark that outlives whoever was at it. Nobody sees the difference, because queued rows of a cancelled
-//! crawl are counted as what they will be (`Store::crawl_progress`).
+//! A cancellation only changes the crawl's state. The rows that are still queued then are closed
+//! afterwards in batches. Until that is done, the crawl has the mark `closing`, which survives a
+//! crash. The difference is not visible, because progress counts queued rows of a cancelled crawl
+//! as skipped (`Store::crawl_progress`).
 use crate::ledger::Ledger;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError};
@@ -11,7 +12,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 impl Store {
-    /// Closes at most `most` rows still `queued` as skipped with `reason`; returns how many. Fewer than `most` means that none is left.
+    /// Settles at most `most` `queued` rows as skipped with `reason`. Returns their number; fewer
+    /// than `most` means that none is left.
     pub async fn skip_queued(
         &self,
         conn: &mut PgConnection,
@@ -28,7 +30,8 @@ impl Store {
         Ok(skipped)
     }
 
-    /// Marks a cancelled crawl as closing, or as closed. Its row must be locked, or have been changed in this transaction.
+    /// Sets or clears the mark `closing` of a cancelled crawl. Its row must be locked, or changed
+    /// in this transaction.
     pub async fn set_closing(
         &self,
         conn: &mut PgConnection,
@@ -40,13 +43,13 @@ impl Store {
         Ok(())
     }
 
-    /// Cancelled crawls that are not closed yet, oldest first; at most 1,000.
+    /// Returns cancelled crawls with the mark `closing`, oldest first, at most 1,000.
     pub async fn closing_crawls(&self) -> Result<Vec<Uuid>, StoreError> {
         let closing = "select id from crawls where closing order by id limit 1000";
         Ok(sqlx::query_scalar(closing).fetch_all(&self.pool).await?)
     }
 
-    /// Says that a scan's command lives, and will for `lease`; `false` when the scan is over, whoever ended it.
+    /// Extends the lease of a scan whose command is alive. Returns `false` if the scan has ended.
     pub async fn renew_scan(
         &self,
         conn: &mut PgConnection,
@@ -64,13 +67,14 @@ impl Store {
         Ok(renewed.rows_affected() == 1)
     }
 
-    /// Running scans whose lease has run out.
+    /// Returns the running scans whose lease expired.
     pub async fn lapsed_scans(&self) -> Result<Vec<Uuid>, StoreError> {
         let lapsed = "select id from crawls where state = 'running' and kind = 'scan' and lease_until < clock_timestamp()";
         Ok(sqlx::query_scalar(lapsed).fetch_all(&self.pool).await?)
     }
 
-    /// Ends a scan whose lease has run out as `failed`, with `error`; `false` when its command came back, or another was faster.
+    /// Ends a scan whose lease expired as `failed`, with `error`. Returns `false` if its command
+    /// renewed the lease or the scan has ended.
     pub async fn end_lapsed_scan(
         &self,
         conn: &mut PgConnection,
@@ -88,8 +92,9 @@ impl Store {
         Ok(ended.rows_affected() == 1)
     }
 
-    /// Opens a row that ended without a result (`failed` or `skipped`) again, so that one more visit can settle it. A row with a result stays as
-    /// it is. The crawl's row must be locked.
+    /// Sets a row that ended as `failed` or `skipped` back to `queued`, so that it can be settled
+    /// again. Returns `false` for any other row, which does not change. The crawl's row must be
+    /// locked.
     pub async fn reopen_row(
         &self,
         conn: &mut PgConnection,

@@ -1,7 +1,8 @@
-//! Deleting for good: rows go, index entries with them, and the caller gets the blobs that nothing needs any more.
+//! Permanent deletion of faces, images and crawls. Returns the blobs that no row needs any more.
 //!
-//! Blobs are content-addressed, so two rows can share one; a key is returned only when no row that is left refers to it. The caller
-//! drops the blobs after its commit (`Store::drop_blobs`); what a crash in between leaves is written down, and the sweep drops it.
+//! Blobs are content-addressed, so two rows can share one. A key is returned only if no remaining
+//! row refers to it. The caller deletes the blobs after its commit (`Store::drop_blobs`). If it
+//! crashes before, the sweep deletes them, because the keys are recorded.
 use crate::condemned::condemn;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError, tombstones};
@@ -9,7 +10,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Store {
-    /// Deletes a face and counts it out of its image; returns its blob keys.
+    /// Deletes a face and decrements the face count of its image. Returns the face's blob keys.
     pub async fn delete_face(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
         let (image, chip, crop): (Uuid, Option<String>, Option<String>) = sqlx::query_as(
             "delete from faces where id = $1 and ($2::uuid is null or collection_id = $2)
@@ -28,8 +29,8 @@ impl Store {
         condemn(conn, [chip, crop].into_iter().flatten().collect()).await
     }
 
-    /// Deletes an image with its faces and sources; returns the blob keys to drop after the commit. Ledger rows that led to it stay, without
-    /// the link.
+    /// Deletes an image with its faces and sources. Ledger rows that led to it stay, without the
+    /// link. Returns the blob keys to delete after the commit.
     pub async fn delete_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
         let found: Vec<Uuid> = sqlx::query_scalar(
             "select id from images where id = $1 and ($2::uuid is null or collection_id = $2) for update",
@@ -46,8 +47,11 @@ impl Store {
         condemn(conn, keys).await
     }
 
-    /// Removes the crawl with its pages and ledger; its images stay (with their sources), unless `with_images`:
-    /// then those that no other crawl found go too. Returns blob keys to drop after the commit.
+    /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
+    /// commit.
+    ///
+    /// The crawl's images and their sources stay. With `with_images`, images that no other crawl
+    /// found are deleted too.
     pub async fn delete_crawl(
         &self,
         conn: &mut PgConnection,
@@ -62,7 +66,7 @@ impl Store {
             tombstones::set(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
         }
-        // Sightings that never became an image say nothing without their ledger row.
+        // Sightings that led to no image mean nothing without their ledger row.
         sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
             .bind(id)
             .execute(&mut *conn)
@@ -77,8 +81,7 @@ pub(crate) async fn images_of_crawl_alone(
     conn: &mut PgConnection,
     crawl: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {
-    // A source without a crawl was found by one that has been deleted and whose images were to
-    // stay.
+    // A source without a crawl belongs to a deleted crawl whose images were to stay.
     Ok(sqlx::query_scalar(
         "select distinct u.image_id from image_urls u
          where u.crawl_id = $1 and u.image_id is not null
@@ -92,12 +95,13 @@ pub(crate) async fn images_of_crawl_alone(
     .await?)
 }
 
-/// Deletes images with all that hangs on them; answers how many, and every blob key they and their faces named.
+/// Deletes images with all dependent rows. Returns their number and all blob keys of the images and
+/// their faces.
 pub(crate) async fn delete_images(
     conn: &mut PgConnection,
     ids: &[Uuid],
 ) -> Result<(u64, Vec<String>), StoreError> {
-    // Images first held, in id order: nobody can add a face to one of them now.
+    // Locks the images first, in id order, so that nobody can add a face to them.
     sqlx::query("select 1 from images where id = any($1) order by id for update")
         .bind(ids)
         .execute(&mut *conn)

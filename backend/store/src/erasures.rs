@@ -1,10 +1,12 @@
-//! Erasures: what was stored of a person or under an address goes, and what is needed to keep it out stays.
+//! Erasures delete what is stored of a person or from a URL, and keep only what is needed to
+//! suppress it.
 //!
-//! An erasure is planned and carried out in one transaction, under the collection's suppression lock: no picture can slip in between.
+//! An erasure is planned and carried out in one transaction, under the collection's suppression
+//! lock, so that no image can be added in between.
 //!
-//! A face takes its crop and its chip along, the thumbnail of its picture, which shows it, and the
-//! crops and chips of other faces that show a part of it. An erasure deletes a picture whose faces
-//! all go, and a person whose faces all go.
+//! The erasure of a face also deletes its crop and chip, and the thumbnail of its image, which
+//! shows it. It deletes the crops and chips of other faces if they show a part of it. An erasure
+//! deletes an image whose faces are all erased, and a person whose faces are all erased.
 mod carry_out;
 mod chip;
 mod likeness;
@@ -20,30 +22,31 @@ use sqlx::{FromRow, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What is to be erased in a collection.
+/// What to erase in a collection.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// Every face that is at least so similar. Faces of other models cannot be compared.
+    /// All faces with at least this similarity. Faces of other models cannot be compared.
     Likeness {
-        /// Of length 1.
+        /// The embedding, L2-normalised.
         embedding: Vec<f32>,
-        /// Its model.
+        /// The model of the embedding.
         model_id: i32,
-        /// Lowest similarity.
+        /// Minimum cosine similarity.
         threshold: f32,
     },
-    /// A face.
+    /// One face.
     Face(Uuid),
     /// An image with all its faces.
     Image(Uuid),
-    /// A person with all faces that are known as theirs.
+    /// A person with all faces that are assigned to them.
     Subject(Uuid),
-    /// Every image that was found at the address or on the page of that address: all its spellings, the normal one first.
+    /// All images found at a URL or on the page with that URL. Contains all spellings of the URL,
+    /// the normal one first.
     Url(Vec<String>),
 }
 
 impl Target {
-    /// As `erasures.kind` says it.
+    /// Returns the name of the target in `erasures.kind`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Likeness { .. } => "likeness",
@@ -55,30 +58,30 @@ impl Target {
     }
 }
 
-/// An erasure as it is remembered: numbers.
+/// The record of an erasure. It contains only numbers, times and ids.
 #[derive(Clone, Debug, FromRow)]
 pub struct ErasureRecord {
     /// Its id.
     pub id: Uuid,
-    /// Where.
+    /// The collection.
     pub collection_id: Uuid,
-    /// [`Target::kind`].
+    /// The target, see [`Target::kind`].
     pub kind: String,
-    /// Whether pictures and addresses are kept out.
+    /// Whether images and URLs are suppressed.
     pub suppress: bool,
-    /// Whether the person is.
+    /// Whether the person is suppressed.
     pub suppress_person: bool,
-    /// Lowest similarity, for a likeness.
+    /// Minimum similarity, for a likeness.
     pub threshold: Option<f32>,
-    /// Faces that went.
+    /// Number of erased faces.
     pub faces: i64,
-    /// Images that went whole.
+    /// Number of images that were erased whole.
     pub images: i64,
-    /// What it keeps out: pictures, faces, addresses and people.
+    /// Number of suppressions: of images, faces, URLs and people.
     pub suppressions: i64,
-    /// When.
+    /// When the erasure happened.
     pub created_at: OffsetDateTime,
-    /// When what it kept out was let in again.
+    /// When its suppressions were lifted.
     pub lifted_at: Option<OffsetDateTime>,
 }
 
@@ -88,7 +91,7 @@ impl Store {
     /// An embedding takes about a kilobyte of memory, so pass a part of a plan at a time.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Fails with the errors of the database.
     pub async fn planned_embeddings(
         &self,
         conn: &mut PgConnection,
@@ -103,8 +106,11 @@ impl Store {
         Ok(rows.into_iter().map(|(model, embedding)| (model, floats(embedding))).collect())
     }
 
-    /// Remembers that it was done; answers when, which is the transaction's time and not the record's. Suppressions come after, since they name it,
-    /// and then the record once more with their number.
+    /// Inserts the record of an erasure, or updates its number of suppressions. Returns the time of
+    /// the transaction, which is not that of `record`.
+    ///
+    /// Suppressions refer to the record, so insert the record first, then the suppressions, then
+    /// call this again with their number.
     pub async fn record_erasure(
         &self,
         conn: &mut PgConnection,
@@ -129,7 +135,7 @@ impl Store {
         .await?)
     }
 
-    /// Those of a collection, newest first, before the id `before`.
+    /// Returns the erasures of a collection, newest first, before the id `before`.
     pub async fn erasures(
         &self,
         collection: Uuid,
@@ -149,11 +155,13 @@ impl Store {
         .await?)
     }
 
-    /// Lets in again what an erasure keeps out, and notes when; answers the record and how much it was. What another erasure keeps out, too,
-    /// stays out, and what was erased stays gone.
+    /// Lifts the suppressions of an erasure and records the time. Returns the record and the number
+    /// of lifted suppressions.
+    ///
+    /// What another erasure suppresses too stays suppressed. Erased data stays erased.
     ///
     /// # Errors
-    /// `NotFound` for an erasure that is not there.
+    /// Fails with `NotFound` if the erasure does not exist.
     pub async fn lift_suppressions(
         &self,
         conn: &mut PgConnection,

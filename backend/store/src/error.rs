@@ -1,38 +1,38 @@
-//! What the store can answer besides rows.
+//! Defines the errors of the store.
 
-/// Why the store refused.
+/// Why the store rejected a call.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No row with that id (in that collection).
+    /// No row has this id (in the collection).
     #[error("there is no {what} {id}")]
     NotFound {
-        /// `face`, `image`, …
+        /// What was looked up, such as `face` or `image`.
         what: &'static str,
-        /// As asked for.
+        /// The id or name of the call.
         id: String,
     },
-    /// A unique name is taken, or the row's state does not allow the change.
+    /// A unique name is taken, or the state of the row does not allow the change.
     #[error("{0}")]
     Conflict(String),
-    /// A value that the schema does not allow; the sentence names it and what is allowed.
+    /// A value that the schema does not allow. The text names it and says what is allowed.
     #[error("{0}")]
     Invalid(String),
-    /// A cursor that this service did not hand out.
+    /// The cursor was not issued by this service.
     #[error("the cursor is not one that this service handed out")]
     BadCursor,
     /// The blob store failed.
     #[error("the blob store failed: {0}")]
     Blob(String),
-    /// The server is too old or lacks pgvector; the sentence says what was found and what is needed.
+    /// The server is too old or has no pgvector. The text says what was found and what is required.
     #[error("{0}")]
     Unsupported(String),
-    /// The schema could not be brought up to date.
+    /// The schema migration failed.
     #[error("the database schema could not be migrated: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
     /// The database failed.
     #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
-    /// The connection broke while a transaction was being committed.
+    /// The connection broke during a commit, so the result of the transaction is unknown.
     #[error("the connection to the database broke before it said whether the change was made: {0}")]
     CommitUnknown(#[source] sqlx::Error),
 }

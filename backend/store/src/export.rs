@@ -1,4 +1,4 @@
-//! What a crawl found, image by image, in pages of bounded size.
+//! Reads what a crawl found, image by image, in pages of limited size.
 use crate::faces::Face;
 use crate::images::Image;
 use crate::sources::SourceList;
@@ -18,23 +18,25 @@ pub struct ExportedImage {
     pub faces: Vec<ExportedFace>,
 }
 
-/// Some images of a crawl.
+/// One page of the images of a crawl.
 #[derive(Clone, Debug)]
 pub struct ExportedPage {
-    /// In the order of their ids.
+    /// Images in id order.
     pub images: Vec<ExportedImage>,
-    /// The image after which the next page begins; `None` when there is none.
+    /// The cursor of the next page; `None` after the last page.
     pub next: Option<Uuid>,
 }
 
-/// Faces of one page, unless a single image has more: an embedding has some kilobytes, and a crowd hundreds of faces.
+/// Maximum number of faces in one page, unless a single image has more. An embedding has some
+/// kilobytes, and an image of a crowd has hundreds of faces.
 const MOST_FACES: i64 = 2_000;
 
-/// A face, and its embedding where that was asked for.
+/// A face, and its embedding if requested.
 pub type ExportedFace = (Face, Option<Vec<f32>>);
 
 impl Store {
-    /// The next images of a crawl after the image `after`, oldest first, each once: `limit` of them, or fewer that have many faces.
+    /// Returns the next images of a crawl after the image `after`, oldest first, each once. Returns
+    /// `limit` images, or fewer if they have many faces.
     pub async fn export_images(
         &self,
         crawl: Uuid,
@@ -42,7 +44,8 @@ impl Store {
         limit: i64,
         embeddings: bool,
     ) -> Result<ExportedPage, StoreError> {
-        // The faces of the images before each, so that the page can end before there are too many.
+        // The sum counts the faces of all preceding images, so that the page can end before there
+        // are too many.
         let found: Vec<(Uuid, i64)> = sqlx::query_as(
             "select u.image_id, sum(coalesce(i.face_count, 0)) over (order by u.image_id) - coalesce(i.face_count, 0)
              from (select distinct image_id from image_urls
@@ -69,7 +72,7 @@ impl Store {
             let vector = vectors.remove(&face.id);
             faces.entry(face.image_id).or_default().push((face, vector));
         }
-        // An image that was deleted since its id was read is left out.
+        // Images that were deleted after their ids were read are left out.
         let images = self.images_by_id(&ids).await?;
         let images = images
             .into_iter()

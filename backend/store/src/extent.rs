@@ -1,13 +1,13 @@
-//! How much a deletion or a shorter retention takes along, and the secret that signs what a caller
-//! was told of it.
+//! Counts what a deletion or a shorter retention would delete, and holds the secret that signs such
+//! a count for the caller's confirmation.
 use crate::erasure::images_of_crawl_alone;
 use crate::{Store, StoreError};
 use uuid::Uuid;
 
-/// Most rows of a kind that are counted: beyond it, how many there are changes no answer.
+/// Maximum count per kind. Above it, the exact number makes no difference.
 const MOST: i64 = 1_000_000;
 
-/// Rows that go with a collection or a crawl, each kind counted up to a million.
+/// Number of rows that would be deleted, each kind counted up to a million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// Stored images.
@@ -16,12 +16,12 @@ pub struct Extent {
     pub faces: i64,
     /// Enrolled people and clusters.
     pub subjects: i64,
-    /// What keeps erased pictures and people out.
+    /// Suppressions of erased images and people.
     pub suppressions: i64,
 }
 
 impl Extent {
-    /// Returns the rows of all kinds together.
+    /// Returns the sum over all kinds.
     pub fn rows(&self) -> u64 {
         let rows = [self.images, self.faces, self.subjects, self.suppressions];
         rows.into_iter().map(|count| u64::try_from(count).unwrap_or(0)).sum()
@@ -29,10 +29,10 @@ impl Extent {
 }
 
 impl Store {
-    /// Counts what goes with a collection.
+    /// Counts what is deleted with a collection.
     ///
     /// # Errors
-    /// `NotFound` for one that is not there or out of reach.
+    /// Fails with `NotFound` if it does not exist or is out of reach.
     pub async fn extent_of_collection(&self, id: Uuid) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
         let (images, faces, subjects, suppressions) = sqlx::query_as(
@@ -48,10 +48,10 @@ impl Store {
         Ok(Extent { images, faces, subjects, suppressions })
     }
 
-    /// Counts what goes with a crawl that is deleted with its images.
+    /// Counts what is deleted with a crawl and its images.
     ///
     /// # Errors
-    /// `NotFound` for one that is not there or out of reach.
+    /// Fails with `NotFound` if it does not exist or is out of reach.
     pub async fn extent_of_crawl(&self, id: Uuid) -> Result<Extent, StoreError> {
         self.crawl(id).await?;
         let mut conn = self.pool.acquire().await?;
@@ -61,14 +61,14 @@ impl Store {
         Ok(Extent { images: i64::try_from(images.len()).unwrap_or(MOST), faces, ..Extent::default() })
     }
 
-    /// Counts the images, with their faces, that a retention of so many days takes from a
-    /// collection at once.
+    /// Counts the images and faces of a collection that a retention of `days` days would delete at
+    /// once.
     ///
     /// # Errors
-    /// `NotFound` for a collection that is not there or out of reach.
+    /// Fails with `NotFound` if the collection does not exist or is out of reach.
     pub async fn extent_of_retention(&self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
-        // What `expire_some` deletes.
+        // The same condition as in `expire_some`.
         let (images, faces) = sqlx::query_as(
             "select count(*), coalesce(sum(face_count), 0)::bigint from (
                  select i.face_count from images i
@@ -91,7 +91,7 @@ impl Store {
     /// Returns the secret that signs confirmations, the same in every process on this database.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Fails with the errors of the database.
     pub async fn confirmation_secret(&self) -> Result<Vec<u8>, StoreError> {
         let secret = "select secret from service_secrets where name = 'confirmations'";
         Ok(sqlx::query_scalar(secret).fetch_one(&self.pool).await?)

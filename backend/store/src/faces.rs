@@ -1,4 +1,4 @@
-//! Faces.
+//! Reads and inserts faces.
 use crate::{Store, StoreError};
 use half::f16;
 use pgvector::HalfVector;
@@ -14,21 +14,21 @@ pub struct NewFace {
     pub id: Uuid,
     /// x, y, width, height in pixels of the upright image.
     pub bbox: [f32; 4],
-    /// 0..1.
+    /// Detection score, 0 to 1.
     pub det_score: f32,
-    /// Five points, x then y.
+    /// Five landmark points as x, y pairs, in pixels.
     pub landmarks: [f32; 10],
     /// `vision::QualityReport` as JSON.
     pub quality: Option<Value>,
-    /// Its `overall`.
+    /// The `overall` score of the quality report.
     pub quality_overall: Option<f32>,
-    /// Its `passed`.
+    /// The `passed` flag of the quality report.
     pub quality_passed: Option<bool>,
-    /// L2-normalised.
+    /// Embedding, L2-normalised.
     pub embedding: Vec<f32>,
-    /// `store::models::EmbeddingModel::id`.
+    /// Id of the embedding model (`store::models::EmbeddingModel::id`).
     pub model_id: i32,
-    /// Blob key of the aligned 112x112 chip (PNG).
+    /// Blob key of the aligned chip (PNG, 112x112).
     pub chip_key: Option<String>,
     /// Blob key of the crop (JPEG).
     pub crop_key: Option<String>,
@@ -39,25 +39,25 @@ pub struct NewFace {
 pub struct Face {
     /// Its id.
     pub id: Uuid,
-    /// Whose it is.
+    /// The collection's id.
     pub collection_id: Uuid,
     /// The collection's name.
     pub collection: String,
-    /// Its image.
+    /// The image's id.
     pub image_id: Uuid,
-    /// x, y, width, height.
+    /// x, y, width, height in pixels of the upright image.
     pub bbox: Vec<f32>,
-    /// 0..1.
+    /// Detection score, 0 to 1.
     pub det_score: f32,
-    /// Ten numbers.
+    /// Five landmark points as x, y pairs, in pixels.
     pub landmarks: Vec<f32>,
-    /// The report.
+    /// The quality report.
     pub quality: Option<Value>,
     /// The embedding model's name.
     pub embedding_model: String,
-    /// Blob key.
+    /// Blob key of the aligned chip.
     pub chip_key: Option<String>,
-    /// Blob key.
+    /// Blob key of the crop.
     pub crop_key: Option<String>,
     /// When it was stored.
     #[serde(with = "time::serde::rfc3339")]
@@ -69,11 +69,11 @@ pub struct Face {
 pub struct FaceFilter {
     /// Collection name.
     pub collection: String,
-    /// In images found by this crawl.
+    /// Only faces in images found by this crawl.
     pub crawl_id: Option<Uuid>,
-    /// In this image.
+    /// Only faces in this image.
     pub image_id: Option<Uuid>,
-    /// At least this overall quality.
+    /// Minimum overall quality.
     pub min_quality: Option<f32>,
 }
 
@@ -89,11 +89,13 @@ macro_rules! select_faces {
 }
 
 impl Store {
-    /// Inserts the faces of one image and sets its `face_count`. Embeddings are kept with 11 significant bits (halfvec).
+    /// Inserts the faces of one image and adds them to its `face_count`. Embeddings are stored with
+    /// 11 significant bits (halfvec).
     ///
     /// # Errors
-    /// `NotFound` when the collection has no such image or a model is not registered; `Invalid` for an embedding of the wrong length, of
-    /// length zero, or with a component that is not finite.
+    /// Fails with `NotFound` if the collection has no such image or a model is not registered.
+    /// Fails with `Invalid` if an embedding has the wrong length, is zero, or has a component that
+    /// is not finite.
     pub async fn insert_faces(
         &self,
         conn: &mut PgConnection,
@@ -116,7 +118,8 @@ impl Store {
         if faces.is_empty() {
             return Ok(());
         }
-        // One statement for any number of faces: a column is an array, and the boxes and points of all faces are one flat array each.
+        // One statement inserts all faces. Each column is one array; the boxes and landmarks of all
+        // faces are flat arrays.
         let column = |get: fn(&NewFace) -> Option<&String>| -> Vec<Option<String>> {
             faces.iter().map(|face| get(face).cloned()).collect()
         };
@@ -148,7 +151,7 @@ impl Store {
         Ok(())
     }
 
-    /// By id.
+    /// Returns a face by id.
     pub async fn face(&self, id: Uuid) -> Result<Face, StoreError> {
         sqlx::query_as(select_faces!("where f.id = $1 and ($2::uuid is null or f.collection_id = $2)"))
             .bind(id)
@@ -158,7 +161,7 @@ impl Store {
             .ok_or_else(|| StoreError::not_found("face", id))
     }
 
-    /// Newest first.
+    /// Returns faces, newest first.
     pub async fn faces(
         &self,
         filter: &FaceFilter,
@@ -179,12 +182,12 @@ impl Store {
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Several by id, in no particular order; those that are gone are left out.
+    /// Returns faces by id, in no particular order. Missing ones are left out.
     pub(crate) async fn faces_by_id(&self, ids: &[Uuid]) -> Result<Vec<Face>, StoreError> {
         Ok(sqlx::query_as(select_faces!("where f.id = any($1)")).bind(ids).fetch_all(&self.pool).await?)
     }
 
-    /// Those of several images, in the order of their ids.
+    /// Returns the faces of several images, ordered by face id.
     pub(crate) async fn faces_of(&self, images: &[Uuid]) -> Result<Vec<Face>, StoreError> {
         Ok(sqlx::query_as(select_faces!("where f.image_id = any($1) order by f.id"))
             .bind(images)
@@ -192,7 +195,7 @@ impl Store {
             .await?)
     }
 
-    /// A stored face's embedding with its model id.
+    /// Returns the model id and the embedding of a stored face.
     pub async fn embedding(&self, face: Uuid) -> Result<(i32, Vec<f32>), StoreError> {
         let (model, embedding): (i32, HalfVector) =
             sqlx::query_as("select model_id, embedding from faces where id = $1 and ($2::uuid is null or collection_id = $2)")
@@ -205,7 +208,7 @@ impl Store {
     }
 }
 
-/// The filters that listing and search share; `f` is the face.
+/// Adds the filters that listing and search share. `f` is the face.
 pub(crate) fn push_scope(
     query: &mut QueryBuilder<Postgres>,
     crawl_id: Option<Uuid>,
@@ -226,7 +229,8 @@ pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
     HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
 }
 
-/// `Invalid` unless the embedding can be compared: the model's length, finite, not zero once it is stored.
+/// Fails with `Invalid` unless the embedding can be compared. It must have the model's length,
+/// finite components, and not be zero after rounding to half precision.
 pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {
     if embedding.len() != dimensions as usize {
         return Err(StoreError::Invalid(format!(

@@ -14,9 +14,9 @@ pub struct OwnDelay {
     pub delay_ms: i64,
 }
 
-/// Takes the collection's turn. $1 collection, $2 host, $3 delay in seconds, $4 expiry, $5 horizon.
-/// Returns `told_until`: null if the turn was taken, or else the time to ask again. Waiting callers
-/// get different times, as in `hosts`.
+/// Requests the collection's permit. $1 collection, $2 host, $3 delay in seconds, $4 expiry in
+/// seconds, $5 horizon in seconds. Returns `told_until`: null if the permit was granted, or else
+/// the time to ask again. Waiting callers get different times, as in `hosts`.
 const TAKE: &str = "
     insert into host_delays as d (collection_id, host_key, next_at, busy_until)
     values ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))
@@ -35,20 +35,20 @@ const TAKE: &str = "
                         else d.next_at end as earliest) state)
     returning told_until";
 
-/// Ends the collection's turn. $1 collection, $2 host, $3 the time of the next turn, or null for $4
-/// seconds from now.
+/// Ends the collection's permit. $1 collection, $2 host, $3 the time of the next permit, or null
+/// for $4 seconds from now.
 const END: &str = "
     update host_delays
     set busy_until = null, next_at = greatest(next_at, coalesce($3, clock_timestamp() + make_interval(secs => $4)))
     where collection_id = $1 and host_key = $2";
 
 impl Store {
-    /// Takes the host's next turn like [`Store::take_turn`], after the collection's own longer
-    /// delay. `delay_ms` is the delay that applies to every collection. Call
-    /// [`Store::finish_own_request`] after `finish_request`.
+    /// Requests a host permit like [`Store::take_turn`], after the collection's own longer delay.
+    /// `delay_ms` is the delay that applies to every collection. Call [`Store::finish_own_request`]
+    /// after `finish_request`.
     ///
     /// # Errors
-    /// Returns the errors of the database. The collection's turn is then free again after a minute.
+    /// Fails with the errors of the database. The collection's permit then expires after a minute.
     pub async fn take_own_turn(
         &self,
         host_key: &str,
@@ -73,11 +73,12 @@ impl Store {
         Ok(turn)
     }
 
-    /// Ends a request of a collection. The collection's own delay begins now; its next request to the
-    /// host waits until that delay is over.
+    /// Ends a request of a collection. The collection's own delay begins now; its next request to
+    /// the host waits until that delay is over.
     ///
     /// # Errors
-    /// Returns the errors of the database. The turn then ends a minute after it was taken.
+    /// Fails with the errors of the database. The permit then expires a minute after it was
+    /// granted.
     pub async fn finish_own_request(&self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
         self.end_own_turn(host_key, own, None).await
     }
@@ -101,7 +102,7 @@ impl Store {
     /// Deletes delays that ended more than an hour ago, and returns their number.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Fails with the errors of the database.
     pub async fn prune_host_delays(&self) -> Result<u64, StoreError> {
         let pruned = sqlx::query(
             "delete from host_delays

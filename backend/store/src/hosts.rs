@@ -1,61 +1,67 @@
-//! Per-host politeness shared by every process: who may send the next request, and when; robots.txt as last fetched.
+//! Per-host politeness shared by all processes: who may send the next request and when, and the
+//! cached robots.txt.
 //!
-//! The hard rule is the grant: at most one is out per host, and the next is given no earlier than the delay after the previous one
-//! ended: the delay of the one that ended and of the one that asks, whichever is longer. Everything else only decides when those who have to wait come back. Every moment is the database's clock, read while the
-//! host's row is locked.
+//! The basic rule is the permit. A host has at most one permit at a time. The next one is granted
+//! no earlier than a delay after the previous request ended. The delay is the longer of the two
+//! that the previous and the next caller ask for. The other rules only decide when waiting callers
+//! ask again. All times are the database's clock, read while the host's row is locked.
 //!
-//! Waiting callers are spread, so that a thousand of them do not all come back at once. Each is told a moment one delay after the one
-//! told before it (`cursor_at`), within a horizon of a minute, after which the moments begin anew: so callers that never come back cost
-//! the host a minute at most. As requests take time of their own, moments told that way drift ahead of the real turns; so the first
-//! caller that asks while the next turn is known exactly (nothing is out) is told that very turn (`promised_at`).
+//! Waiting callers are spread, so that a thousand of them do not all return at once. Each is given
+//! a time one delay after the previous one (`cursor_at`), within a horizon of a minute; after that
+//! the times start again. So callers that never return cost the host at most a minute. Because
+//! requests take time themselves, the given times become earlier than the real ones. Therefore the
+//! first caller that asks while the next time is known exactly (no permit is held) is given that
+//! time (`promised_at`).
 use crate::{Store, StoreError};
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// The answer to "may I send a request to this host now?".
+/// The answer to a request for a host permit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Turn {
-    /// Yes; call `finish_request` with the token when the answer's head has arrived or the request failed.
+    /// A permit. Call `finish_request` with the token when the response head has arrived or the
+    /// request failed.
     Granted {
-        /// Names the grant.
+        /// Identifies the permit.
         token: i64,
     },
-    /// No; ask again at that time.
+    /// No permit. Ask again at that time.
     Wait {
-        /// The earliest useful moment.
+        /// The earliest time at which asking is useful.
         until: OffsetDateTime,
     },
 }
 
-/// How a host bears up, as its last answers showed.
+/// The pace of a host, derived from its latest responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
 pub struct HostPace {
-    /// The delay that its answers led to, in milliseconds.
+    /// The delay that its responses led to, in milliseconds.
     pub pace_ms: i32,
-    /// Answers 429 and 503 in a row.
+    /// Number of consecutive 429 and 503 responses.
     pub refusals: i32,
 }
 
-/// robots.txt as last fetched.
+/// The cached robots.txt of a host.
 #[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
 pub struct RobotsRecord {
     /// HTTP status; 0 for a network error.
     pub status: i32,
-    /// The body of a 2xx answer.
+    /// The body of a 2xx response.
     pub body: Option<Vec<u8>>,
-    /// When.
+    /// When it was fetched.
     pub fetched_at: OffsetDateTime,
 }
 
-/// Seconds after which a grant that was not finished counts as lost.
+/// Seconds after which an unfinished permit expires.
 pub(crate) const GRANT_EXPIRES_S: f64 = 60.0;
 /// Seconds over which waiting callers are spread.
 pub(crate) const HORIZON_S: f64 = 60.0;
-/// The token of grants that exclude nobody (no delay): there is nothing to give back.
+/// The token of permits without a delay. They exclude nobody, so there is nothing to release.
 const FREE_TOKEN: i64 = 0;
 
-/// $1 host, $2 delay in seconds, $3 expiry, $4 horizon. A host that is new is granted at once. The row is locked before the second half
-/// reads it and the clock; `told_until` null in the answer means granted.
+/// $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A new host gets a
+/// permit at once. The row is locked before the second half reads it and the clock. A null
+/// `told_until` in the result means granted.
 const TAKE_TURN: &str = "
     insert into hosts as h (host_key, last_token, grant_token, granted_at)
     -- Not from 1 on: hosts are pruned, and a token is never given twice.
@@ -85,8 +91,9 @@ const TAKE_TURN: &str = "
                             else earliest end as slot) spread)
     returning last_token, told_until";
 
-/// $1 host, $2 token, $3 delay in seconds, $4 pause until, $5 and $6 the pace, null where it stays. A late word from a holder whose grant expired still says when the host was last
-/// asked; it only cannot end somebody else's grant.
+/// $1 host, $2 token, $3 delay in seconds, $4 pause until, $5 and $6 the pace (null: unchanged). A
+/// late call with an expired permit still updates when the host was last requested, but it cannot
+/// end another caller's permit.
 const FINISH_REQUEST: &str = "
     insert into hosts as h (host_key, next_at, not_before, finished_at, pace_ms, refusals)
     select $1, now + make_interval(secs => $3), $4, now, coalesce($5, 0), coalesce($6, 0)
@@ -102,8 +109,10 @@ const FINISH_REQUEST: &str = "
         not_before = greatest(h.not_before, $4)";
 
 impl Store {
-    /// Asks for the host's next turn with at least `delay_ms` after the end of the previous request. With `delay_ms` 0 always granted
-    /// (unless the host asked for a pause). One grant at a time; a grant that is not finished within 60 s (its holder died) expires.
+    /// Requests a permit for the host, at least `delay_ms` after the end of the previous request.
+    ///
+    /// With `delay_ms` 0 it is always granted, unless the host asked for a pause. A host has one
+    /// permit at a time. A permit that is not finished within 60 s expires (its holder died).
     pub async fn take_turn(&self, host_key: &str, delay_ms: i64) -> Result<Turn, StoreError> {
         if delay_ms <= 0 {
             return self.take_free_turn(host_key).await;
@@ -121,7 +130,8 @@ impl Store {
         })
     }
 
-    /// Without a delay nobody excludes anybody, so nothing is written: only a pause counts.
+    /// Grants a permit without a delay. Such permits exclude nobody, so nothing is written; only a
+    /// pause is respected.
     async fn take_free_turn(&self, host_key: &str) -> Result<Turn, StoreError> {
         let pause: Option<OffsetDateTime> = sqlx::query_scalar(
             "select not_before from hosts where host_key = $1 and not_before > clock_timestamp()",
@@ -132,7 +142,7 @@ impl Store {
         Ok(pause.map_or(Turn::Granted { token: FREE_TOKEN }, |until| Turn::Wait { until }))
     }
 
-    /// How the host bears up; a host never asked bears up well.
+    /// Returns the host's pace. A host that was never requested has the default pace.
     pub async fn host_pace(&self, host_key: &str) -> Result<HostPace, StoreError> {
         let found = sqlx::query_as("select pace_ms, refusals from hosts where host_key = $1")
             .bind(host_key)
@@ -141,8 +151,8 @@ impl Store {
         Ok(found.unwrap_or_default())
     }
 
-    /// Ends a grant: the next turn is `delay_ms` from now (database clock), or at `not_before` if that is later (Retry-After).
-    /// `pace`: how the host bears up now; `None` leaves what is known.
+    /// Ends a permit. The next one is granted after `delay_ms` (database clock), or at `not_before`
+    /// if that is later (Retry-After). `pace` is the host's new pace; `None` leaves it unchanged.
     pub async fn finish_request(
         &self,
         host_key: &str,
@@ -166,7 +176,7 @@ impl Store {
         Ok(())
     }
 
-    /// The cached robots.txt, whatever its age.
+    /// Returns the cached robots.txt, regardless of its age.
     pub async fn robots(&self, host_key: &str) -> Result<Option<RobotsRecord>, StoreError> {
         Ok(sqlx::query_as(
             "select robots_status as status, robots_body as body, robots_fetched_at as fetched_at
@@ -177,8 +187,9 @@ impl Store {
         .await?)
     }
 
-    /// Makes the caller the one that fetches robots.txt, for `lease` or until [`Self::put_robots`] or [`Self::release_robots`]; `false`
-    /// when another one is at it. Two processes that find it missing at the same time thus ask once.
+    /// Claims the fetch of robots.txt, for `lease` or until [`Self::put_robots`] or
+    /// [`Self::release_robots`]. Returns `false` if another caller holds the claim. So two
+    /// processes that find it missing fetch it once.
     pub async fn claim_robots(&self, host_key: &str, lease: Duration) -> Result<bool, StoreError> {
         let claimed = sqlx::query(
             "insert into hosts as h (host_key, robots_asked_until) values ($1, clock_timestamp() + make_interval(secs => $2))
@@ -192,7 +203,7 @@ impl Store {
         Ok(claimed.rows_affected() == 1)
     }
 
-    /// Gives that up without a result.
+    /// Releases the claim of [`Self::claim_robots`] without a result.
     pub async fn release_robots(&self, host_key: &str) -> Result<(), StoreError> {
         sqlx::query("update hosts set robots_asked_until = null where host_key = $1")
             .bind(host_key)
@@ -201,8 +212,8 @@ impl Store {
         Ok(())
     }
 
-    /// Stores robots.txt, unless a later fetch is stored already. It counts as the end of a request now, also where none of the host's turns
-    /// was taken for it.
+    /// Stores robots.txt, unless a later fetch is stored already. This counts as the end of a
+    /// request now, even if no host permit was taken for it.
     pub async fn put_robots(&self, host_key: &str, record: &RobotsRecord) -> Result<(), StoreError> {
         sqlx::query(
             "insert into hosts as h (host_key, robots_status, robots_body, robots_fetched_at, finished_at)
@@ -222,8 +233,11 @@ impl Store {
 }
 
 impl Store {
-    /// Forgets hosts that nobody has asked, or asked for a turn of, for `unasked`: what is known of them (robots.txt, pace) holds no longer. Looks at up to
-    /// [`HOSTS_LOOKED_AT`] hosts after `after` in the order of their keys; the last of those, `None` at the end, and how many were forgotten.
+    /// Deletes hosts without a request or a request for a permit during `unasked`: their robots.txt
+    /// and pace are outdated.
+    ///
+    /// Reads up to [`HOSTS_LOOKED_AT`] hosts after `after` in key order. Returns the last of their
+    /// keys (`None` at the end) and the number of deleted hosts.
     pub async fn prune_hosts(
         &self,
         after: Option<&str>,
@@ -239,11 +253,11 @@ impl Store {
     }
 }
 
-/// Hosts that one call of [`Store::prune_hosts`] looks at.
+/// Maximum number of hosts that one call of [`Store::prune_hosts`] reads.
 pub const HOSTS_LOOKED_AT: i64 = 5_000;
 
-/// Along the primary key: an index on the times would be written with every request to a host. A host that is asked at this very moment is locked,
-/// and stays.
+/// Reads along the primary key, because an index on the times would be written with every request.
+/// A host with a request right now is locked and therefore stays.
 const PRUNE: &str = "
     with looked as materialized (
         select host_key from hosts where host_key > $1 order by host_key limit $3
@@ -260,7 +274,7 @@ const PRUNE: &str = "
     )
     select (select count(*) from looked), (select max(host_key) from looked), (select count(*) from gone)";
 
-/// Longest delay that is obeyed: an hour.
+/// Longest delay that is respected: one hour.
 const LONGEST_DELAY_MS: i64 = 3_600_000;
 
 pub(crate) fn seconds(delay_ms: i64) -> f64 {

@@ -1,4 +1,4 @@
-//! Images and where they were found.
+//! Reads and inserts images.
 use crate::{Store, StoreError, near};
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
@@ -9,25 +9,25 @@ use uuid::Uuid;
 pub struct NewImage {
     /// Its id (UUIDv7).
     pub id: Uuid,
-    /// Of the file's bytes.
+    /// SHA-256 of the file.
     pub sha256: [u8; 32],
-    /// DCT hash.
+    /// Perceptual hash (DCT).
     pub phash: i64,
-    /// Gradient hash.
+    /// Perceptual hash (gradients).
     pub dhash: i64,
-    /// Mean hash.
+    /// Perceptual hash (mean).
     pub ahash: i64,
-    /// Upright width in pixels.
+    /// Width of the upright image in pixels.
     pub width: i32,
-    /// Upright height in pixels.
+    /// Height of the upright image in pixels.
     pub height: i32,
-    /// `jpeg`, …
+    /// File format, such as `jpeg`.
     pub format: String,
-    /// Length of the file.
+    /// Size of the file in bytes.
     pub bytes: i64,
-    /// Clockwise turn that makes its faces upright.
+    /// Clockwise rotation in degrees that makes the faces upright.
     pub rotation: i32,
-    /// Blob key.
+    /// Blob key of the thumbnail.
     pub thumbnail_key: Option<String>,
 }
 
@@ -36,31 +36,31 @@ pub struct NewImage {
 pub struct Image {
     /// Its id.
     pub id: Uuid,
-    /// Whose it is.
+    /// The collection's id.
     pub collection_id: Uuid,
     /// The collection's name.
     pub collection: String,
-    /// Of the file's bytes.
+    /// SHA-256 of the file.
     pub sha256: Vec<u8>,
-    /// DCT hash.
+    /// Perceptual hash (DCT).
     pub phash: i64,
-    /// Gradient hash.
+    /// Perceptual hash (gradients).
     pub dhash: i64,
-    /// Mean hash.
+    /// Perceptual hash (mean).
     pub ahash: i64,
-    /// Upright width in pixels.
+    /// Width of the upright image in pixels.
     pub width: i32,
-    /// Upright height in pixels.
+    /// Height of the upright image in pixels.
     pub height: i32,
-    /// `jpeg`, …
+    /// File format, such as `jpeg`.
     pub format: String,
-    /// Length of the file.
+    /// Size of the file in bytes.
     pub bytes: i64,
-    /// Clockwise turn that makes its faces upright.
+    /// Clockwise rotation in degrees that makes the faces upright.
     pub rotation: i32,
-    /// Faces stored.
+    /// Number of stored faces.
     pub face_count: i32,
-    /// Blob key.
+    /// Blob key of the thumbnail.
     pub thumbnail_key: Option<String>,
     /// When it was stored.
     #[serde(with = "time::serde::rfc3339")]
@@ -70,17 +70,17 @@ pub struct Image {
 /// Where an image was found.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct Source {
-    /// The page, if any.
+    /// URL of the page, if any.
     pub page_url: Option<String>,
-    /// The file.
+    /// URL or path of the file.
     pub image_url: String,
-    /// The crawl that found it, while it exists.
+    /// The crawl that found it, while the crawl exists.
     pub crawl_id: Option<Uuid>,
-    /// Alternative text.
+    /// Alternative text of the image on the page.
     pub alt: Option<String>,
-    /// `crawl` (scans too), or `enrolment` for a picture that was sent in to enrol somebody.
+    /// `crawl` (also for scans), or `enrolment` for an image that was sent to enrol a person.
     pub kind: String,
-    /// When.
+    /// When it was found.
     #[serde(with = "time::serde::rfc3339")]
     pub found_at: OffsetDateTime,
 }
@@ -90,15 +90,15 @@ pub struct Source {
 pub struct ImageFilter {
     /// Collection name.
     pub collection: String,
-    /// Found by this crawl.
+    /// Only images found by this crawl.
     pub crawl_id: Option<Uuid>,
-    /// With (or without) faces.
+    /// Only images with faces (`true`) or without (`false`).
     pub has_faces: Option<bool>,
 }
 
 pub use crate::near::{MARKED_BITS, MARKED_GRADIENT_BITS, NEAR_BITS};
 
-/// Most candidates that [`Store::near_candidates`] answers.
+/// Maximum number of candidates that [`Store::near_candidates`] returns.
 const MOST_CANDIDATES: i64 = 64;
 
 pub use crate::sources::MOST_SOURCES;
@@ -115,7 +115,7 @@ macro_rules! select_images {
 }
 
 impl Store {
-    /// By the file's hash, inside a collection.
+    /// Returns the image with this file hash in a collection.
     pub async fn image_by_sha256(
         &self,
         collection: Uuid,
@@ -128,11 +128,14 @@ impl Store {
             .await?)
     }
 
-    /// Images of the collection whose hashes may be near, nearest first (bits of phash and dhash that differ, added); the caller decides with
+    /// Returns images of the collection that may be near-duplicates, nearest first. The distance is
+    /// the number of differing bits of phash plus dhash. The caller decides with
     /// `vision::PerceptualHashes::is_near`.
     ///
-    /// These are all images whose phash differs in at most [`NEAR_BITS`] bits, and all whose dhash differs in at most [`MARKED_GRADIENT_BITS`]
-    /// and whose phash in at most [`MARKED_BITS`]; or the 64 nearest when there are more.
+    /// The candidates are all images whose phash differs in at most [`NEAR_BITS`] bits. They also
+    /// include all images whose dhash differs in at most [`MARKED_GRADIENT_BITS`] bits and whose
+    /// phash differs in at most [`MARKED_BITS`]. If there are more than 64, only the 64 nearest are
+    /// returned.
     pub async fn near_candidates(
         &self,
         collection: Uuid,
@@ -143,7 +146,7 @@ impl Store {
         self.near_candidates_in(&mut conn, collection, phash, dhash).await
     }
 
-    /// [`Self::near_candidates`] as a transaction sees them.
+    /// Works like [`Self::near_candidates`], inside a transaction.
     pub async fn near_candidates_in(
         &self,
         conn: &mut PgConnection,
@@ -161,16 +164,17 @@ impl Store {
         Ok(near::bind(query, phash, dhash).bind(MOST_CANDIDATES).fetch_all(conn).await?)
     }
 
-    /// Inserts; answers the existing row's id instead when the same bytes are there already (a race lost).
+    /// Inserts an image. Returns `Err` with the id of the existing image if the collection has the
+    /// same bytes already.
     ///
-    /// Waits for another transaction that is inserting the same bytes to end.
+    /// Waits for other transactions that insert the same bytes.
     pub async fn insert_image(
         &self,
         conn: &mut PgConnection,
         collection: Uuid,
         image: &NewImage,
     ) -> Result<Result<(), Uuid>, StoreError> {
-        // The row that stood in the way may be deleted before it can be read: then there is room for this one.
+        // The existing row may be deleted before it can be read. Then the insert is tried again.
         for _ in 0..3 {
             let inserted = sqlx::query(
                 "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
@@ -195,7 +199,8 @@ impl Store {
             if inserted.rows_affected() == 1 {
                 return Ok(Ok(()));
             }
-            // `for share`: the existing image is neither deleted nor replaced until this transaction has linked to it.
+            // `for share` prevents the existing image from being deleted or replaced before this
+            // transaction has linked to it.
             let existing = sqlx::query_scalar(
                 "select id from images where collection_id = $1 and sha256 = $2 for share",
             )
@@ -210,7 +215,7 @@ impl Store {
         Err(StoreError::Conflict("the same image is being stored and deleted over and over".into()))
     }
 
-    /// By id.
+    /// Returns an image by id.
     pub async fn image(&self, id: Uuid) -> Result<Image, StoreError> {
         sqlx::query_as(select_images!("where i.id = $1 and ($2::uuid is null or i.collection_id = $2)"))
             .bind(id)
@@ -220,7 +225,7 @@ impl Store {
             .ok_or_else(|| StoreError::not_found("image", id))
     }
 
-    /// Newest first.
+    /// Returns images, newest first.
     pub async fn images(
         &self,
         filter: &ImageFilter,
@@ -246,7 +251,7 @@ impl Store {
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Several by id, oldest first; those that are gone are left out.
+    /// Returns images by id, oldest first. Missing ones are left out.
     pub(crate) async fn images_by_id(&self, ids: &[Uuid]) -> Result<Vec<Image>, StoreError> {
         Ok(sqlx::query_as(select_images!("where i.id = any($1) order by i.id"))
             .bind(ids)

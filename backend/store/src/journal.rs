@@ -1,36 +1,38 @@
-//! What has to survive the loss of the database, and to win over its backups: what was deleted, what is kept out, which keys were revoked.
+//! The deletion log: what was deleted, what is suppressed, and which keys were revoked. It must
+//! survive the loss of the database and overrides its backups.
 //!
-//! The journal is lines of JSON, whole at any time and small: it can be written often and kept apart from the backups. Ids, hashes and sketches are
-//! in it, and nothing of what was deleted.
+//! The log is lines of JSON. It is complete at any time and small, so it can be written often and
+//! kept apart from the backups. It contains ids, hashes and sketches, and nothing of the deleted
+//! content.
 use crate::{Store, StoreError};
 use futures::stream::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::PgConnection;
 
-/// Rows that are read in one statement.
+/// Rows per statement.
 const BATCH: usize = 1_000;
 
-/// A line of the journal.
+/// A line of the deletion log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", content = "row", rename_all = "snake_case")]
 pub enum Entry {
-    /// An embedding model that sketches name.
+    /// An embedding model to which sketches refer.
     EmbeddingModel {
-        /// Of file and preprocessing.
+        /// Identity of the model file and its preprocessing.
         identity: String,
-        /// For people.
+        /// Name for people.
         name: String,
-        /// Components of an embedding.
+        /// Number of components of an embedding.
         dimensions: i32,
     },
     /// An erasure.
     Erasure(Value),
-    /// Something that is kept out.
+    /// A suppression.
     Suppression(Value),
-    /// Something that was deleted.
+    /// The digest of something that was deleted.
     Tombstone(Value),
-    /// A key that was revoked.
+    /// A revoked key.
     RevokedKey(Value),
 }
 
@@ -45,8 +47,9 @@ const JOURNAL: &str = "
     union all select jsonb_build_object('what', 'revoked_key', 'row', jsonb_build_object(
                'id', id, 'revoked_at', revoked_at))::text from api_keys where revoked_at is not null";
 
-/// What a batch of each kind does; `$1` is an array of rows. Erasures come before the suppressions that name them. What belongs to a collection that the
-/// backup does not have is left out.
+/// Statements that import a batch of each kind; `$1` is an array of rows. Erasures are imported
+/// before the suppressions that refer to them. Rows of collections that the backup does not have
+/// are left out.
 const ERASURES: &str = "
     insert into erasures select r.* from jsonb_populate_recordset(null::erasures, $1) r join collections c on c.id = r.collection_id
     on conflict (id) do update set lifted_at = coalesce(erasures.lifted_at, excluded.lifted_at)";
@@ -64,10 +67,10 @@ const REVOKED_KEYS: &str = "
     where k.id = r.id and k.revoked_at is null";
 
 impl Store {
-    /// The journal's lines, as of one moment, each given to `take`.
+    /// Passes each line of the deletion log, from one snapshot, to `take`.
     ///
     /// # Errors
-    /// Those of the database, and the first of `take`.
+    /// Fails with the errors of the database and with the first error of `take`.
     pub async fn journal<E: From<StoreError>>(
         &self,
         mut take: impl FnMut(&str) -> Result<(), E>,
@@ -83,11 +86,12 @@ impl Store {
         Ok(())
     }
 
-    /// Takes over what a journal says and this database does not know yet, all or nothing. What it says was deleted is deleted by
-    /// [`Store::erase_again`].
+    /// Imports entries that this database does not have, in one transaction. [`Store::erase_again`]
+    /// then deletes what the log says was deleted.
     ///
     /// # Errors
-    /// `Database` for rows that the tables do not take, `Conflict` for an embedding model that has another length here.
+    /// Fails with `Database` if the tables reject a row, and with `Conflict` if an embedding model
+    /// has another number of dimensions here.
     pub async fn take_journal(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
         let (mut erasures, mut suppressions) = (Vec::new(), Vec::new());
         let (mut tombstones, mut keys) = (Vec::new(), Vec::new());
@@ -107,7 +111,7 @@ impl Store {
         take(tx.conn(), SUPPRESSIONS, suppressions).await?;
         take(tx.conn(), TOMBSTONES, tombstones).await?;
         take(tx.conn(), REVOKED_KEYS, keys).await?;
-        // Secrets of webhooks that were replaced after the backup: they sign no more.
+        // Webhook secrets that were replaced after the backup must not sign any more.
         sqlx::query(
             "delete from webhook_secrets w using tombstones t where t.digest = sha256(uuid_send(w.id))",
         )

@@ -1,7 +1,8 @@
-//! API keys: who may do what, and where.
+//! API keys: who may do what, in which collection.
 //!
-//! A key is `fc_` and 256 random bits. It is shown once; stored are its SHA-256, by which it is found, and a prefix that lets a person
-//! tell keys apart. A fast hash does: nobody can guess 256 bits, so there is nothing for a slow one to slow down.
+//! A key is `fc_` followed by 256 random bits. It is shown once. The database stores its SHA-256,
+//! which identifies it, and a prefix by which people can tell keys apart. A fast hash is
+//! sufficient, because 256 random bits cannot be guessed.
 mod revocation;
 mod rows;
 
@@ -20,9 +21,9 @@ use std::fmt;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What every key begins with, so that people and secret scanners know one when they see it.
+/// Prefix of every key, so that people and secret scanners recognise one.
 pub const MARK: &str = "fc_";
-/// Random bytes of a key.
+/// Number of random bytes in a key.
 const BYTES: usize = 32;
 
 macro_rules! scopes {
@@ -35,17 +36,17 @@ macro_rules! scopes {
             /// Every scope.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// As it is written.
+            /// Returns the name of the scope.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// What it allows, as a sentence.
+            /// Returns a sentence that says what the scope allows.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
 
-            /// The scope of that name.
+            /// Returns the scope with this name.
             pub fn parse(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)+ _ => None }
             }
@@ -68,14 +69,16 @@ scopes! {
     Erase = "erase";
     /// Devices, metrics and jobs: the whole service, so only for keys to all collections.
     System = "system";
-    /// Make, change and delete collections; let in again what an erasure keeps out; read the audit log.
+    /// Make, change and delete collections; let in again what an erasure keeps out; read the audit
+    /// log.
     Admin = "admin";
     /// Make, list and revoke keys, none of which may do more than the key that makes it.
     Keys = "keys";
 }
 
 impl Scope {
-    /// Whether it speaks of the whole service, so that a key to one collection cannot hold it.
+    /// Returns `true` if the scope concerns the whole service. A key for one collection cannot have
+    /// it.
     pub fn is_service_wide(self) -> bool {
         self == Self::System
     }
@@ -87,29 +90,30 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A key to make.
+/// A key to create.
 #[derive(Clone, Debug)]
 pub struct NewKey {
-    /// The collection that it is bound to; `None` is every collection.
+    /// The only collection that the key can access; `None` for all collections.
     pub collection_id: Option<Uuid>,
-    /// For people: who holds it.
+    /// Name of the holder, for people.
     pub name: String,
-    /// What it may do; at least one.
+    /// What the key allows; at least one scope.
     pub scopes: Vec<Scope>,
-    /// Most requests a minute; `None` is no limit.
+    /// Maximum number of requests per minute; `None` for no limit.
     pub requests_per_minute: Option<i32>,
-    /// When it stops working; `None` is never.
+    /// When the key expires; `None` for never.
     pub expires_at: Option<OffsetDateTime>,
-    /// The key that makes it; `None` at the command line.
+    /// The key that created this one; `None` if it was created on the command line.
     pub made_by: Option<Uuid>,
 }
 
 impl NewKey {
-    /// Refuses what cannot be a key; what exists is not looked at.
+    /// Checks the values of the key, without access to the database.
     ///
     /// # Errors
-    /// Without a scope, for a name that is empty or longer than 200 characters, for a service-wide scope on a key to one collection, for a
-    /// rate below 1 or a time of expiry that is over.
+    /// Fails without a scope, and with a name that is empty or longer than 200 characters. Fails
+    /// with a service-wide scope on a key for one collection. Also fails with a rate below 1 and
+    /// with an expiry in the past.
     pub fn check(&self) -> Result<(), Unfit> {
         let refuse = |field: &'static str, sentence: String| Err(Unfit { field, sentence });
         if self.scopes.is_empty() {
@@ -145,51 +149,51 @@ impl NewKey {
     }
 }
 
-/// Why a key cannot be made.
+/// Why a key cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
     /// The field of [`NewKey`] that is wrong.
     pub field: &'static str,
-    /// What is wrong with it, and what is allowed.
+    /// What is wrong with the field, and what is allowed.
     pub sentence: String,
 }
 
-/// A key as it is stored.
+/// A stored key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiKey {
     /// Its id.
     pub id: Uuid,
-    /// The collection that it is bound to; `None` is every collection.
+    /// The only collection that the key can access; `None` for all collections.
     pub collection_id: Option<Uuid>,
-    /// That collection's name.
+    /// The name of that collection.
     pub collection: Option<String>,
-    /// Who holds it.
+    /// Name of the holder.
     pub name: String,
-    /// How it begins.
+    /// The first characters of the key.
     pub prefix: String,
     /// What it may do.
     pub scopes: Vec<Scope>,
-    /// Most requests a minute.
+    /// Maximum number of requests per minute.
     pub requests_per_minute: Option<i32>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: OffsetDateTime,
-    /// When it was last used, to the minute.
+    /// When it was last used, rounded to a minute.
     pub last_used_at: Option<OffsetDateTime>,
-    /// When it stops working.
+    /// When it expires.
     pub expires_at: Option<OffsetDateTime>,
     /// When it was revoked.
     pub revoked_at: Option<OffsetDateTime>,
-    /// The key that made it; `None` for one of the command line.
+    /// The key that created this one; `None` if it was created on the command line.
     pub made_by: Option<Uuid>,
 }
 
 impl ApiKey {
-    /// Whether it may do this.
+    /// Returns `true` if the key has this scope.
     pub fn allows(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope) && !(scope.is_service_wide() && self.collection_id.is_some())
     }
 
-    /// What the audit log says of a key that was made or revoked.
+    /// Returns what the audit log records when the key is created or revoked.
     pub fn audited(&self) -> Value {
         json!({ "key_id": self.id, "scopes": self.scopes })
     }
@@ -204,7 +208,7 @@ impl FromRow<'_, PgRow> for ApiKey {
             collection: row.try_get("collection")?,
             name: row.try_get("name")?,
             prefix: row.try_get("prefix")?,
-            // A scope that a later version knows allows nothing here.
+            // A scope that only a later version knows grants nothing here.
             scopes: scopes.iter().filter_map(|name| Scope::parse(name)).collect(),
             requests_per_minute: row.try_get("requests_per_minute")?,
             created_at: row.try_get("created_at")?,
@@ -216,22 +220,23 @@ impl FromRow<'_, PgRow> for ApiKey {
     }
 }
 
-/// The SHA-256 of a key: all that is ever kept of it, in the database and in memory.
+/// The SHA-256 of a key. Nothing else of a key is kept, in the database or in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// Of a text that has the form of a key; `None` for any other, which need not be looked for.
+    /// Hashes a text that has the form of a key. Returns `None` for any other text, for which no
+    /// lookup is needed.
     pub fn of(text: &str) -> Option<Self> {
         let bits = URL_SAFE_NO_PAD.decode(text.strip_prefix(MARK)?).ok()?;
         (bits.len() == BYTES).then(|| Self(Sha256::digest(text).into()))
     }
 }
 
-/// Random bytes from the system, fit for a secret.
+/// Returns random bytes from the operating system, suitable for a secret.
 ///
 /// # Errors
-/// `Invalid` when it gives none.
+/// Fails with `Invalid` if the system returns none.
 pub fn random<const N: usize>() -> Result<[u8; N], StoreError> {
     let mut bytes = [0; N];
     SysRng

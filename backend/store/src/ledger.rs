@@ -1,9 +1,9 @@
-//! Both ledgers of a crawl seen together: what is still queued, and what became of the rest.
+//! Reads both ledgers of a crawl together: queued rows and outcomes.
 use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-/// Which of a crawl's two ledgers.
+/// One of the two ledgers of a crawl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ledger {
     /// The pages.
@@ -12,25 +12,25 @@ pub enum Ledger {
     ImageUrls,
 }
 
-/// How many rows of a crawl ended one way.
+/// Number of rows of a crawl with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct Outcomes {
     /// `fetched`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`.
     pub state: String,
     /// Reason code.
     pub reason: Option<String>,
-    /// Rows.
+    /// Number of rows.
     pub count: i64,
 }
 
 impl Store {
-    /// Locks the crawl's row for the rest of the transaction (lock order: before any row of its ledgers). It does not keep others from adding
-    /// rows that refer to the crawl.
+    /// Locks the crawl's row until the transaction ends (lock order: before any row of its
+    /// ledgers). Others can still add rows that refer to the crawl.
     pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<(), StoreError> {
         crate::pages::lock_crawl(conn, crawl).await.map(|_| ())
     }
 
-    /// The crawl's state as this transaction sees it now; `None` when it is gone.
+    /// Returns the crawl's state as this transaction sees it, or `None` if the crawl is gone.
     pub async fn crawl_state(
         &self,
         conn: &mut PgConnection,
@@ -40,7 +40,8 @@ impl Store {
         Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
     }
 
-    /// Rows of either ledger that are still `queued`, counted up to `limit`: cheap however many there are.
+    /// Returns the number of `queued` rows in both ledgers, counted up to `limit`, so that the cost
+    /// is bounded.
     pub async fn queued_up_to(
         &self,
         conn: &mut PgConnection,
@@ -61,7 +62,7 @@ impl Store {
         .await?)
     }
 
-    /// Queued rows of one ledger in id order, after the id `after`.
+    /// Returns ids of queued rows of one ledger, in id order, after `after`.
     pub async fn queued_rows(
         &self,
         conn: &mut PgConnection,
@@ -83,7 +84,7 @@ impl Store {
         Ok(sqlx::query_scalar(sql).bind(crawl).bind(after).bind(limit).fetch_all(conn).await?)
     }
 
-    /// What became of both ledgers' settled rows, seen from inside the transaction.
+    /// Returns the outcomes of the settled rows of both ledgers, as this transaction sees them.
     pub async fn outcomes(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Vec<Outcomes>, StoreError> {
         Ok(sqlx::query_as(
             "select state, reason, count(*) as count
@@ -98,8 +99,9 @@ impl Store {
         .await?)
     }
 
-    /// Waits for, and holds to the end of the transaction, the locks named by `keys`: a rendezvous of transactions that must see each other's
-    /// work. Taken in order, so that two callers never wait for each other crosswise.
+    /// Takes advisory locks with these keys and holds them until the transaction ends. Transactions
+    /// that must see each other's changes use the same keys. The keys are locked in order, which
+    /// prevents deadlocks.
     pub async fn lock_keys(&self, conn: &mut PgConnection, keys: &[i64]) -> Result<(), StoreError> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();

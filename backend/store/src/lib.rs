@@ -1,7 +1,9 @@
-//! Collections, crawls, pages, hosts, images, faces and search in Postgres with pgvector; blobs beside it.
+//! Stores collections, crawls, pages, hosts, images, faces and search data in Postgres with
+//! pgvector. Blobs are kept outside the database.
 //!
-//! Rows are plain structs with public fields; every call that can be part of a larger transaction takes a
-//! `&mut PgConnection`, the others use the pool. The crates above name no `sqlx` type: they pass `tx.conn()`.
+//! Rows are plain structs with public fields. A call that can be part of a larger transaction takes
+//! a `&mut PgConnection`; other calls use the pool. Crates that depend on this one name no `sqlx`
+//! types: they pass `tx.conn()`.
 
 pub mod audit;
 pub mod blobs;

@@ -1,25 +1,26 @@
-//! Embedding models by identity; search never mixes them.
+//! The registered embedding models. Search never mixes them.
 use crate::{Store, StoreError};
 use sqlx::AssertSqlSafe;
 
 /// A registered embedding model.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
 pub struct EmbeddingModel {
-    /// Short key used by faces.
+    /// Short id that faces refer to.
     pub id: i32,
-    /// `inference::EmbedderInfo::identity`.
+    /// Identity of the model (`inference::EmbedderInfo::identity`).
     pub identity: String,
     /// File name.
     pub name: String,
-    /// Components.
+    /// Number of components of an embedding.
     pub dimensions: i32,
 }
 
 impl Store {
-    /// Registers the model (idempotent) and makes sure of its partial HNSW index.
+    /// Registers the model and creates its partial HNSW index. Does nothing if both exist.
     ///
     /// # Errors
-    /// `Invalid` when `dimensions` is outside 1 to 2000, `Conflict` when the identity is known with another number of dimensions.
+    /// Fails with `Invalid` if `dimensions` is outside 1 to 2000, and with `Conflict` if the
+    /// identity is registered with other dimensions.
     pub async fn register_model(
         &self,
         identity: &str,
@@ -54,10 +55,10 @@ impl Store {
                 .fetch_one(tx.conn())
                 .await?;
         let model = same_dimensions(model, dimensions)?;
-        // Building waits for writers of `faces` and may take long when the table is large.
+        // The index build waits for writers of `faces` and can take long for a large table.
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
-        // Numbers only: there is nothing in this text that a caller could have written.
-        // Without statistics, which would keep samples of embeddings that are erased.
+        // The statement contains only numbers, so nothing in it comes from a caller. Statistics are
+        // disabled, because they would keep samples of erased embeddings.
         let index = format!(
             "create index if not exists {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops)
                  with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {2};
@@ -71,7 +72,8 @@ impl Store {
         Ok(model)
     }
 
-    /// Notes the similarity from which two faces of the model count as one person, and the false-match rate that was measured for it.
+    /// Stores the model's match threshold, which is the minimum similarity of two faces of one
+    /// person, and the measured false-match rate.
     pub async fn note_match(&self, model: i32, threshold: f32, fmr: Option<f64>) -> Result<(), StoreError> {
         sqlx::query(
             "update embedding_models set match_threshold = $2, match_fmr = $3
@@ -85,7 +87,7 @@ impl Store {
         Ok(())
     }
 
-    /// The model under the key that faces use.
+    /// Returns the model with this id.
     pub async fn model(&self, id: i32) -> Result<EmbeddingModel, StoreError> {
         sqlx::query_as("select id, identity, name, dimensions from embedding_models where id = $1")
             .bind(id)
@@ -101,7 +103,8 @@ impl Store {
             .await?)
     }
 
-    /// Asked before `create index if not exists`, which would wait for every writer even when there is nothing to do.
+    /// Returns `true` if the model's index exists. Asked first, because `create index if not
+    /// exists` waits for all writers even if the index exists.
     async fn has_index(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar("select to_regclass($1) is not null")
             .bind(index_name(model.id))
@@ -110,12 +113,13 @@ impl Store {
     }
 }
 
-/// Most components of an embedding: the row must fit one database page.
+/// Maximum number of components of an embedding: the row must fit one database page.
 const MOST_DIMENSIONS: i32 = 2000;
 
-/// Of the HNSW index: links of a face on each layer, and how many candidates are weighed for them when it is stored (pgvector's `m` and
-/// `ef_construction`, by default 16 and 64). With 64 candidates, in a million faces, the place of one face in thirty is missed when it is
-/// stored, and no later search finds what such a face has no link to: `docs/PERFORMANCE.md`.
+/// Parameters of the HNSW index: links per face and layer, and candidates considered when a face is
+/// added. They are pgvector's `m` and `ef_construction`, by default 16 and 64. With 64 candidates
+/// and a million faces, one face in thirty gets no good links when it is added. No later search
+/// finds such a face; see `docs/PERFORMANCE.md`.
 const NEIGHBOURS: i32 = 16;
 const CANDIDATES: i32 = 128;
 

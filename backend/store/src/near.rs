@@ -1,24 +1,30 @@
-//! The look-up of pictures that may be near: a superset of what `vision::PerceptualHashes::is_near` says of stored hashes.
+//! Finds candidates for near-duplicates: a superset of what `vision::PerceptualHashes::is_near`
+//! accepts among stored hashes.
 //!
-//! Each hash of 64 bits is four bands of 16, with an index for each band. With at most [`NEAR_BITS`] differing bits of phash, some band differs
-//! in at most two (four bands with three or more would make twelve), and the look-up probes these 137 values of every band. With at most
-//! [`MARKED_GRADIENT_BITS`] differing bits of dhash some band differs in at most one: 17 values.
+//! Each 64-bit hash is divided into four bands of 16 bits, with an index per band. If at most
+//! [`NEAR_BITS`] bits of phash differ, at least one band differs in at most two bits. (Three or
+//! more in each band would make twelve.) The query looks up these 137 values of every band. If at
+//! most [`MARKED_GRADIENT_BITS`] bits of dhash differ, at least one band differs in at most one
+//! bit: 17 values.
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::QueryAs;
 
-/// Bits of the phash that may differ for an image to be a candidate, whatever its dhash.
+/// Maximum number of differing phash bits of a candidate, regardless of its dhash.
 pub const NEAR_BITS: u32 = 11;
-/// Bits of the dhash that may differ in a copy with a mark, which moves many bits of the phash.
+/// Maximum number of differing dhash bits of a copy with a watermark. A watermark changes many bits
+/// of the phash.
 pub const MARKED_GRADIENT_BITS: u32 = 4;
-/// Bits of the phash that may differ in such a copy.
+/// Maximum number of differing phash bits of such a copy.
 pub const MARKED_BITS: u32 = 24;
 
-/// Chooses the ids of `table` that may be near, in the collection `$1`, by parameters 2 to 14 as [`bind`] gives them.
+/// Builds a query for the ids of candidates in `table`, in the collection `$1`. Its parameters 2 to
+/// 14 come from [`bind`].
 pub(crate) fn candidates(table: &str) -> String {
     let near = "bit_count((phash # $2)::bit(64)) <= $12";
     let marked = "bit_count((dhash # $3)::bit(64)) <= $13 and bit_count((phash # $2)::bit(64)) <= $14";
-    // The distances are judged inside each branch, on the index alone: hundreds of rows per million share a band and are not near.
+    // Each branch checks the distances itself, using the index only: per million rows, hundreds
+    // share a band but are not near.
     let branch = |hash: &str, band: usize, probes: usize, judged: &str| {
         let shift = 48 - 16 * band;
         let value = if shift == 0 { hash.to_owned() } else { format!("({hash} >> {shift})") };
@@ -31,7 +37,7 @@ pub(crate) fn candidates(table: &str) -> String {
     by_phash.chain(by_dhash).collect::<Vec<String>>().join(" union ")
 }
 
-/// Gives a query with [`candidates`] its parameters 2 to 14.
+/// Binds parameters 2 to 14 of a query with [`candidates`].
 pub(crate) fn bind<T>(
     mut query: QueryAs<'_, Postgres, T, PgArguments>,
     phash: i64,
@@ -47,7 +53,8 @@ pub(crate) fn bind<T>(
     query.bind(i64::from(NEAR_BITS)).bind(i64::from(MARKED_GRADIENT_BITS)).bind(i64::from(MARKED_BITS))
 }
 
-/// The lowest 16 bits, and all that differ from them in at most `most` (one or two).
+/// Returns the lowest 16 bits of `hash`, and all values that differ from them in at most `most`
+/// bits (one or two).
 fn probes(hash: i64, most: u32) -> Vec<i64> {
     let band = hash & 0xFFFF;
     let mut probes = vec![band];

@@ -1,7 +1,8 @@
-//! The page ledger and the image ledger of a crawl: every URL once, with what became of it.
+//! The page ledger and the image ledger of a crawl: each URL once, with its outcome.
 //!
-//! Admitting locks the crawl's row until the caller's transaction ends, which makes "not seen" and "up to the limit" exact under
-//! concurrency. Lock order within a transaction: crawl, pages, image URLs, sources.
+//! Admitting URLs locks the crawl's row until the caller's transaction ends. So each URL is
+//! admitted once, and the limits are exact, also under concurrency. Lock order within a
+//! transaction: crawl, pages, image URLs, sources.
 use crate::crawls::{IMAGE_STATES, PAGE_STATES, one_of};
 use crate::text::{clipped, url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -10,12 +11,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A page URL to remember.
+/// A page URL to admit.
 #[derive(Clone, Debug)]
 pub struct NewPage {
     /// Normalised URL.
     pub url: String,
-    /// Links from a seed.
+    /// Number of links from a seed.
     pub depth: i32,
 }
 
@@ -24,49 +25,49 @@ pub struct NewPage {
 pub struct NewImageUrl {
     /// Normalised URL or path.
     pub url: String,
-    /// The page that shows it: the address that answered.
+    /// The page that shows the image: the URL that answered, after redirects.
     pub page_url: Option<String>,
-    /// The address that was asked for in its place, if that was another one.
+    /// The URL that was requested instead of `page_url`, if it differs.
     pub asked_url: Option<Arc<str>>,
-    /// Its alternative text.
+    /// Alternative text of the image.
     pub alt: Option<String>,
 }
 
-/// A ledger row that is new, and so has to be fetched.
+/// A new ledger row, whose URL has to be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct Admitted {
     /// Row id.
     pub id: Uuid,
-    /// Its URL.
+    /// The URL.
     pub url: String,
-    /// Links from a seed (pages only).
+    /// Number of links from a seed (0 for images).
     pub depth: i32,
 }
 
-/// What became of a page.
+/// The outcome of a page.
 #[derive(Clone, Debug, Default)]
 pub struct PageResult {
     /// `fetched`, `skipped`, `failed`.
     pub state: String,
-    /// Reason code when not fetched.
+    /// Reason code, if the page was not fetched.
     pub reason: Option<String>,
-    /// A sentence for people.
+    /// An explanation for people.
     pub detail: Option<String>,
     /// HTTP status.
     pub status: Option<i32>,
-    /// After redirects.
+    /// The URL after redirects.
     pub final_url: Option<String>,
     /// `<title>`.
     pub title: Option<String>,
-    /// Validators for the next visit.
+    /// `ETag` for the next conditional request.
     pub etag: Option<String>,
-    /// The same.
+    /// `Last-Modified` for the next conditional request.
     pub last_modified: Option<String>,
 }
 
 impl Store {
-    /// Adds pages that the crawl has not seen, up to `max_pages` in all; returns the new ones, in input order. The rest are known or over
-    /// the limit.
+    /// Adds pages that the crawl has not seen, up to `max_pages` in total. Returns the new rows in
+    /// input order. The other pages are known or over the limit.
     pub async fn admit_pages(
         &self,
         conn: &mut PgConnection,
@@ -112,13 +113,16 @@ impl Store {
                 .execute(conn)
                 .await?;
         }
-        // The ids were made in input order, and UUIDv7 from one process are ordered.
+        // The ids were generated in input order, and UUIDv7 values of one process are ordered.
         admitted.sort_by_key(|row| row.id);
         Ok(admitted)
     }
 
-    /// Adds image URLs that the crawl has not seen, up to `max_images` in all; returns the new ones, in input order. Sightings of known URLs
-    /// are recorded as sources (with the image, when it is already known); URLs over the limit leave no trace.
+    /// Adds image URLs that the crawl has not seen, up to `max_images` in total. Returns the new
+    /// rows in input order.
+    ///
+    /// Sightings of known URLs are recorded as sources, with the image if it is known already. URLs
+    /// over the limit are not recorded.
     pub async fn admit_images(
         &self,
         conn: &mut PgConnection,
@@ -162,7 +166,8 @@ impl Store {
         Ok(admitted)
     }
 
-    /// Closes a page's row (only while `queued`). A row that is closed already, or gone with its crawl, is left as it is.
+    /// Settles a page's row if it is `queued`. A row that is settled, or deleted with its crawl,
+    /// does not change.
     pub async fn settle_page(
         &self,
         conn: &mut PgConnection,
@@ -170,8 +175,9 @@ impl Store {
         result: &PageResult,
     ) -> Result<(), StoreError> {
         one_of("result of a page", &result.state, &PAGE_STATES[1..])?;
-        // The crawl's row is locked before the page's: the same transaction goes on to admit links, while a cancel holds the crawl's row
-        // and asks for all the pages'.
+        // The crawl's row is locked before the page's row, because this transaction then admits
+        // links. Otherwise it could deadlock with a cancellation, which locks the crawl's row and
+        // then all page rows.
         sqlx::query(
             "with held as materialized (
                  select c.id from crawls c join pages p on p.crawl_id = c.id where p.id = $1 for no key update of c)
@@ -193,10 +199,10 @@ impl Store {
         Ok(())
     }
 
-    /// Closes an image URL's row (only while `queued`), links its sources to `image`, if there is one. A row that is closed already, or gone
-    /// with its crawl, is left as it is.
+    /// Settles an image URL's row if it is `queued`, and links its sources to `image`, if given. A
+    /// row that is settled, or deleted with its crawl, does not change.
     ///
-    /// Insert the image before this call, so that transactions wait for one another in one order.
+    /// Insert the image before this call, so that all transactions lock in the same order.
     pub async fn settle_image_url(
         &self,
         conn: &mut PgConnection,
@@ -219,7 +225,8 @@ impl Store {
         .execute(&mut *conn)
         .await?;
         if let (1, Some(image)) = (settled.rows_affected(), image) {
-            // A second statement, so that it sees sightings whose transaction the first one had to wait for.
+            // A separate statement, so that it sees sightings of transactions for which the first
+            // one had to wait.
             sqlx::query(
                 "update image_sources set image_id = $2 where image_url_id = $1 and image_id is null",
             )
@@ -231,7 +238,8 @@ impl Store {
         Ok(())
     }
 
-    /// Closes image URLs (those that are `queued`) as skipped, without a picture: they are never fetched.
+    /// Settles those of the image URLs that are `queued` as skipped, without an image. They are
+    /// never fetched.
     pub async fn skip_image_urls(
         &self,
         conn: &mut PgConnection,
@@ -254,7 +262,8 @@ impl Store {
         Ok(())
     }
 
-    /// Notes that another address answered than the one of an image URL's row, on the row and on what was seen of it so far.
+    /// Records that a redirect led from an image URL to another URL, in its row and in its sources
+    /// so far.
     pub async fn note_moved_image(
         &self,
         conn: &mut PgConnection,
@@ -271,7 +280,7 @@ impl Store {
         Ok(())
     }
 
-    /// Rows of either ledger that are still `queued` (progress, completion).
+    /// Returns the number of `queued` rows in both ledgers (for progress and completion).
     pub async fn queued_in_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
             "select (select count(*) from pages where crawl_id = $1 and state = 'queued')
@@ -283,8 +292,8 @@ impl Store {
     }
 }
 
-/// Holds the crawl's row until the transaction ends, without standing in the way of foreign keys; answers how many pages and image URLs
-/// were admitted so far.
+/// Locks the crawl's row until the transaction ends, without blocking foreign key checks. Returns
+/// the numbers of pages and image URLs admitted so far.
 pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<(i64, i64), StoreError> {
     sqlx::query_as("select pages_admitted, images_admitted from crawls where id = $1 for no key update")
         .bind(crawl)
@@ -293,7 +302,7 @@ pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<(
         .ok_or_else(|| StoreError::not_found("crawl", crawl))
 }
 
-/// Distinct URLs as columns for `unnest`, with ids made in input order.
+/// Distinct URLs as columns for `unnest`, with ids in input order.
 #[derive(Default)]
 struct NewRows {
     ids: Vec<Uuid>,
@@ -315,8 +324,11 @@ impl NewRows {
     }
 }
 
-/// One source per image URL in the ledger and page; none of what is kept out, whose address must not be written down again. `for share` waits for whoever is settling such a row, so that either this statement
-/// sees the image or that transaction sees the source.
+/// Records one source per image URL in the ledger and page. Records none for suppressed or erased
+/// URLs, whose address must not be stored again.
+///
+/// `for share` waits for a transaction that settles such a row. So either this statement sees the
+/// image, or that transaction sees the source.
 async fn record_sightings(
     conn: &mut PgConnection,
     crawl: Uuid,
@@ -327,7 +339,7 @@ async fn record_sightings(
     let pages: Vec<Option<String>> =
         images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
     let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
-    // All images of a page have the same URL here, which can be long, so it is hashed once.
+    // All images of a page have the same URL here. It can be long, so it is hashed once.
     let mut known: HashMap<&str, Uuid> = HashMap::new();
     let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(Some(&without_nul(url))));
     let asked: Vec<Option<Uuid>> =

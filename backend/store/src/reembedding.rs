@@ -1,23 +1,24 @@
-//! Faces of other embedding models than the one in force, and their way to it.
+//! Finds faces with embeddings of other models, and replaces these embeddings.
 use crate::faces::{check_embedding, halfvec};
 use crate::models::EmbeddingModel;
 use crate::{Store, StoreError};
 use pgvector::HalfVector;
 use uuid::Uuid;
 
-/// A face whose embedding is of another model.
+/// A face with an embedding of another model.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct Outdated {
     /// The face.
     pub id: Uuid,
-    /// Its aligned chip, from which the embedding can be computed anew.
+    /// Blob key of its aligned chip, from which a new embedding can be computed.
     pub chip_key: Option<String>,
-    /// The model that it has an embedding of.
+    /// Name of the model of its current embedding.
     pub model: String,
 }
 
 impl Store {
-    /// Faces of the collection whose embedding is of another model, in the order of their ids, after `after`.
+    /// Returns faces of the collection with embeddings of another model, ordered by id, after
+    /// `after`.
     pub async fn outdated(
         &self,
         collection: Uuid,
@@ -37,7 +38,7 @@ impl Store {
         .await?)
     }
 
-    /// How many those are.
+    /// Returns the number of faces of the collection with embeddings of another model.
     pub async fn count_outdated(&self, collection: Uuid, model: i32) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
             .bind(collection)
@@ -46,10 +47,10 @@ impl Store {
             .await?)
     }
 
-    /// Faces whose embedding is of another model than `model`, in all collections: each such model's name and number of
-    /// faces, most first.
+    /// Returns, for each model other than `model`, its name and its number of faces in all
+    /// collections, most first.
     pub async fn faces_of_other_models(&self, model: i32) -> Result<Vec<(String, i64)>, StoreError> {
-        // One look into an index for each model, however many faces there are of `model`.
+        // One index lookup per model, regardless of how many faces `model` has.
         Ok(sqlx::query_as(
             "select m.name, n.faces from embedding_models m
              cross join lateral (select count(*) as faces from faces f where f.model_id = m.id) n
@@ -60,11 +61,14 @@ impl Store {
         .await?)
     }
 
-    /// Puts embeddings of `model` in the place of those that the faces have, in one transaction: a face has one embedding, of one model, at any
-    /// time. Clustering will look at the faces anew; whom they show stays. Answers how many there were; faces deleted meanwhile are left out.
+    /// Replaces the embeddings of the faces by embeddings of `model`, in one transaction, so that a
+    /// face always has exactly one embedding. Returns the number replaced; faces deleted meanwhile
+    /// are left out.
+    ///
+    /// Clustering will process the faces again. Their subjects stay the same.
     ///
     /// # Errors
-    /// `Invalid` for an embedding that does not fit the model; then nothing is changed.
+    /// Fails with `Invalid` if an embedding does not fit the model. Then nothing changes.
     pub async fn replace_embeddings(
         &self,
         model: &EmbeddingModel,
@@ -75,7 +79,7 @@ impl Store {
         }
         let ids: Vec<Uuid> = embeddings.iter().map(|(id, _)| *id).collect();
         let mut tx = self.begin().await?;
-        // In one order with everybody who holds several faces.
+        // All transactions lock faces in id order, which prevents deadlocks.
         sqlx::query("select 1 from faces where id = any($1) order by id for no key update")
             .bind(&ids)
             .execute(tx.conn())

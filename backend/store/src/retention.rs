@@ -1,6 +1,7 @@
-//! Retention: what was last seen longer ago than its collection keeps things, goes.
+//! Retention: deletes content that was last seen longer ago than its collection keeps it.
 //!
-//! Work is done in small transactions that can be killed anywhere and done again, and a turn is given to one process at a time.
+//! The work is done in small transactions that can be interrupted at any time and repeated. One
+//! process at a time runs the task.
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError};
@@ -13,31 +14,31 @@ const IMAGES: i64 = 200;
 /// Ledger rows per call.
 const ROWS: i64 = 5_000;
 
-/// What a call took away.
+/// What one call deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
-    /// Images, with their faces and sources.
+    /// Number of images, deleted with their faces and sources.
     pub images: u64,
-    /// Faces.
+    /// Number of faces.
     pub faces: u64,
-    /// Crawls that had ended.
+    /// Number of ended crawls.
     pub crawls: u64,
-    /// Rows of their ledgers.
+    /// Number of ledger rows of such crawls.
     pub rows: u64,
-    /// Blobs to drop after the commit.
+    /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
 }
 
 impl Expired {
-    /// Whether there was nothing to do.
+    /// Returns `true` if there was nothing to delete.
     pub fn is_empty(&self) -> bool {
         self.images + self.crawls + self.rows == 0
     }
 }
 
 impl Store {
-    /// Gives the turn of a periodic task to one of all processes: `true` for whoever asks first once it is due, and it is due again after
-    /// `every`, whatever becomes of that process.
+    /// Claims a run of a periodic task for this process. Returns `true` for the first process that
+    /// asks once the task is due. The task is due again after `every`, even if that process dies.
     pub async fn claim_upkeep(&self, task: &str, every: Duration) -> Result<bool, StoreError> {
         let taken = sqlx::query(
             "insert into upkeep (task, due_at) values ($1, now() + make_interval(secs => $2))
@@ -50,7 +51,7 @@ impl Store {
         Ok(taken.rows_affected() == 1)
     }
 
-    /// Collections that do not keep everything.
+    /// Returns the collections that have a retention period.
     pub async fn collections_with_retention(&self) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from collections where retention_days is not null and deleting_at is null order by id",
@@ -59,9 +60,11 @@ impl Store {
         .await?)
     }
 
-    /// Erases some of what has expired: first images that were stored, and last seen, longer ago than the collection keeps them, then the
-    /// records of crawls that ended longer ago. Images with a face that was enrolled stay, and so do crawls that will start again. Call it until
-    /// it answers that nothing is left.
+    /// Deletes some expired content. Call it until the result is empty.
+    ///
+    /// First it deletes images that were stored and last seen before the retention period. Then it
+    /// deletes the records of crawls that ended before it. Images with an enrolled face stay, and
+    /// so do crawls with a next run.
     pub async fn expire_some(
         &self,
         conn: &mut PgConnection,

@@ -1,7 +1,8 @@
-//! 1:N search by similarity.
+//! 1:N face search by similarity.
 //!
-//! Similarity is the cosine: 1 minus pgvector's cosine distance. Every query is bound to one collection and one embedding model; the
-//! model's number is written into the statement, because a partial index is only used when its condition is plain to see.
+//! Similarity is the cosine: 1 minus pgvector's cosine distance. Every query is limited to one
+//! collection and one embedding model. The statement contains the model's id as a literal, because
+//! the planner uses a partial index only if it can see the index's condition.
 use crate::faces::{Face, check_embedding, halfvec, push_scope};
 use crate::models::EmbeddingModel;
 use crate::subject_faces::Shown;
@@ -12,55 +13,61 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// What to look for, and where.
+/// The parameters of a search.
 #[derive(Clone, Debug)]
 pub struct SearchQuery {
     /// The collection.
     pub collection_id: Uuid,
-    /// The probe, L2-normalised.
+    /// The probe embedding, L2-normalised.
     pub embedding: Vec<f32>,
     /// Only faces of this model.
     pub model_id: i32,
-    /// Lowest cosine similarity.
+    /// Minimum cosine similarity.
     pub threshold: f32,
-    /// Most results.
+    /// Maximum number of results.
     pub limit: i64,
-    /// Never use the index.
+    /// Compare with all faces instead of using the index.
     pub exact: bool,
     /// Only faces in images found by this crawl.
     pub crawl_id: Option<Uuid>,
-    /// At least this overall quality.
+    /// Minimum overall quality.
     pub min_quality: Option<f32>,
-    /// Leave this face out (a search by `face_id`).
+    /// Leaves out this face (for a search by `face_id`).
     pub exclude_face: Option<Uuid>,
-    /// Only faces that show a subject.
+    /// Only faces that belong to a subject.
     pub with_subject: bool,
 }
 
-/// A face and how near it is.
+/// A face and its similarity to the probe.
 #[derive(Clone, Debug)]
 pub struct Hit {
     /// The face.
     pub face: Face,
-    /// Cosine similarity, -1..1.
+    /// Cosine similarity, -1 to 1.
     pub similarity: f32,
 }
 
-/// How many more candidates than results the index search keeps in view, and its bounds (pgvector allows 1 to 1000).
+/// The index search keeps this many candidates per result (`hnsw.ef_search`), within the bounds
+/// below (pgvector allows 1 to 1000).
 const EF_PER_RESULT: i64 = 4;
 const EF_SEARCH: std::ops::RangeInclusive<i64> = 100..=1000;
-/// Index entries that a filtered search may visit before it gives up and the exact way is taken.
+/// Maximum number of index entries that a filtered search visits. If this is not enough, the search
+/// is repeated exactly.
 const MAX_SCAN_TUPLES: i64 = 100_000;
-/// Faces looked at first for every subject that is wanted, and in all.
+/// Faces read first per requested subject, and maximum number of faces read.
 const FACES_PER_SUBJECT: i64 = 4;
 const MOST_FACES: i64 = 20_000;
 
 impl Store {
-    /// Best first. Exact up to 50,000 faces in scope ([`crate::Config::exact_limit`]), then HNSW with iterative scan; the flag says which it
-    /// was (`true`: exact). An index search that finds fewer faces than asked for, although there are more, is done again exactly.
+    /// Returns the most similar faces, best first, and whether the search was exact (`true`).
+    ///
+    /// Up to 50,000 faces in scope ([`crate::Config::exact_limit`]) the search is exact; above that
+    /// it uses HNSW with an iterative scan. If the index returns fewer faces than requested, the
+    /// search is repeated exactly.
     ///
     /// # Errors
-    /// `NotFound` for an unknown model or a collection out of reach, `Invalid` for an embedding that does not fit it.
+    /// Fails with `NotFound` if the model is unknown or the collection is out of reach. Fails with
+    /// `Invalid` if the embedding does not fit the model.
     pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
         if self.reach.is_some_and(|collection| collection != query.collection_id) {
             return Err(StoreError::not_found("collection", query.collection_id));
@@ -79,7 +86,8 @@ impl Store {
             None => self.search_all(query, &model, limit).await?,
         };
         rows.retain(|(_, similarity)| *similarity >= query.threshold);
-        // The index answers in relaxed order; equal similarities are ordered by id, so that the answer is always the same.
+        // The index returns rows in relaxed order. Ties are ordered by id, so that results are
+        // reproducible.
         rows.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
 
         let ids: Vec<Uuid> = rows.iter().map(|(id, _)| *id).collect();
@@ -92,17 +100,21 @@ impl Store {
         Ok((hits, exact))
     }
 
-    /// The best face of each subject, best first: `query.limit` subjects at most, and whether every face in scope was compared. Faces that show
-    /// nobody are left out. A subject's score is the similarity of its best face.
+    /// Returns the best face of each subject, best first, and whether every face in scope was
+    /// compared.
+    ///
+    /// Returns at most `query.limit` subjects. Leaves out faces without a subject. The score of a
+    /// subject is the similarity of its best face.
     ///
     /// # Errors
-    /// Those of [`Self::search`].
+    /// Fails with the errors of [`Self::search`].
     pub async fn search_subjects(
         &self,
         query: &SearchQuery,
     ) -> Result<(Vec<(Hit, Shown)>, bool), StoreError> {
         let wanted = usize::try_from(query.limit).unwrap_or(0);
-        // Many faces can show the same person: look at more of them until there are enough people, or no more faces.
+        // Many faces can show the same person. Read more faces until there are enough people or no
+        // more faces.
         let mut faces = query.limit.max(1).saturating_mul(FACES_PER_SUBJECT);
         loop {
             let step = SearchQuery { limit: faces, with_subject: true, ..query.clone() };
@@ -124,8 +136,10 @@ impl Store {
         }
     }
 
-    /// Whether more than `bound` faces are in scope; counts no further than that. Counting can take longer than the search itself, so the
-    /// answer "yes" is remembered for a minute: were it wrong by then, the index would come up short.
+    /// Returns `true` if more than `bound` faces are in scope. Counts no further than that.
+    ///
+    /// Counting can take longer than the search itself, so a `true` is cached for a minute. If it
+    /// becomes outdated, the index search returns too few faces and the exact search runs.
     async fn scope_exceeds(&self, query: &SearchQuery, bound: i64) -> Result<bool, StoreError> {
         let scope = Scope::of(query);
         if self.large_scopes.contains(&scope, bound) {
@@ -159,7 +173,7 @@ impl Store {
         Ok(sql.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Walks the model's HNSW index, on and on while the filters reject what it finds.
+    /// Searches the model's HNSW index. The scan continues while the filters reject its results.
     async fn search_index(
         &self,
         query: &SearchQuery,
@@ -168,7 +182,8 @@ impl Store {
     ) -> Result<Vec<(Uuid, f32)>, StoreError> {
         let ef_search = limit.saturating_mul(EF_PER_RESULT).clamp(*EF_SEARCH.start(), *EF_SEARCH.end());
         let mut tx = self.begin().await?;
-        // Sorting is switched off so that only an index that yields the order by itself is left.
+        // Sorting is disabled, so that the planner must use an index that returns rows in this
+        // order.
         let settings = format!(
             "set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
              set local hnsw.max_scan_tuples = {MAX_SCAN_TUPLES}; set local enable_sort = off"
@@ -187,13 +202,13 @@ impl Store {
     }
 }
 
-/// What a search compares with, but for a single face that it leaves out.
+/// The set of faces that a search compares with, apart from `exclude_face`.
 #[derive(PartialEq, Eq, Hash)]
 struct Scope {
     model: i32,
     collection: Uuid,
     crawl: Option<Uuid>,
-    /// The bits of the least quality.
+    /// The minimum quality, as bits.
     quality: Option<u32>,
     with_subject: bool,
 }
@@ -210,7 +225,7 @@ impl Scope {
     }
 }
 
-/// Scopes known to hold more faces than a bound, and since when.
+/// Scopes known to have more faces than a bound, with the time of the count.
 #[derive(Default)]
 pub(crate) struct LargeScopes(Mutex<HashMap<Scope, (i64, Instant)>>);
 
@@ -229,10 +244,11 @@ impl LargeScopes {
     }
 }
 
-/// The database compares in double precision, the caller in single: nothing that rounds up to the threshold may be lost on the way.
+/// Tolerance for comparing in double precision with a threshold in single precision. A face whose
+/// similarity rounds up to the threshold must not be lost.
 pub(crate) const ROUNDING: f64 = 1e-6;
 
-/// Model, collection and the query's own filters; `f` is the face.
+/// Adds the conditions on model and collection and the query's filters. `f` is the face.
 fn push_filters(sql: &mut QueryBuilder<Postgres>, query: &SearchQuery) {
     sql.push(format!("f.model_id = {} and f.collection_id = ", query.model_id))
         .push_bind(query.collection_id);

@@ -1,7 +1,8 @@
-//! Series of crawls: runs that follow one another.
+//! Recurring crawls: a schedule is a series of runs.
 //!
-//! The promise of a next run is one column, `next_run_at`, on the last run. Whoever starts the run takes the promise, and whoever cancels the
-//! series takes it too: only one of them finds it.
+//! The column `next_run_at` of the last run says when the next run is due. The transaction that
+//! starts that run clears the column, and so does a cancellation of the schedule, so only one of
+//! them succeeds.
 use crate::crawls::{Crawl, crawl_row};
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -10,16 +11,17 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 impl Store {
-    /// Makes a crawl the first run of a series that bears its id.
+    /// Makes a crawl the first run of a schedule, which gets the crawl's id.
     pub async fn begin_series(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query("update crawls set series_id = id where id = $1").bind(crawl).execute(&mut *conn).await?;
         crawl_row(conn, crawl).await
     }
 
-    /// Promises the next run of an ended run's series: `every` after this one began, at the earliest now.
+    /// Sets the time of the next run after an ended run: `every` after this run began, but not in
+    /// the past. Returns that time.
     ///
     /// # Errors
-    /// `NotFound` when the crawl is gone or of no series.
+    /// Fails with `NotFound` if the crawl is gone or belongs to no schedule.
     pub async fn promise_next_run(
         &self,
         conn: &mut PgConnection,
@@ -37,7 +39,8 @@ impl Store {
         .ok_or_else(|| StoreError::not_found("crawl of a series", crawl))
     }
 
-    /// Takes the promise of a run; `false` when it is not there any more. Locks the crawl's row.
+    /// Clears the time of the next run. Returns `false` if it was cleared already. Locks the
+    /// crawl's row.
     pub async fn take_next_run(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
         let taken =
             sqlx::query("update crawls set next_run_at = null where id = $1 and next_run_at is not null")
@@ -47,7 +50,7 @@ impl Store {
         Ok(taken.rows_affected() == 1)
     }
 
-    /// Inserts the next run of a series: running, with the same collection, seeds and options.
+    /// Inserts the next run of a schedule: running, with the same collection, seeds and options.
     pub async fn insert_next_run(
         &self,
         conn: &mut PgConnection,
@@ -64,7 +67,8 @@ impl Store {
         Ok(Crawl { series_id: previous.series_id, ..next })
     }
 
-    /// Takes back the promise of a next run, if there is one; says whether there was. Waits for whoever is starting that run.
+    /// Cancels the next run of a schedule. Returns `true` if there was one. Waits for a transaction
+    /// that is starting that run.
     pub async fn end_series(&self, conn: &mut PgConnection, series: Uuid) -> Result<bool, StoreError> {
         let ended = sqlx::query(
             "update crawls set next_run_at = null where series_id = $1 and next_run_at is not null",
@@ -75,7 +79,7 @@ impl Store {
         Ok(ended.rows_affected() > 0)
     }
 
-    /// The run of a series that is running or paused, if there is one.
+    /// Returns the running or paused run of a schedule, if there is one.
     pub async fn live_run(&self, series: Uuid) -> Result<Option<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from crawls where series_id = $1 and state in ('running', 'paused') order by id desc limit 1",

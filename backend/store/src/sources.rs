@@ -1,25 +1,29 @@
-//! Where images were found: the first places of many images at once, and all places of one, page by page.
+//! Reads where images were found: the first sources of many images, or all sources of one image in
+//! pages.
 //!
-//! A picture can be on every page of a site, and the addresses are whatever strangers write, so every answer here is bounded in rows and in
-//! bytes.
+//! An image can be on every page of a site, and URLs have any content. So every result here is
+//! bounded in rows and bytes.
 use crate::images::Source;
 use crate::{Store, StoreError};
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// Most sources per image that one call answers: a logo can be on every page of a site.
+/// Maximum number of sources per image that one call returns. A logo, for example, can be on every
+/// page of a site.
 pub const MOST_SOURCES: i64 = 100;
 /// Sources of an image are counted up to this number.
 pub const MOST_COUNTED: i64 = 1_000;
-/// Bytes of addresses and alternative texts that one call answers, shared evenly by its images. Each image has one source in any case.
+/// Maximum total size in bytes of URLs and alternative texts that one call returns, divided evenly
+/// among its images. Each image has at least one source in any case.
 pub const MOST_BYTES: usize = 16 << 20;
 
-/// The first places of an image.
+/// The first sources of an image.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourceList {
-    /// In the order they were found; at most [`MOST_SOURCES`], and no more than the image's share of [`MOST_BYTES`].
+    /// In the order in which they were found. At most [`MOST_SOURCES`], and at most the image's
+    /// share of [`MOST_BYTES`].
     pub sources: Vec<Source>,
-    /// How many there are, counted up to [`MOST_COUNTED`].
+    /// Number of sources, counted up to [`MOST_COUNTED`].
     pub total: i64,
 }
 
@@ -33,8 +37,10 @@ struct Row {
 }
 
 impl Store {
-    /// Sources of several images that the caller has read, by image and in the order they were found; at most [`MOST_SOURCES`] of each, and
-    /// [`MOST_BYTES`] of all.
+    /// Returns the sources of several images, by image and in the order in which they were found.
+    /// At most [`MOST_SOURCES`] per image and [`MOST_BYTES`] in total.
+    ///
+    /// Does not check the store's scope; the caller has read the images.
     pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
         let rows = self.sources_where(images, None).await?;
         Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
@@ -46,7 +52,7 @@ impl Store {
         Ok(lists(self.sources_where(images, None).await?))
     }
 
-    /// The same, those that one crawl found.
+    /// Works like [`Self::source_lists`], for the sources that one crawl found.
     pub(crate) async fn source_lists_in_crawl(
         &self,
         images: &[Uuid],
@@ -55,8 +61,10 @@ impl Store {
         Ok(lists(self.sources_where(images, Some(crawl)).await?))
     }
 
-    /// The next `limit` sources of an image that the caller has read, after the source `after`, in the order they were found, each with its
-    /// number for the next call.
+    /// Returns the next `limit` sources of an image after the source `after`, in the order in which
+    /// they were found. Each comes with its id for the next call.
+    ///
+    /// Does not check the store's scope; the caller has read the image.
     pub async fn sources_of(
         &self,
         image: Uuid,

@@ -1,4 +1,4 @@
-//! Which faces show which subject.
+//! Assignment of faces to subjects.
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
 use crate::faces::Face;
@@ -7,23 +7,27 @@ use sqlx::PgConnection;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// Whom a face shows.
+/// The subject that a face shows.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct Shown {
     /// The face.
     pub face_id: Uuid,
     /// The subject.
     pub subject_id: Uuid,
-    /// Its name.
+    /// The subject's name.
     pub name: Option<String>,
 }
 
 impl Store {
-    /// Gives faces to a subject of the same collection that is held, on somebody's word: what was refused before is refused no more. A cluster becomes
-    /// `enrolled`. Answers how many it did not have already.
+    /// Assigns faces to a locked subject of the same collection, on behalf of a user.
+    ///
+    /// Removes earlier refusals of these faces. A cluster becomes `enrolled`. Faces that show
+    /// another subject are moved if `moved` is set. Returns the number of faces that now show the
+    /// subject.
     ///
     /// # Errors
-    /// `NotFound` names a face that the collection does not have; `Conflict` one that shows another subject, unless faces are to `moved`.
+    /// Fails with `NotFound` if the collection lacks one of the faces; the error names it. Fails
+    /// with `Conflict` if a face shows another subject and `moved` is not set.
     pub async fn enrol_faces(
         &self,
         conn: &mut PgConnection,
@@ -32,7 +36,8 @@ impl Store {
         faces: &[Uuid],
         moved: bool,
     ) -> Result<u64, StoreError> {
-        // Held against a replacement of their image, in the order in which that holds them.
+        // Locks the faces against a replacement of their image, in the same order as the
+        // replacement does.
         let known: Vec<Uuid> = sqlx::query_scalar(
             "select id from faces where collection_id = $1 and id = any($2) order by id for key share",
         )
@@ -55,7 +60,7 @@ impl Store {
                 return Err(shows_another(face, other));
             }
         }
-        // A face that another transaction has just given away is moved only where that was asked for.
+        // A face that another transaction has just assigned is moved only if `moved` is set.
         let given: Vec<Uuid> = sqlx::query_scalar(
             "insert into subject_faces as s (collection_id, subject_id, face_id)
              select $1, $2, face from unnest($3::uuid[]) as faces (face) order by face
@@ -86,11 +91,13 @@ impl Store {
         Ok(given.len() as u64)
     }
 
-    /// Takes a face away from a subject that is held; clustering will not give it back. With `drop_enrolled`, an image that was only ever sent in for
-    /// enrolment goes with the last of its faces that shows somebody; answers the blob keys to delete after the commit.
+    /// Removes a face from a locked subject. Clustering does not assign it again.
+    ///
+    /// With `drop_enrolled`, an image that was only sent for enrolment is deleted if none of its
+    /// faces shows a subject any more. Returns the blob keys to delete after the commit.
     ///
     /// # Errors
-    /// `NotFound` when the face does not show the subject.
+    /// Fails with `NotFound` if the face does not show the subject.
     pub async fn unlink_face(
         &self,
         conn: &mut PgConnection,
@@ -114,7 +121,7 @@ impl Store {
         if drop_enrolled { self.drop_enrolled(conn, &[image]).await } else { Ok(Vec::new()) }
     }
 
-    /// The images that the faces of a subject were found in.
+    /// Returns the images that contain faces of a subject.
     pub async fn images_of_subject(
         &self,
         conn: &mut PgConnection,
@@ -128,8 +135,8 @@ impl Store {
         .await?)
     }
 
-    /// Deletes those of the images that were only ever sent in for enrolment and none of whose faces shows anybody any more; answers the blob
-    /// keys to delete after the commit.
+    /// Deletes those of the images that were only sent for enrolment and of which no face shows a
+    /// subject. Returns the blob keys to delete after the commit.
     pub async fn drop_enrolled(
         &self,
         conn: &mut PgConnection,
@@ -154,7 +161,8 @@ impl Store {
         condemn(conn, keys).await
     }
 
-    /// Notes that an image was sent in to enrol a subject; `url` is where it was fetched from, if it was, and `answered` where a redirect led. The same word twice is one source.
+    /// Records that an image was sent to enrol a subject. `url` is its source, if it was
+    /// downloaded, and `answered` the URL after redirects. An equal source is recorded once.
     pub async fn add_enrolment_source(
         &self,
         conn: &mut PgConnection,
@@ -181,7 +189,7 @@ impl Store {
         Ok(())
     }
 
-    /// Addresses of pictures that were enrolled in the collection, as they are stored.
+    /// Returns the URLs of images that were enrolled in the collection, as stored.
     pub async fn enrolled_addresses(&self, collection: Uuid) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar(
             "select distinct s.image_url from image_sources s join images i on i.id = s.image_id
@@ -194,7 +202,7 @@ impl Store {
         .await?)
     }
 
-    /// Faces of a subject, newest first.
+    /// Returns faces of a subject, newest first.
     pub async fn faces_of_subject(
         &self,
         collection: Uuid,
@@ -218,7 +226,8 @@ impl Store {
         Ok(faces)
     }
 
-    /// Faces of one image as a transaction sees them: id and box (x, y, width, height).
+    /// Returns the id and box (x, y, width, height) of the faces of one image, inside a
+    /// transaction.
     pub async fn boxes_of_image(
         &self,
         conn: &mut PgConnection,
@@ -230,7 +239,8 @@ impl Store {
             .await?)
     }
 
-    /// Whom these faces show, by face; faces without a subject are left out.
+    /// Returns the subjects that these faces show, by face id. Faces without a subject are left
+    /// out.
     pub async fn shown_by(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, Shown>, StoreError> {
         let rows: Vec<Shown> = sqlx::query_as(
             "select sf.face_id, sf.subject_id, s.name from subject_faces sf join subjects s on s.id = sf.subject_id

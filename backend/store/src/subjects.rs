@@ -1,7 +1,8 @@
-//! Subjects: people who were enrolled by somebody, and clusters that were found.
+//! Subjects: enrolled people, and clusters found by clustering.
 //!
-//! A face shows at most one subject. Whoever changes which faces a subject has holds the subject's row, several in the order of their ids; so
-//! a clustering and a person never undo each other's work halfway.
+//! A face shows at most one subject. A transaction that changes the faces of a subject first locks
+//! the subject's row, several rows in id order. So a clustering and a user never overwrite each
+//! other's partial work.
 use crate::text::without_nul;
 use crate::{Store, StoreError, tombstones};
 use serde_json::Value;
@@ -9,28 +10,28 @@ use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Maximum bytes of a subject's metadata, as JSON.
+/// Maximum size in bytes of a subject's metadata, as JSON.
 pub const LONGEST_METADATA: usize = 16 << 10;
 
 /// A subject to enrol.
 #[derive(Clone, Debug, Default)]
 pub struct NewSubject {
-    /// For people.
+    /// Name of the person.
     pub name: Option<String>,
-    /// The caller's own key; unique in the collection.
+    /// The caller's own key, unique in the collection.
     pub external_id: Option<String>,
-    /// A JSON object of the caller's.
+    /// A JSON object that the caller defines.
     pub metadata: Value,
 }
 
-/// What is to be changed; the outer `None` leaves a field as it is.
+/// The changes to a subject. The outer `None` leaves a field unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct SubjectPatch {
-    /// `Some(None)` takes the name away.
+    /// `Some(None)` removes the name.
     pub name: Option<Option<String>>,
-    /// `Some(None)` takes the key away.
+    /// `Some(None)` removes the key.
     pub external_id: Option<Option<String>>,
-    /// Takes the place of the whole object.
+    /// Replaces the whole object.
     pub metadata: Option<Value>,
 }
 
@@ -39,23 +40,23 @@ pub struct SubjectPatch {
 pub struct Subject {
     /// Its id.
     pub id: Uuid,
-    /// Whose it is.
+    /// The collection's id.
     pub collection_id: Uuid,
     /// The collection's name.
     pub collection: String,
-    /// For people.
+    /// Name of the person.
     pub name: Option<String>,
     /// The caller's own key.
     pub external_id: Option<String>,
-    /// The caller's own object.
+    /// The caller's own JSON object.
     pub metadata: Value,
-    /// `enrolled` by a person, or a `cluster` that nobody has touched yet.
+    /// `enrolled` if a user made or changed it, `cluster` if only clustering did.
     pub origin: String,
-    /// Faces that show it.
+    /// Number of faces that show it.
     pub face_count: i64,
-    /// The face of the best quality.
+    /// The face with the best quality.
     pub best_face_id: Option<Uuid>,
-    /// When it was made.
+    /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
@@ -65,9 +66,9 @@ pub struct Subject {
 pub struct SubjectFilter {
     /// The collection.
     pub collection_id: Uuid,
-    /// Of this name, whatever its case.
+    /// Only subjects with this name; case is ignored.
     pub name: Option<String>,
-    /// With this key of the caller's.
+    /// Only the subject with this key.
     pub external_id: Option<String>,
     /// `enrolled` or `cluster`.
     pub origin: Option<String>,
@@ -88,10 +89,10 @@ macro_rules! select_subjects {
 }
 
 impl Store {
-    /// Enrols a subject without faces.
+    /// Creates a subject without faces.
     ///
     /// # Errors
-    /// `Conflict` when the external id is taken.
+    /// Fails with `Conflict` if the external id is taken.
     pub async fn insert_subject(
         &self,
         conn: &mut PgConnection,
@@ -113,7 +114,7 @@ impl Store {
         Ok(id)
     }
 
-    /// By id.
+    /// Returns a subject by id.
     pub async fn subject(&self, id: Uuid) -> Result<Subject, StoreError> {
         sqlx::query_as(select_subjects!("where s.id = $1 and ($2::uuid is null or s.collection_id = $2)"))
             .bind(id)
@@ -123,7 +124,7 @@ impl Store {
             .ok_or_else(|| StoreError::not_found("subject", id))
     }
 
-    /// Newest first.
+    /// Returns subjects, newest first.
     pub async fn subjects(
         &self,
         filter: &SubjectFilter,
@@ -148,10 +149,10 @@ impl Store {
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Holds subjects of one collection until the transaction ends.
+    /// Locks subjects of one collection until the transaction ends.
     ///
     /// # Errors
-    /// `NotFound` names one that the collection does not have.
+    /// Fails with `NotFound` if the collection lacks one of them. The error names it.
     pub async fn hold_subjects(
         &self,
         conn: &mut PgConnection,
@@ -171,10 +172,11 @@ impl Store {
         }
     }
 
-    /// Changes a subject that is held. A cluster becomes `enrolled`: from now on it is somebody's word.
+    /// Changes a locked subject. A cluster becomes `enrolled`: from now on it counts as a user's
+    /// decision.
     ///
     /// # Errors
-    /// `Conflict` when the external id is taken.
+    /// Fails with `Conflict` if the external id is taken.
     pub async fn update_subject(
         &self,
         conn: &mut PgConnection,
@@ -199,8 +201,10 @@ impl Store {
         Ok(())
     }
 
-    /// Makes one subject of several that are held: the faces, and what people said of them, go to `into`, which takes over a name, an external id
-    /// and entries of the metadata where it has none of its own. The others are gone.
+    /// Merges several locked subjects into one.
+    ///
+    /// The faces and refusals of the others move to `into`. It takes over their name, external id
+    /// and metadata entries where it has none of its own. The other subjects are deleted.
     ///
     /// # Errors
     /// Fails with `Conflict` if the subjects have different external ids, and with `Invalid` if the
@@ -255,14 +259,14 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a subject that is held. Its faces stay, without a subject.
+    /// Deletes a locked subject. Its faces stay, without a subject.
     pub async fn delete_subject(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         sqlx::query("delete from subjects where id = $1").bind(id).execute(&mut *conn).await?;
         tombstones::set(conn, &[id], &[]).await
     }
 }
 
-/// Faces and refusals of `others` become those of `into`; a face that somebody gave to the one is no longer refused by the other.
+/// Moves the faces and refusals of `others` to `into`. Drops refusals of faces that `into` now has.
 pub(crate) async fn move_faces(
     conn: &mut PgConnection,
     into: Uuid,
@@ -292,7 +296,7 @@ pub(crate) async fn move_faces(
     Ok(moved.rows_affected())
 }
 
-/// One object of several; an entry that an earlier one has stays.
+/// Merges objects. For each key, the first value wins.
 fn first_wins(objects: Vec<Value>) -> Value {
     let mut all = serde_json::Map::new();
     for object in objects {

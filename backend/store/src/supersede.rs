@@ -1,9 +1,11 @@
-//! One image in the place of others that show the same picture.
+//! Replaces smaller versions of an image by a larger one.
 //!
-//! Whoever links a ledger row to an image that is stored holds the image (`for share`) from before it looks to the end of its transaction, and
-//! whoever replaces an image holds it against that (`for no key update`). So a link is either made before the replacement, and moves with
-//! the others, or finds the image gone. Sightings need no such care: they are entered under a lock on their ledger row, and the rows are locked
-//! here before they move. Lock order: images, ledger rows, sources, visits.
+//! A transaction that links a ledger row to a stored image first locks the image (`for share`),
+//! until the transaction ends. A transaction that replaces an image locks it against that (`for no
+//! key update`). So a link is either made before the replacement and moves with it, or finds the
+//! image gone. Sightings need no such lock: they are added under a lock on their ledger row, and
+//! these rows are locked here before they move. Lock order: images, ledger rows, sources, cached
+//! responses.
 use crate::condemned::condemn;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError};
@@ -14,13 +16,13 @@ use uuid::Uuid;
 /// A face of an image that a larger version may replace.
 #[derive(Clone, Debug)]
 pub struct OlderFace {
-    /// Its image.
+    /// The image's id.
     pub image_id: Uuid,
-    /// The model of its embedding.
+    /// The model of the embedding.
     pub model_id: i32,
-    /// x, y, width, height as fractions of the picture.
+    /// x, y, width, height as fractions of the image.
     pub region: [f32; 4],
-    /// Of length 1.
+    /// The embedding, L2-normalised.
     pub embedding: Vec<f32>,
 }
 
@@ -48,8 +50,8 @@ impl From<FaceRow> for OlderFace {
 }
 
 impl Store {
-    /// Keeps an image from being replaced until the transaction ends, so that rows can be linked to it; `false` when it is gone. Waits for
-    /// whoever is replacing it.
+    /// Locks an image against replacement until the transaction ends, so that rows can be linked to
+    /// it. Returns `false` if the image is gone. Waits for a transaction that is replacing it.
     pub async fn hold_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
         let held: Option<i32> = sqlx::query_scalar("select 1 from images where id = $1 for share")
             .bind(id)
@@ -58,7 +60,7 @@ impl Store {
         Ok(held.is_some())
     }
 
-    /// Those of the images that have a face which somebody enrolled as a person's; they are never replaced.
+    /// Returns those of the images that have a face assigned to a subject. They are never replaced.
     pub async fn enrolled_images(
         &self,
         conn: &mut PgConnection,
@@ -72,8 +74,8 @@ impl Store {
         .await?)
     }
 
-    /// Holds images that are to be replaced; `false` when one of them is gone or has an enrolled face by now: look again. Waits for whoever is
-    /// linking to them.
+    /// Locks images for replacement. Returns `false` if one of them is gone or now has a face
+    /// assigned to a subject; then search again. Waits for transactions that are linking to them.
     pub async fn hold_to_replace(
         &self,
         conn: &mut PgConnection,
@@ -84,7 +86,7 @@ impl Store {
                 .bind(images)
                 .fetch_all(&mut *conn)
                 .await?;
-        // Nobody can enrol one of these faces from here on.
+        // From here on nobody can enrol one of these faces.
         sqlx::query("select 1 from faces where image_id = any($1) order by id for update")
             .bind(images)
             .execute(&mut *conn)
@@ -92,7 +94,7 @@ impl Store {
         Ok(held.len() == images.len() && self.enrolled_images(conn, images).await?.is_empty())
     }
 
-    /// Faces of images that are held to be replaced.
+    /// Returns the faces of images that are locked for replacement.
     pub async fn faces_to_replace(
         &self,
         conn: &mut PgConnection,
@@ -108,9 +110,12 @@ impl Store {
         Ok(rows.into_iter().map(OlderFace::from).collect())
     }
 
-    /// Puts the image `by` in the place of `images`, which must be held: their ledger rows and sources become its own, and they go, faces
-    /// included. Rows that were `processed` become `duplicate` with the reason `superseded`. `row` is the ledger row that the caller settles in
-    /// the same transaction; it is locked together with the others, in one order. Returns the blob keys to delete after the commit.
+    /// Replaces the locked `images` by the image `by`. Moves their ledger rows and sources to `by`,
+    /// then deletes them with their faces. Returns the blob keys to delete after the commit.
+    ///
+    /// Rows in state `processed` become `duplicate` with the reason `superseded`. `row` is the
+    /// ledger row that the caller settles in the same transaction. It is locked together with the
+    /// others, in one order.
     pub async fn replace_images(
         &self,
         conn: &mut PgConnection,
@@ -128,7 +133,7 @@ impl Store {
                     state = case state when 'processed' then 'duplicate' else state end
              where image_id = any($1)",
             "update image_sources set image_id = $2 where image_id = any($1)",
-            // What an address answered is still what is stored, in its larger version.
+            // The cached response still refers to stored content, in its larger version.
             "update image_visits set image_id = $2 where image_id = any($1)",
             "update superseded_images set image_id = $2 where image_id = any($1)",
             "insert into superseded_images (image_id, digest) select $2, sha256(uuid_send(id)) from unnest($1) as older (id)",

@@ -1,4 +1,5 @@
-//! What must not come back: kept out by hashes and sketches; neither pictures nor addresses nor embeddings are in here.
+//! Suppressions keep erased content out by hashes and sketches. No images, addresses or embeddings
+//! are stored here.
 mod insert;
 
 use crate::text::{url_hash, without_nul};
@@ -6,63 +7,66 @@ use crate::{Store, StoreError, near};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use uuid::Uuid;
 
-/// Bits of a sketch.
+/// Number of bits in a sketch.
 pub const SKETCH_BITS: usize = 256;
 
-/// First half of the advisory locks' names; the other half is drawn from the collection.
+/// First half of the advisory lock keys. The second half is a hash of the collection's id.
 const LOCKS: i32 = 0x7375_7070;
 
-/// A one-way sketch of a face, named by the secret that it was keyed with.
+/// A one-way sketch of a face, with the name of the secret that keyed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sketch {
     /// [`SKETCH_BITS`] characters, `0` and `1`.
     pub bits: String,
     /// Name of the secret.
     pub key: String,
-    /// Of which embedding model.
+    /// The embedding model.
     pub model_id: i32,
 }
 
-/// What is to be kept out.
+/// What a suppression keeps out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Suppression {
-    /// A picture, whole or one face of it.
+    /// A whole image, or one face of it.
     Picture {
-        /// Of the file.
+        /// SHA-256 of the file.
         sha256: Vec<u8>,
-        /// DCT hash.
+        /// Perceptual hash (DCT).
         phash: i64,
-        /// Gradient hash.
+        /// Perceptual hash (gradients).
         dhash: i64,
-        /// Mean hash.
+        /// Perceptual hash (mean).
         ahash: i64,
-        /// The face: x, y, width, height as fractions of the picture. `None` is all of it.
+        /// The face: x, y, width, height as fractions of the image. `None` for the whole image.
         region: Option<[f32; 4]>,
     },
-    /// What is found at an address, be it the image's or the page's.
+    /// Images found at a URL, which may be that of the image or of the page.
     Url(String),
     /// A person.
     Person(Sketch),
 }
 
-/// A suppressed picture that one on its way in may be.
+/// The suppression that may match an incoming image.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct SuppressedPicture {
-    /// The same bytes.
+    /// Whether the files are identical.
     pub same_file: bool,
-    /// DCT hash.
+    /// Perceptual hash (DCT).
     pub phash: i64,
-    /// Gradient hash.
+    /// Perceptual hash (gradients).
     pub dhash: i64,
-    /// Mean hash.
+    /// Perceptual hash (mean).
     pub ahash: i64,
-    /// Which face of it; `None` is all of it.
+    /// The face that is suppressed; `None` for the whole image.
     pub region: Option<Vec<f32>>,
 }
 
 impl Store {
-    /// Makes erasures and pictures on their way into a collection wait for each other: a picture asks what is suppressed and stores itself under
-    /// the shared lock, an erasure finds what is stored and suppresses it under the exclusive one. Held to the end of the transaction.
+    /// Locks the suppressions of a collection until the transaction ends, so that erasures and
+    /// incoming images wait for each other.
+    ///
+    /// An image checks the suppressions and is stored under the shared lock. An erasure finds
+    /// stored images and suppresses them under the exclusive lock.
     pub async fn lock_suppressions(
         &self,
         conn: &mut PgConnection,
@@ -78,7 +82,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether anything is suppressed in the collection: most of the time this is the only question.
+    /// Returns `true` if the collection has any suppression. Usually it has none, and no other
+    /// check is needed.
     pub async fn suppresses(&self, conn: &mut PgConnection, collection: Uuid) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar("select exists(select 1 from suppressions where collection_id = $1)")
             .bind(collection)
@@ -86,8 +91,8 @@ impl Store {
             .await?)
     }
 
-    /// Returns whether one of these addresses is suppressed: that of a ledger row, that of a page
-    /// which shows the image, or `answered`, the address at the end of the redirects.
+    /// Returns `true` if a URL of an image is suppressed. The URLs are that of a ledger row, those
+    /// of pages that show the image, and `answered`, the URL after redirects.
     pub async fn suppresses_url(
         &self,
         conn: &mut PgConnection,
@@ -110,7 +115,7 @@ impl Store {
         .await?)
     }
 
-    /// Whether an address is suppressed that has no ledger row.
+    /// Returns `true` if a URL without a ledger row is suppressed.
     pub async fn suppresses_address(
         &self,
         conn: &mut PgConnection,
@@ -126,8 +131,9 @@ impl Store {
         .await?)
     }
 
-    /// Suppressed pictures of the collection with the same bytes, or with hashes (phash and dhash) that may be near (as [`Store::near_candidates`] finds images);
-    /// the caller decides with `vision::PerceptualHashes::is_near`.
+    /// Returns the suppressions that may match an image: those with the same bytes, and those whose
+    /// phash and dhash may be near (see [`Store::near_candidates`]). The caller decides with
+    /// `vision::PerceptualHashes::is_near`.
     pub async fn suppressed_pictures(
         &self,
         conn: &mut PgConnection,
@@ -155,7 +161,8 @@ impl Store {
         Ok(near::bind(query, phash, dhash).bind(sha256.as_slice()).fetch_all(conn).await?)
     }
 
-    /// For each of the sketches (of one secret and model) whether a suppressed one differs from it in at most `most` bits.
+    /// Returns, for each sketch, whether a suppressed sketch differs from it in at most `most`
+    /// bits. All sketches must have the same secret and model.
     pub async fn suppressed_sketches(
         &self,
         conn: &mut PgConnection,
@@ -180,7 +187,8 @@ impl Store {
         .await?)
     }
 
-    /// Sketches of any collection that another secret than `key` made: this process cannot compare with them.
+    /// Returns the number of sketches, in any collection, made with a secret other than `key`. This
+    /// process cannot compare with them.
     pub async fn foreign_sketches(&self, key: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
             "select count(*) from suppressions where sketch is not null and sketch_key <> $1",

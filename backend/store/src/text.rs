@@ -1,11 +1,13 @@
-//! What text looks like in the database: hashes of URLs, and free text that Postgres accepts.
+//! Converts text for the database: hashes of URLs, and free text in a form that Postgres accepts.
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// Free text from the web (titles, alternative texts, error sentences) is cut to this many characters.
+/// Maximum length in characters of free text (titles, alternative texts, error messages). Longer
+/// text is cut.
 const LONGEST_TEXT: usize = 2_000;
 
-/// The first 128 bits of the URL's SHA-256, as the ledgers' unique keys use them; the nil UUID for "no URL".
+/// Returns the first 128 bits of the URL's SHA-256, which the ledgers' unique keys use. Returns the
+/// nil UUID for `None`.
 pub(crate) fn url_hash(url: Option<&str>) -> Uuid {
     let Some(url) = url else { return Uuid::nil() };
     let mut half = [0; 16];
@@ -13,18 +15,18 @@ pub(crate) fn url_hash(url: Option<&str>) -> Uuid {
     Uuid::from_bytes(half)
 }
 
-/// The first 32 bits of an address's hash, as `page_visits.mentions` holds them.
+/// Returns the first 32 bits of a URL's hash, as `page_visits.mentions` stores them.
 pub(crate) fn mention(hash: &Uuid) -> i32 {
     let [a, b, c, d, ..] = *hash.as_bytes();
     i32::from_be_bytes([a, b, c, d])
 }
 
-/// A URL or path without U+0000, which Postgres cannot hold.
+/// Returns a URL or path without U+0000, which Postgres cannot store.
 pub(crate) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{FFFD}")
 }
 
-/// Free text without U+0000 and of bounded length.
+/// Returns free text without U+0000 and with a limited length.
 pub(crate) fn clipped(text: Option<&str>) -> Option<String> {
     text.map(|text| without_nul(&text.chars().take(LONGEST_TEXT).collect::<String>()))
 }

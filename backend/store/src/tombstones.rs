@@ -1,41 +1,44 @@
-//! What was deleted on purpose, as digests of ids, so that a database restored from an older backup can delete it again.
+//! Tombstones: digests of the ids of deleted rows, so that a database restored from an older backup
+//! can delete them again.
 use crate::erasures::{CarriedOut, Plan};
 use crate::traces::LedgerJobs;
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-/// Faces, and images, per call of [`Store::erase_again`].
+/// Maximum number of faces, images and subjects (each) per call of [`Store::erase_again`].
 const BATCH: i64 = 500;
 
-/// What a call deleted again.
+/// What one call deleted again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Again {
-    /// Faces, those of whole images included.
+    /// Number of faces, including those of whole images.
     pub faces: u64,
-    /// Images that went whole.
+    /// Number of whole images.
     pub images: u64,
-    /// People.
+    /// Number of subjects.
     pub subjects: u64,
-    /// Blobs to drop after the commit.
+    /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
-    /// Jobs whose records name an erased address, to be emptied in the same transaction.
+    /// Jobs whose records name an erased URL. Clear these records in the same transaction.
     pub jobs: LedgerJobs,
 }
 
 impl Again {
-    /// Whether there was nothing to do.
+    /// Returns `true` if there was nothing to delete.
     pub fn is_empty(&self) -> bool {
         self.faces + self.images + self.subjects == 0
     }
 }
 
 impl Store {
-    /// Deletes some of what the collection has and its tombstones name, as an erasure would; call it until it answers that nothing is left. Looks at
-    /// every row of the collection, whatever the statement timeout.
+    /// Deletes rows of the collection that have tombstones, as an erasure would. Call it until the
+    /// result is empty.
+    ///
+    /// Reads every row of the collection, without a statement timeout.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Fails with the errors of the database.
     pub async fn erase_again(&self, conn: &mut PgConnection, collection: Uuid) -> Result<Again, StoreError> {
         sqlx::query("set local statement_timeout = 0").execute(&mut *conn).await?;
         self.lock_suppressions(conn, collection, true).await?;
@@ -49,7 +52,8 @@ impl Store {
         Ok(Again { faces, images, subjects, blobs, jobs })
     }
 
-    /// Collections that are there and were deleted after what this database holds was written.
+    /// Returns collections that exist although they have tombstones: a restored backup brought them
+    /// back.
     pub async fn undead_collections(&self) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select c.id from collections c join tombstones t on t.digest = sha256(uuid_send(c.id))
@@ -60,8 +64,8 @@ impl Store {
     }
 }
 
-/// Sets tombstones for what this transaction deletes, and for smaller versions of these images (which must still be there): those that lose a face
-/// or go.
+/// Sets tombstones for what this transaction deletes, and for replaced smaller versions of
+/// `images`. These are the images that lose a face or are deleted; call it before their deletion.
 pub(crate) async fn set(conn: &mut PgConnection, ids: &[Uuid], images: &[Uuid]) -> Result<(), StoreError> {
     sqlx::query(
         "insert into tombstones (digest)
@@ -76,7 +80,7 @@ pub(crate) async fn set(conn: &mut PgConnection, ids: &[Uuid], images: &[Uuid]) 
     Ok(())
 }
 
-/// Rows of a table of the collection that have a tombstone.
+/// Returns the rows of the collection in a table that have tombstones.
 async fn named(
     conn: &mut PgConnection,
     table: &'static str,

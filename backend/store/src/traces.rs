@@ -1,5 +1,7 @@
-//! Traces that pictures leave besides their own rows: addresses and alternative texts in ledgers, titles of pages that show them, the memory
-//! of those pages, seeds. An erasure removes them with the pictures. The queue's records are not in here: [`Traces::jobs`] names them.
+//! Removes traces of erased images outside their own rows: URLs and alternative texts in ledgers,
+//! titles and cached content of pages that show them, and seeds.
+//!
+//! The queue's records are not handled here; [`Traces::jobs`] names them.
 mod statements;
 mod suppressed;
 
@@ -10,25 +12,26 @@ use statements::{FORGET_PAGES, Found, Pages, forget_memories, forget_titles, pag
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// Jobs whose records name an erased address: their crawls, and their rows in a ledger.
+/// Jobs whose records name an erased URL, by their crawls and ledger rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerJobs {
-    /// The crawls.
+    /// Ids of the crawls.
     pub crawls: BTreeSet<Uuid>,
-    /// The rows.
+    /// Ids of the ledger rows.
     pub rows: BTreeSet<Uuid>,
 }
 
-/// Collects the records that name pictures which an erasure is about to delete.
+/// Collects the records that name images which an erasure is about to delete.
 #[derive(Default)]
 pub(crate) struct Traces {
     collection: Uuid,
-    /// Addresses as they are written.
+    /// URLs in plain text.
     texts: BTreeSet<String>,
-    /// Hashes of addresses, those included that are on record by their hash alone.
+    /// Hashes of URLs, including URLs of which only the hash is stored.
     hashes: BTreeSet<Uuid>,
     pages: Pages,
-    /// Hashes of addresses of pages that were erased themselves: what links to them keeps its title.
+    /// Hashes of URLs of pages that were erased themselves. Pages that link to them keep their
+    /// titles.
     erased_pages: BTreeSet<Uuid>,
     pub(crate) jobs: LedgerJobs,
 }
@@ -38,7 +41,7 @@ impl Traces {
         Self { collection, ..Self::default() }
     }
 
-    /// Notes what these rows say, and answers their ids.
+    /// Records the URLs and jobs of these rows and returns the row ids.
     fn note(&mut self, rows: Vec<Found>) -> Vec<Uuid> {
         rows.into_iter()
             .map(|row| {
@@ -54,15 +57,18 @@ impl Traces {
         self.hashes.iter().copied().collect()
     }
 
-    /// Removes what leads to these images, which must still be there: their sources say where they were found. Rows of jobs that are still to
-    /// run stay: such a job writes what it finds anew, or finds it suppressed.
+    /// Removes the rows that lead to these images. Call it while the images exist, because their
+    /// sources say where they were found.
+    ///
+    /// Rows of jobs that have not run stay: such a job records its result again, or finds it
+    /// suppressed.
     pub(crate) async fn forget_images(
         &mut self,
         conn: &mut PgConnection,
         images: &[Uuid],
     ) -> Result<(), StoreError> {
         self.read_images(conn, images).await?;
-        // The same addresses in other crawls, where they led to nothing.
+        // Rows of other crawls with the same URLs, which led to no image.
         let rows: Vec<Found> = sqlx::query_as(
             "select u.id, u.crawl_id, u.url, u.url_hash from crawls c join image_urls u on u.crawl_id = c.id
              where c.collection_id = $1 and u.url_hash = any($2) and u.state <> 'queued'
@@ -88,7 +94,8 @@ impl Traces {
         Ok(())
     }
 
-    /// Addresses of images, of the pages that show them, and of pages that turned out to be one of them.
+    /// Reads the URLs of images, of the pages that show them, and of pages that turned out to be
+    /// one of the images.
     async fn read_images(&mut self, conn: &mut PgConnection, images: &[Uuid]) -> Result<(), StoreError> {
         let sources: Vec<(String, Uuid, Option<String>)> = sqlx::query_as(
             "select distinct image_url, page_hash, page_url from image_sources where image_id = any($1)
@@ -130,7 +137,8 @@ impl Traces {
         Ok(())
     }
 
-    /// Removes what a page of one of these addresses left: its rows, and sightings of pictures on it that were never stored.
+    /// Removes what pages at these URLs left: their rows, and sightings of images on them that were
+    /// never stored.
     pub(crate) async fn forget_pages(
         &mut self,
         conn: &mut PgConnection,
@@ -165,8 +173,9 @@ impl Traces {
         Ok(())
     }
 
-    /// Removes the rest, after the pictures' rows: the memory of pages that mention one of the addresses, the titles of pages that show a
-    /// picture, and seeds of crawls that are over.
+    /// Removes the remaining traces, after the images' rows. These are seeds of ended crawls,
+    /// titles of pages that show an image, and cached content of pages that mention one of the
+    /// URLs.
     pub(crate) async fn finish(&mut self, conn: &mut PgConnection) -> Result<(), StoreError> {
         if self.hashes.is_empty() && self.erased_pages.is_empty() {
             return Ok(());

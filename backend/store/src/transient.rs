@@ -1,39 +1,45 @@
-//! Errors of the database that pass, and the one way to try again.
+//! Classifies transient errors of the database and retries calls that failed with one.
 //!
-//! What may be done again is what leaves no trace when it fails: reads, single writes that may be made twice without harm, and whole
-//! transactions from [`Store::begin`](crate::Store::begin) to [`Tx::commit`](crate::Tx::commit). A commit whose answer never came is
-//! [`StoreError::CommitUnknown`], which is not transient: the change may have been made. Only who can tell (a job of the queue by its fence) goes
-//! on after it.
+//! A call may be retried if it leaves no trace when it fails. Such calls are reads, single writes
+//! that can be repeated without harm, and whole transactions from
+//! [`Store::begin`](crate::Store::begin) to [`Tx::commit`](crate::Tx::commit). A commit without an
+//! answer is [`StoreError::CommitUnknown`], which is not transient, because the change may have
+//! been made. Only a caller that can find out (a job of the queue, by its fence) may continue after
+//! it.
 use crate::StoreError;
 use std::iter::successors;
 use std::time::{Duration, Instant};
 
-/// First pause; the next ones double.
+/// First pause; each further pause doubles.
 const FIRST: Duration = Duration::from_millis(50);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Attempts after the first. With all pauses some seven seconds: a server that restarts is back by then.
+/// Number of retries. With all pauses they take about seven seconds, within which a restarting
+/// server is back.
 const REPEATS: usize = 9;
-/// No attempt begins later than this after the first: who waited so long for a connection does not wait anew.
+/// No attempt starts later than this after the first, so that a caller that already waited long for
+/// a connection does not wait again.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 tokio::task_local! {
     static REPEATED: ();
 }
 
-/// Why a call failed that may go well a moment later.
+/// Why a call failed that may succeed if it is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The connection broke or could not be had: the server stops, starts, or ended the session (class 08, 57P01 to 57P03, 57P05, 25P03).
+    /// The connection broke or could not be opened: the server stops, starts, or ended the session
+    /// (class 08, 57P01 to 57P03, 57P05, 25P03).
     Connection,
-    /// Another transaction was in the way: serialization failure (40001) or deadlock (40P01). The server has rolled back.
+    /// A conflict with another transaction: serialization failure (40001) or deadlock (40P01). The
+    /// server has rolled back.
     Conflict,
     /// No connection was free, in the pool or at the server (53300).
     Capacity,
 }
 
 impl Cause {
-    /// The cause of a transient error; `None` for one that would come again.
+    /// Returns the cause of a transient error, and `None` for a permanent one.
     pub fn of(error: &sqlx::Error) -> Option<Self> {
         match error {
             sqlx::Error::Io(_) => Some(Self::Connection),
@@ -49,7 +55,7 @@ impl Cause {
         }
     }
 
-    /// The label in metrics.
+    /// Returns the label in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Connection => "connection",
@@ -59,9 +65,10 @@ impl Cause {
     }
 }
 
-/// An error that may be one of the database's.
+/// An error that may come from the database.
 pub trait Transient {
-    /// Why the same call may go well a moment later; `None` when it will not, or must not be made again.
+    /// Returns why the call may succeed if repeated; `None` if it will not, or must not be
+    /// repeated.
     fn cause(&self) -> Option<Cause>;
 }
 
@@ -74,13 +81,15 @@ impl Transient for StoreError {
     }
 }
 
-/// Does `work` again while it fails for a transient reason: at most ten times, with growing, jittered pauses. `call` names it in
-/// `facecrawl_database_retries_total{call, cause}`.
+/// Runs `work` and repeats it while it fails for a transient reason: at most ten attempts, with
+/// increasing, jittered pauses. `call` is its label in the metric
+/// `facecrawl_database_retries_total`.
 ///
-/// `work` must be what the module allows. Inside another `retried` it is done once, and the outer one repeats.
+/// `work` must be repeatable, as the module describes. Inside another `retried` it runs once, and
+/// the outer one repeats it.
 ///
 /// # Errors
-/// Those of `work`: the first that is not transient, or the last.
+/// Fails with the first error of `work` that is not transient, or with its last error.
 pub async fn retried<T, E, F>(call: &'static str, mut work: impl FnMut() -> F) -> Result<T, E>
 where
     E: Transient,
@@ -101,7 +110,7 @@ where
             };
             metrics::counter!("facecrawl_database_retries_total", "call" => call, "cause" => cause.as_str())
                 .increment(1);
-            tracing::warn!(call, cause = cause.as_str(), "the database failed for the moment; trying again");
+            tracing::warn!(call, cause = cause.as_str(), "transient database error; retrying");
             tokio::time::sleep(pause).await;
         }
         work().await
@@ -109,7 +118,8 @@ where
     REPEATED.scope((), repeated).await
 }
 
-/// Doubling pauses, each a random half to the whole of its length, so that many callers do not return at the same moment.
+/// Returns doubling pauses, each multiplied by a random factor from 0.5 to 1, so that many callers
+/// do not retry at the same moment.
 pub(crate) fn pauses() -> impl Iterator<Item = Duration> {
     successors(Some(FIRST), |pause| Some((*pause * 2).min(LONGEST)))
         .map(|pause| pause.mul_f64(rand::random_range(0.5..1.0)))

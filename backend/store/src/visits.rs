@@ -1,49 +1,53 @@
-//! What a collection remembers of addresses: validators, and what they stand for.
+//! The HTTP cache of a collection: validators of URLs for conditional requests, and what these URLs
+//! returned.
 //!
-//! Validators never outlive that: those of a page go with the crawl that was there last, those of an image with the stored image.
+//! Validators never outlive the content. Those of a page are deleted with the last crawl that
+//! fetched it, those of an image with the stored image.
 use crate::text::{mention, url_hash, without_nul};
 use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-/// A fetch that can be asked about again.
+/// A response that can be revalidated.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct Visit {
-    /// The address that answered, after redirects.
+    /// The URL that answered, after redirects.
     pub final_url: String,
-    /// `ETag`; this or the next is there.
+    /// `ETag`. At least one of `etag` and `last_modified` is set.
     pub etag: Option<String>,
     /// `Last-Modified`.
     pub last_modified: Option<String>,
-    /// Length of the body.
+    /// Length of the body in bytes.
     pub bytes: i64,
 }
 
-/// A page as it was read.
+/// The cached content of a page.
 #[derive(Clone, Debug, FromRow)]
 pub struct PageVisit {
-    /// The fetch.
+    /// The response.
     #[sqlx(flatten)]
     pub visit: Visit,
-    /// What was read, in the caller's own form.
+    /// The parsed content, in the caller's own format.
     pub content: Vec<u8>,
-    /// Every address in the content, by which an erasure finds it. Empty when it is read back: only hashes of them are kept.
+    /// All URLs in the content, by which an erasure finds it. Empty when read back, because only
+    /// hashes are stored.
     #[sqlx(skip)]
     pub mentions: Vec<String>,
 }
 
-/// An image's address and what it turned out to be.
+/// A cached image URL and the image that it returned.
 #[derive(Clone, Debug, FromRow)]
 pub struct ImageVisit {
     /// The stored image.
     pub image_id: Uuid,
-    /// The fetch.
+    /// The response.
     #[sqlx(flatten)]
     pub visit: Visit,
 }
 
 impl Store {
-    /// The last visit to a page, if it was read in the same way (`reader`: what it is read with, as a text).
+    /// Returns the cached content of a page, if it was parsed in the same way. `reader` describes
+    /// the parser as a text.
     pub async fn page_visit(
         &self,
         collection: Uuid,
@@ -60,7 +64,7 @@ impl Store {
             .await?)
     }
 
-    /// Remembers a visit to a page in the place of the last one, or only forgets that one.
+    /// Replaces the cached content of a page, or removes it if `visited` is `None`.
     pub async fn remember_page(
         &self,
         conn: &mut PgConnection,
@@ -97,7 +101,7 @@ impl Store {
         Ok(())
     }
 
-    /// The page has not changed: its visit is this crawl's now.
+    /// Assigns the cached content of an unchanged page to this crawl.
     pub async fn renew_page_visit(
         &self,
         conn: &mut PgConnection,
@@ -111,7 +115,8 @@ impl Store {
         Ok(())
     }
 
-    /// The last visit to an image, if the image is stored and none of its faces is of another embedding model than `model`.
+    /// Returns the cached response of an image URL, if the image is stored and all its faces have
+    /// embeddings of `model`.
     pub async fn image_visit(
         &self,
         collection: Uuid,
@@ -129,8 +134,8 @@ impl Store {
             .await?)
     }
 
-    /// Remembers what an image's address turned out to be in the place of the last visit, or only forgets that one. The image must be held, or
-    /// new in this transaction.
+    /// Replaces the cached response of an image URL, or removes it if `visit` is `None`. The image
+    /// must be locked, or new in this transaction.
     pub async fn remember_image(
         &self,
         conn: &mut PgConnection,
@@ -164,7 +169,7 @@ impl Store {
     }
 }
 
-/// What stands for the addresses, each once.
+/// Returns the short hashes of the URLs, sorted and distinct.
 fn hashes_of(addresses: &[String]) -> Vec<i32> {
     let mut hashes: Vec<i32> =
         addresses.iter().map(|url| mention(&url_hash(Some(&without_nul(url))))).collect();

@@ -1,4 +1,5 @@
-//! What the secrets of collections' webhooks are made of. The secrets themselves are not in the database.
+//! Salts from which the webhook secrets of collections are derived. The secrets themselves are not
+//! in the database.
 use crate::{Store, StoreError, tombstones};
 use sqlx::{FromRow, PgConnection};
 use std::time::Duration;
@@ -8,19 +9,19 @@ use uuid::Uuid;
 /// Length of a salt in bytes.
 pub const SALT: usize = 32;
 
-/// One that was made.
+/// A salt that was created.
 #[derive(Clone, Debug, FromRow)]
 pub struct MadeWebhookSecret {
-    /// When.
+    /// When it was created.
     pub created_at: OffsetDateTime,
-    /// Until when the one before it holds, too.
+    /// Until when the previous secret is valid too.
     pub overlaps_until: OffsetDateTime,
 }
 
-/// What a message to a collection's webhook is signed with.
+/// The key with which a message to a collection's webhook is signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookSigner {
-    /// The secret made of this salt.
+    /// The secret derived from this salt.
     Own(Vec<u8>),
     /// The service's own secret.
     Service,
@@ -33,11 +34,14 @@ struct Row {
 }
 
 impl Store {
-    /// Gives a collection a new salt. What signed before signs for `overlap` longer; what was before that signs no more. A tombstone is set for every
-    /// salt that is replaced: a backup that is restored does not bring its secret back.
+    /// Gives a collection a new salt. The previous secret remains valid for `overlap`; older ones
+    /// become invalid.
+    ///
+    /// A tombstone is set for every replaced salt, so that a restored backup does not bring its
+    /// secret back.
     ///
     /// # Errors
-    /// `NotFound` for a collection that is not there.
+    /// Fails with `NotFound` if the collection does not exist.
     pub async fn rotate_webhook_secret(
         &self,
         conn: &mut PgConnection,
@@ -45,7 +49,7 @@ impl Store {
         salt: &[u8; SALT],
         overlap: Duration,
     ) -> Result<MadeWebhookSecret, StoreError> {
-        // One rotation at a time.
+        // The lock allows one rotation at a time.
         let held: Option<i32> = sqlx::query_scalar(
             "select 1 from collections where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for no key update",
         )
@@ -76,7 +80,8 @@ impl Store {
         .await?)
     }
 
-    /// What messages to a collection's webhooks are signed with now, the newest first: one, or two during a rotation.
+    /// Returns the keys that currently sign messages to a collection's webhooks, newest first: one,
+    /// or two during a rotation.
     pub async fn webhook_signers(&self, collection: Uuid) -> Result<Vec<WebhookSigner>, StoreError> {
         let rows: Vec<Row> = sqlx::query_as(
             "select salt, overlaps_until > clock_timestamp() as overlaps from webhook_secrets
@@ -92,7 +97,7 @@ impl Store {
     }
 }
 
-/// Gives a collection the salts of another, whose successor it is: the secrets stay the same.
+/// Copies the salts of a collection to its successor, so that the secrets stay the same.
 pub(crate) async fn hand_over(conn: &mut PgConnection, from: Uuid, to: Uuid) -> Result<(), StoreError> {
     sqlx::query(
         "insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until)

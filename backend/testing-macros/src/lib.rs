@@ -1,11 +1,12 @@
-//! The attribute [`macro@needs`]. It decides nothing else about a test.
+//! Defines the attribute [`macro@needs`], which only decides whether a test is ignored.
 
 use proc_macro::TokenStream;
 
-/// What this machine has, separated by commas; `./scripts/test` sets it.
+/// The variable that lists this machine's capabilities, separated by commas. `./scripts/test` sets
+/// it.
 const VARIABLE: &str = "TEST_CAPABILITIES";
 
-/// What a test can need, and the reason that is reported where it is missing.
+/// The capabilities that a test can need, and the reason that is reported if one is missing.
 const REASONS: [(&str, &str); 4] = [
     ("shared", "needs the reference photographs and models of ../shared"),
     (
@@ -16,10 +17,12 @@ const REASONS: [(&str, &str); 4] = [
     ("openvino", "needs ONNX Runtime with OpenVINO (./scripts/openvino)"),
 ];
 
-/// Reports the test as ignored, with the reason, where something that it names is missing: `#[needs(shared, openvino)]`.
+/// Marks a test as ignored, with the reason, if a capability that it names is missing:
+/// `#[needs(shared, openvino)]`.
 ///
-/// It stands above `#[test]` or `#[tokio::test]`. `TEST_CAPABILITIES` lists what is there when the test is compiled, and a change
-/// of it compiles the test anew. Where the variable is not set, nothing is ignored: a test that misses something fails and says what.
+/// Put it above `#[test]` or `#[tokio::test]`. `TEST_CAPABILITIES` lists the available capabilities
+/// at compile time; a change of it recompiles the test. If the variable is not set, no test is
+/// ignored: a test without a capability that it needs fails and says which.
 #[proc_macro_attribute]
 pub fn needs(what: TokenStream, test: TokenStream) -> TokenStream {
     let listed = std::env::var(VARIABLE).ok();
@@ -33,7 +36,7 @@ pub fn needs(what: TokenStream, test: TokenStream) -> TokenStream {
             None => return error(&format!("`{name}` is unknown; known are {}", names())),
         }
     }
-    // Cargo watches the variables of `option_env!`.
+    // Cargo recompiles when a variable of `option_env!` changes.
     let mut code = format!("const _: Option<&str> = option_env!({VARIABLE:?});");
     if let Some(reason) = missing {
         code.push_str(&format!("#[ignore = {reason:?}]"));

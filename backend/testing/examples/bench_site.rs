@@ -1,4 +1,5 @@
-//! A site for `scripts/bench crawl`: an index, pages, and pictures drawn at the start. `bench_site PAGES IMAGES_PER_PAGE` prints its URL.
+//! A website for `scripts/bench crawl` with an index, pages, and images drawn at the start.
+//! `bench_site PAGES IMAGES_PER_PAGE` prints its URL.
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
@@ -17,7 +18,8 @@ struct Site {
     pictures: Vec<Vec<u8>>,
 }
 
-/// Discs of different places, sizes and colours on a gradient: no two alike, and about as large as a small photograph.
+/// Draws discs with random places, sizes and colours on a gradient. All images differ, and each is
+/// about as large as a small photograph.
 fn draw(seed: usize) -> Vec<u8> {
     let noise = |n: usize| (seed * 7919 + n * 104_729).wrapping_mul(2_654_435_761) >> 7;
     let discs: Vec<(i64, i64, i64, [u8; 3])> = (0..24)

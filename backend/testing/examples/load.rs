@@ -1,5 +1,9 @@
-//! Load on an HTTP service that takes pictures: `load URL FOLDER CONNECTIONS SECONDS [COUNT]` posts the folder's files as raw bodies, each
-//! connection one after the other, until the time is over or COUNT were sent, and prints JSON. For loopback only: `scripts/bench http` starts what it measures.
+//! Generates load for an HTTP service that takes images: `load URL FOLDER CONNECTIONS SECONDS
+//! [COUNT]`.
+//!
+//! Posts the folder's files as raw bodies over several connections, each with one request at a
+//! time. Stops when the time is over or COUNT requests were sent. Prints a report as JSON. For
+//! loopback only: `scripts/bench http` starts the service that it measures.
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::IpAddr;
@@ -17,7 +21,7 @@ struct File {
 struct Tally {
     latencies: Vec<Duration>,
     faces: usize,
-    /// Status or kind of failure, and how often.
+    /// Number of errors by status or kind of failure.
     errors: BTreeMap<String, usize>,
 }
 
@@ -38,7 +42,7 @@ fn files(folder: &Path) -> std::io::Result<Vec<File>> {
         .collect()
 }
 
-/// Posts one file after the other until `until`.
+/// Posts one file after the other until `until`, and returns the results.
 async fn connection(
     url: reqwest::Url,
     files: Arc<Vec<File>>,

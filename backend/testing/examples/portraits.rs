@@ -1,4 +1,5 @@
-//! Portraits of people who do not exist, as files: `portraits FOLDER PEOPLE VIEWS` writes `0-0.jpg`, `0-1.jpg`, … (person, view).
+//! Writes portraits of people who do not exist: `portraits FOLDER PEOPLE VIEWS` writes `0-0.jpg`,
+//! `0-1.jpg`, … (person, view).
 use std::path::PathBuf;
 use testing::people::portrait;
 

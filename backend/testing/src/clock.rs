@@ -1,20 +1,22 @@
-//! A database whose clock a simulation drives.
+//! A database whose clock a simulation controls.
 //!
-//! The functions `now()`, `clock_timestamp()` and `statement_timestamp()` of a schema that is searched before the system's own answer a moment that was set. So
-//! the product's statements run as they are, on real tables, locks and plans, in a time of their own. What the database does by itself (vacuum, leases of
-//! connections) keeps to the real clock.
+//! The functions `now()`, `clock_timestamp()` and `statement_timestamp()` are replaced by functions
+//! in a schema that is searched before the system's schema. They return the time that was set. So
+//! the product's statements run unchanged, with real tables, locks and plans, but at a simulated
+//! time. What the database does by itself (vacuum, timeouts of connections) uses the real clock.
 use crate::TestDatabase;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use time::OffsetDateTime;
 
-/// One connection on which it is the time that was last set.
+/// A pool with one connection, on which the time is the one that was last set.
 pub struct VirtualClock {
     pool: PgPool,
 }
 
 impl VirtualClock {
-    /// Puts such a clock into a database. Statements that were there before do not see it.
+    /// Installs such a clock in a database. Expressions stored before, such as column defaults,
+    /// still use the real clock.
     pub async fn on(database: &TestDatabase, begin: OffsetDateTime) -> Self {
         database.execute("create schema virtual_time").await;
         for function in [
@@ -31,7 +33,8 @@ impl VirtualClock {
             PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None).after_connect(
                 |conn, _| {
                     Box::pin(async move {
-                        // As a runner has its connections; nothing of a simulation needs to outlive a crash.
+                        // The settings of a runner's connections. Nothing in a simulation has to
+                        // survive a crash.
                         let settings =
                         "set search_path = virtual_time, public, pg_catalog; set synchronous_commit = off;
                                     set plan_cache_mode = force_generic_plan; set jit = off";
@@ -47,12 +50,12 @@ impl VirtualClock {
         clock
     }
 
-    /// The connection.
+    /// Returns the pool with the connection.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// Makes it this moment for every statement from now on.
+    /// Sets the time for all following statements.
     pub async fn set(&self, moment: OffsetDateTime) {
         sqlx::query("select set_config('virtual_time.moment', $1::text, false)")
             .bind(moment)

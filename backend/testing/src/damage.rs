@@ -1,16 +1,16 @@
-//! Files that are broken the way files break: cut, overwritten, bits flipped, pieces dropped and doubled.
+//! Damages files at random: truncates or overwrites them, flips bits, removes or duplicates pieces.
 
-/// xorshift64*: the same numbers in every run.
+/// A generator (xorshift64*) with the same numbers in every run.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed, which should differ from case to case.
+    /// Creates a generator from a seed, which should differ between cases.
     pub fn new(seed: u64) -> Self {
         Self(0x9E37_79B9_7F4A_7C15 ^ seed)
     }
 
-    /// 48 random bits.
+    /// Returns 48 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -18,17 +18,17 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
     }
 
-    /// A number below `limit`; 0 where that is 0.
+    /// Returns a number below `limit`, or 0 if `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         self.bits() as usize % limit.max(1)
     }
 }
 
-/// The file with up to five damages; never empty.
+/// Returns a copy of the file with one to five damages. Never empty.
 pub fn damage(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for _ in 0..=random.below(4) {
-        // Headers decide the most, so that half of the damage goes there.
+        // Half of the damages go to the header, which affects decoding most.
         let reach = if random.below(2) == 0 { out.len().min(64) } else { out.len() };
         let at = random.below(reach);
         match random.below(7) {

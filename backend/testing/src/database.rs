@@ -1,29 +1,30 @@
-//! A database per test, cloned from a migrated template and dropped with the value.
+//! Creates a database per test, cloned from a migrated template and dropped with its value.
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// A migrated database of its own. Dropped (connections cut) when the value goes.
+/// A test's own migrated database. Dropping the value closes all connections and drops the
+/// database.
 pub struct TestDatabase {
     name: String,
     server: PgConnectOptions,
     pool: PgPool,
 }
 
-/// Serialises the making of the template among all test processes of one server.
+/// Advisory lock that lets one test process at a time create the template on a server.
 const TEMPLATE_LOCK: i64 = 0x0066_6163_6563;
 
 impl TestDatabase {
-    /// A fresh database with the current schema.
+    /// Creates a database with the current schema.
     pub async fn create() -> Self {
         let server = server();
         let template = ensure_template(&server).await;
         Self::of(server, &template).await
     }
 
-    /// A fresh database with nothing in it.
+    /// Creates an empty database.
     pub async fn empty() -> Self {
         Self::of(server(), "template0").await
     }
@@ -41,23 +42,23 @@ impl TestDatabase {
         Self { name, server, pool }
     }
 
-    /// A connection of its own.
+    /// Opens a new connection outside the pool.
     pub(crate) async fn connection(&self) -> PgConnection {
         let options = self.server.clone().database(&self.name);
         PgConnection::connect_with(&options).await.expect("the database answers")
     }
 
-    /// A pool on it.
+    /// Returns a pool of connections to the database.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// A store on it.
+    /// Returns a store on the database.
     pub fn store(&self) -> store::Store {
         store::Store::from_pool(self.pool.clone())
     }
 
-    /// Runs one statement, for tests of whole processes that reach behind the service's back.
+    /// Runs one statement, for tests that change the data of a running service directly.
     pub async fn execute(&self, statement: &'static str) {
         sqlx::query(statement).execute(&self.pool).await.expect("the statement runs");
     }
@@ -70,7 +71,7 @@ impl TestDatabase {
         transaction
     }
 
-    /// The one number that a query answers.
+    /// Returns the single number that a query returns.
     pub async fn number(&self, query: &'static str) -> i64 {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query answers a bigint")
     }
@@ -85,13 +86,14 @@ impl TestDatabase {
         TableLock { connection }
     }
 
-    /// Rows and bytes of every table that has rows, and bytes of its indexes, after a vacuum.
+    /// Returns the row count and bytes per row of every table with at least 100 rows, and of its
+    /// indexes, after a vacuum.
     pub async fn sizes(&self) -> serde_json::Value {
-        sqlx::raw_sql("vacuum analyze").execute(&self.pool).await.expect("vacuums");
+        sqlx::raw_sql("vacuum analyze").execute(&self.pool).await.expect("the database can be vacuumed");
         sqlx::query_scalar(SIZES).fetch_one(&self.pool).await.expect("the catalogue can be read")
     }
 
-    /// Its URL, for processes of their own.
+    /// Returns the URL of the database, for other processes.
     pub fn url(&self) -> String {
         let mut url = url::Url::parse(&std::env::var("TEST_DATABASE_URL").unwrap_or_default())
             .expect("checked in server()");
@@ -100,7 +102,7 @@ impl TestDatabase {
     }
 }
 
-/// Holds a lock on a table, on a connection of its own.
+/// A lock on the table `faces`, held by a separate connection.
 pub struct TableLock {
     connection: PgConnection,
 }
@@ -118,7 +120,7 @@ impl TableLock {
     }
 }
 
-/// Tables with their TOAST; the rows are those that `analyze` counted.
+/// Table sizes include TOAST. The row counts are the estimates of `analyze`.
 const SIZES: &str = "
 select coalesce(jsonb_object_agg(relname, jsonb_build_object(
     'rows', reltuples::bigint, 'bytes_per_row', round((pg_table_size(oid) / reltuples)::numeric, 1),
@@ -131,7 +133,7 @@ from pg_class t where relkind = 'r' and relnamespace = 'public'::regnamespace an
 impl Drop for TestDatabase {
     fn drop(&mut self) {
         let (name, server) = (self.name.clone(), self.server.clone());
-        // Its own thread and runtime: the test's runtime may be the one that is going down.
+        // Uses a separate thread and runtime, because the runtime of the test may be shutting down.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -154,7 +156,8 @@ fn server() -> PgConnectOptions {
     PgConnectOptions::from_str(&url).expect("TEST_DATABASE_URL is a postgres:// URL")
 }
 
-/// Migrates a template once per schema: its name carries the migrations' checksums, so an edited migration gets a new one.
+/// Creates and migrates a template, once per schema. Its name contains the migrations' checksums,
+/// so an edited migration gets a new template.
 async fn ensure_template(server: &PgConnectOptions) -> String {
     let name = format!("template_{}", store::Store::schema_fingerprint());
     let mut admin =
@@ -163,7 +166,7 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
         .bind(TEMPLATE_LOCK)
         .execute(&mut admin)
         .await
-        .expect("the lock is had");
+        .expect("the lock can be taken");
     let there: bool =
         sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1 and datistemplate)")
             .bind(&name)
@@ -175,24 +178,27 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
         sqlx::query(run(format!("drop database if exists {name} with (force)")))
             .execute(&mut admin)
             .await
-            .expect("dropped");
-        sqlx::query(run(format!("create database {name}"))).execute(&mut admin).await.expect("created");
+            .expect("the old template can be dropped");
+        sqlx::query(run(format!("create database {name}")))
+            .execute(&mut admin)
+            .await
+            .expect("the template can be created");
         let pool = PgPoolOptions::new()
             .max_connections(2)
             .connect_with(server.clone().database(&name))
             .await
-            .expect("connects");
+            .expect("the template accepts connections");
         store::Store::from_pool(pool.clone()).migrate().await.expect("the migrations run");
         pool.close().await;
         sqlx::query(run(format!("alter database {name} is_template true")))
             .execute(&mut admin)
             .await
-            .expect("marked");
+            .expect("the template can be marked");
     }
     sqlx::query("select pg_advisory_unlock($1)")
         .bind(TEMPLATE_LOCK)
         .execute(&mut admin)
         .await
-        .expect("the lock is given back");
+        .expect("the lock can be released");
     name
 }

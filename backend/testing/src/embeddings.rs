@@ -1,13 +1,14 @@
-//! Embeddings drawn at random, the same every time.
+//! Generates random embeddings that are the same in every run.
 
-/// Components of what the default embedder gives.
+/// Number of components of the default embedder's embeddings.
 pub const DIMENSIONS: usize = 128;
 
-/// Numbers that look like chance (SplitMix64, Steele et al. 2014), and directions from them (Box and Muller, 1958); the seed is its state.
+/// A pseudo-random generator (SplitMix64, Steele et al. 2014) with directions by the Box-Muller
+/// method (1958). The seed is its state.
 pub struct Random(pub u64);
 
 impl Random {
-    /// All 64 bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -16,17 +17,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`, which is not 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.bits() % bound as u64) as usize
     }
 
-    /// Between 0 and 1, neither of them.
+    /// Returns a number between 0 and 1, both exclusive.
     pub fn uniform(&mut self) -> f64 {
         ((self.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// A unit vector; in a space of `freedom` of the [`DIMENSIONS`].
+    /// Returns a unit vector. Only its first `freedom` components of [`DIMENSIONS`] are random; the
+    /// others are 0.
     pub fn direction(&mut self, freedom: usize) -> Vec<f32> {
         let mut gauss =
             || (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos();
@@ -34,7 +36,8 @@ impl Random {
         unit(&raw)
     }
 
-    /// A unit vector near `centre`: two of them have the cosine 1 / (1 + `spread`²) in the mean.
+    /// Returns a unit vector near `centre`. Two such vectors have a mean cosine of 1 / (1 +
+    /// `spread`²).
     pub fn near(&mut self, centre: &[f32], spread: f64) -> Vec<f32> {
         let noise = self.direction(DIMENSIONS);
         let raw: Vec<f64> =
@@ -43,7 +46,7 @@ impl Random {
     }
 }
 
-/// The same direction with length 1.
+/// Returns the vector normalised to length 1.
 pub fn unit(raw: &[f64]) -> Vec<f32> {
     let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt();
     raw.iter().map(|x| (x / length) as f32).collect()

@@ -1,13 +1,13 @@
-//! Looking at folders that a service changes meanwhile.
+//! Lists files in folders that a service changes at the same time.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Returns every file below a folder. A folder that is gone holds no file: who deletes the last file of a folder may delete
-/// the folder at any moment.
+/// Returns all files below a folder. A folder that does not exist counts as empty: when the last
+/// file of a folder is deleted, the folder may be deleted too.
 ///
 /// # Panics
-/// When a folder cannot be read for another reason.
+/// Panics if a folder cannot be read for another reason.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];

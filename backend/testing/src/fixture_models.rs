@@ -1,16 +1,19 @@
-//! A detector and an embedder without weights, whose answers follow from the picture by a simple rule.
+//! A detector, an embedder and a quality model without trained weights. Their outputs follow from
+//! the image by simple rules.
 //!
-//! **Detector** (YuNet's input and outputs, any size): a cell of 32x32 pixels at a multiple of 32 that is white is the
-//! centre of a face of 64x64 pixels. Its score is the cell's mean grey level, 127.5 to 0 and 242 (or more) to 0.95; nothing
-//! else is a face. Landmarks are placed so that the aligned chip is exactly the 64x64 box.
+//! **Detector** (YuNet's input and outputs, any size): a white cell of 32x32 pixels is the centre
+//! of a face of 64x64 pixels. Cells start at multiples of 32. Its score depends linearly on the
+//! cell's mean grey level: 127.5 gives 0, and 242 or more gives 0.95. Nothing else is a face.
+//! Landmarks are placed so that the aligned chip is exactly the 64x64 box.
 //!
-//! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): red and blue against green on an 8x8 grid of the
-//! chip. Grey contributes little, so the colours around the white centre make the identity.
+//! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): the differences of red and
+//! blue to green, on an 8x8 grid of the chip. Grey contributes little, so the colours around the
+//! white centre determine the identity.
 //!
-//! **Quality** ([`fixture_quality`], optional): a weighted mean of the chip's mean colours.
+//! **Quality** ([`fixture_quality`], optional): a weighted sum of the chip's mean colours.
 //!
-//! [`draw_face`] draws what detector and embedder understand. A detector that letterboxes to 640 leaves pictures whose longer side is 640 as
-//! they are; draw on such.
+//! [`draw_face`] draws faces for the detector and the embedder. A detector that letterboxes to 640
+//! does not scale images whose longer side is 640, so draw on images of that size.
 use image::{Rgb, RgbImage};
 use inference::manifest::{Channels, PixelInput, WeightStorage};
 use inference::onnx::builder::{Attribute, Axis, Graph};
@@ -18,30 +21,30 @@ use inference::{ModelFamily, ModelFile, ModelKind};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// What [`draw_face`] draws on.
+/// The image type on which [`draw_face`] draws.
 pub type Picture = RgbImage;
 
-/// Side of the white cell in pixels; its position is a multiple of it.
+/// Side of the white cell in pixels. Its position is a multiple of this.
 pub const CELL: u32 = 32;
-/// The share of pairs of different people that the manifest says to reach the threshold.
+/// The false-match rate at the match threshold, as stated in the manifest.
 pub const MATCH_FMR: f64 = 0.001;
-/// The score of a face that [`draw_face`] drew.
+/// The detection score of a face drawn by [`draw_face`].
 pub const SCORE: f32 = 0.95;
 
-/// Positions of the landmarks in a 112x112 chip: the template that faces are aligned to.
+/// Landmark positions in a 112x112 chip: the template to which faces are aligned.
 const TEMPLATE: [[f32; 2]; 5] =
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
 
-/// A model file that was written.
+/// A written model file.
 #[derive(Clone, Debug)]
 pub struct FixtureModel {
-    /// Its name in the folder.
+    /// File name in the folder.
     pub file: String,
-    /// Where it lies.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its length.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its sha256, hex.
+    /// SHA-256 as hexadecimal digits.
     pub sha256: String,
 }
 
@@ -66,7 +69,7 @@ pub fn fixture_pack(directory: &Path) -> FixturePack {
 }
 
 impl FixturePack {
-    /// The pack as a manifest (the format of `models.toml`) with one pack called `fixture`.
+    /// Returns a manifest (the format of `models.toml`) with one pack called `fixture`.
     pub fn manifest(&self) -> String {
         let file = |model: &FixtureModel, rest: &str| {
             format!(
@@ -101,7 +104,8 @@ fn write(directory: &Path, file: &str, content: &[u8]) -> FixtureModel {
     }
 }
 
-/// Writes a quality model into `directory` with eDifFIQA's input and output: its score is [`fixture_score`] of the chip.
+/// Writes a quality model with eDifFIQA's input and output into `directory`. Its score is the
+/// [`fixture_score`] of the chip.
 pub fn fixture_quality(directory: &Path) -> ModelFile {
     let written = write(directory, "fixture_quality.onnx", &quality());
     let input = PixelInput { channels: Channels::Rgb, mean: [127.5; 3], std: [127.5; 3] };
@@ -131,7 +135,8 @@ pub fn fixture_quality(directory: &Path) -> ModelFile {
     }
 }
 
-/// What the model of [`fixture_quality`] says of a chip with these mean grey levels (0..255) of red, green and blue.
+/// Returns the score that the model of [`fixture_quality`] gives a chip with these mean levels (0
+/// to 255) of red, green and blue.
 pub fn fixture_score([red, green, blue]: [f32; 3]) -> f32 {
     let level = |mean: f32| (mean - 127.5) / 127.5;
     0.5 + 0.4 * level(red) + 0.2 * level(green) + 0.1 * level(blue)
@@ -150,8 +155,12 @@ fn quality() -> Vec<u8> {
     graph.encode()
 }
 
-/// Draws a face whose white cell is the one in column `column` and row `row` of the 32-pixel grid; both at least 1, so that
-/// the 64x64 box is inside. Equal `identity` numbers give equal faces, others different ones.
+/// Draws a face whose white cell is in column `column` and row `row` of the 32-pixel grid. Both
+/// must be at least 1, so that the 64x64 box is inside. Equal `identity` numbers give equal faces,
+/// different numbers different ones.
+///
+/// # Panics
+/// Panics if the box is not inside the image.
 pub fn draw_face(picture: &mut RgbImage, column: u32, row: u32, identity: u32) {
     assert!(column > 0 && row > 0, "the box would reach outside the picture");
     let (left, top) = (column * CELL, row * CELL);
@@ -169,7 +178,8 @@ pub fn draw_face(picture: &mut RgbImage, column: u32, row: u32, identity: u32) {
     }
 }
 
-/// A saturated colour, dark enough not to be taken for a face, drawn from the two numbers (Knuth's multiplicative hash).
+/// Returns a saturated colour, too dark to be taken for a face, derived from the two numbers
+/// (Knuth's multiplicative hash).
 fn colour(identity: u32, block: u32) -> Rgb<u8> {
     let mut hash = identity.wrapping_mul(0x9e37_79b1) ^ block.wrapping_add(1).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d);
@@ -193,7 +203,7 @@ fn detector() -> Vec<u8> {
             &[("kernel_shape", Attribute::Integers(&window)), ("strides", Attribute::Integers(&window))],
         );
         let finds = stride == i64::from(CELL);
-        // Grey level 127.5 to 0 and 242 to SCORE, linear; the other levels find nothing.
+        // Linear from grey level 127.5 (score 0) to 242 (SCORE). The other strides find nothing.
         let slope = if finds { SCORE / (242.0 - 127.5) } else { 0.0 };
         for name in ["cls", "obj"] {
             head(&mut graph, name, stride, &[slope / 3.0; 3], &[-127.5 * slope], true);
@@ -208,7 +218,8 @@ fn detector() -> Vec<u8> {
     graph.encode()
 }
 
-/// `name_stride`: a 1x1 convolution of the level's mean colours, as rows of one anchor each.
+/// Adds the output `name_stride`: a 1x1 convolution of the mean colours at this stride, with one
+/// row per anchor.
 fn head(graph: &mut Graph, name: &str, stride: i64, weights: &[f32], bias: &[f32], score: bool) {
     let columns = bias.len() as i64;
     let output = format!("{name}_{stride}");
@@ -237,7 +248,7 @@ fn embedder() -> Vec<u8> {
         "grid",
         &[("kernel_shape", Attribute::Integers(&window)), ("strides", Attribute::Integers(&window))],
     );
-    // A little brightness, so that a grey chip has an embedding too.
+    // Brightness has a small weight, so that a grey chip has an embedding too.
     let grey = 0.03;
     graph.floats("mix", &[2, 3, 1, 1], &[1.0 + grey, -1.0 + grey, grey, grey, -1.0 + grey, 1.0 + grey]);
     graph.node("Conv", &["grid", "mix"], "opponents", &[]);

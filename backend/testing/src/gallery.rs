@@ -1,10 +1,11 @@
-//! Drawn pictures with fixed contents, by name: the tests' photographs. How people are drawn is in [`crate::people`].
+//! Drawn images with fixed contents, by name. They serve as the tests' photographs;
+//! [`crate::people`] draws them.
 
 use crate::people::{Head, jpeg, picture as draw};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// People by number, as [`Head::person`] takes them.
+/// Person number, as [`Head::person`] takes it.
 pub const ADA: u32 = 0;
 /// See [`ADA`].
 pub const BEN: u32 = 1;
@@ -17,14 +18,14 @@ pub const EVE: u32 = 4;
 /// See [`ADA`].
 pub const FINN: u32 = 5;
 
-/// A picture of one person.
+/// An image of one person.
 struct Portrait {
     name: &'static str,
     person: u32,
     size: (u32, u32),
-    /// Where the head's middle is, as shares of width and height.
+    /// Centre of the head, as fractions of width and height.
     middle: (f32, f32),
-    /// Chin to crown, in pixels.
+    /// Height from chin to crown, in pixels.
     height: f32,
     turn: f32,
 }
@@ -40,7 +41,7 @@ const fn portrait(
     Portrait { name, person, size, middle, height, turn }
 }
 
-/// Pictures of one face each. No two are versions of one picture to perceptual hashes.
+/// Images with one face each. No two are near-duplicates by perceptual hash.
 const PORTRAITS: [Portrait; 17] = [
     portrait("ada.jpg", ADA, (720, 900), (0.5, 0.40), 380.0, 0.0),
     portrait("ada_2.jpg", ADA, (640, 640), (0.42, 0.45), 300.0, 0.3),
@@ -57,27 +58,27 @@ const PORTRAITS: [Portrait; 17] = [
     portrait("dan_3.jpg", DAN, (480, 480), (0.45, 0.44), 220.0, 0.0),
     portrait("eve.jpg", EVE, (400, 500), (0.5, 0.42), 220.0, 0.0),
     portrait("finn.jpg", FINN, (500, 500), (0.55, 0.45), 240.0, 0.1),
-    // Turned by the functions below.
+    // Rotated by the functions below.
     portrait("turned_0.jpg", DAN, (325, 402), (0.5, 0.45), 190.0, 0.0),
     portrait("blur.jpg", BEN, (500, 500), (0.5, 0.48), 320.0, 0.0),
 ];
 
-/// Returns the file of a drawn picture; the same bytes for the same name.
+/// Returns the file of a drawn image. The same name always gives the same bytes.
 ///
 /// # Panics
-/// When no picture has this name.
+/// Panics if no image has this name.
 pub fn picture(name: &str) -> Vec<u8> {
     static FILES: Mutex<Option<HashMap<String, Vec<u8>>>> = Mutex::new(None);
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     files.get_or_insert_default().entry(name.to_owned()).or_insert_with(|| file(name)).clone()
 }
 
-/// Returns the names of all pictures.
+/// Returns the names of all images.
 pub fn names() -> impl Iterator<Item = &'static str> {
     PORTRAITS.iter().map(|one| one.name).chain(OTHERS)
 }
 
-/// The pictures that are no portraits.
+/// The images that are not portraits.
 const OTHERS: [&str; 11] = [
     "two_people.jpg",
     "ada_and_ben.jpg",
@@ -116,10 +117,10 @@ fn file(name: &str) -> Vec<u8> {
     }
 }
 
-/// Returns where the face of a portrait is, nearly: left, top, width and height in pixels.
+/// Returns the approximate face box of a portrait: left, top, width and height in pixels.
 ///
 /// # Panics
-/// When no portrait has this name.
+/// Panics if no portrait has this name.
 pub fn face(name: &str) -> [f32; 4] {
     head(place(name)).face()
 }
@@ -133,7 +134,7 @@ fn head(place: usize) -> Head {
     Head { person, x: middle.0 * width as f32, y: middle.1 * height as f32, height: tall, turn }
 }
 
-/// Width, height and RGB bytes of a portrait.
+/// Returns width, height and RGB bytes of a portrait.
 fn pixels(name: &str) -> (u32, u32, Vec<u8>) {
     let place = place(name);
     let (width, height) = PORTRAITS[place].size;
@@ -144,7 +145,7 @@ fn several(size: (u32, u32), wall: u32, heads: &[Head]) -> Vec<u8> {
     jpeg(size.0, size.1, draw(size.0, size.1, crate::people::PATCHWORK + wall, heads))
 }
 
-/// Two people side by side, the first one to the left and a little larger.
+/// Returns two people side by side, the first on the left and slightly larger.
 fn pair(size: (u32, u32), people: [u32; 2], height: f32) -> Vec<Head> {
     let (width, tall) = (size.0 as f32, size.1 as f32);
     vec![
@@ -170,17 +171,18 @@ pub fn group() -> Vec<Head> {
 /// Width and height of `crowd.jpg`.
 pub const CROWD: (u32, u32) = (1600, 1200);
 
-/// Returns the people of `crowd.jpg`: rows that grow from back to front.
+/// Returns the people of `crowd.jpg`, in rows whose heads grow from back to front.
 pub fn crowd() -> Vec<Head> {
     rows(9, 34.0, 5.0)
 }
 
-/// Returns the people of `throng.jpg`, which is as large: most of them are too small for one look at the whole.
+/// Returns the people of `throng.jpg`, which has the size of `crowd.jpg`. Most are too small to be
+/// detected without tiling the image.
 pub fn throng() -> Vec<Head> {
     rows(17, 20.0, 1.0)
 }
 
-/// So many rows of heads, of this height and from row to row so much higher.
+/// Returns `rows` rows of heads. The first has height `first`; each further row is `more` higher.
 fn rows(rows: u32, first: f32, more: f32) -> Vec<Head> {
     let mut heads = Vec::new();
     let mut y = 60.0;
@@ -198,7 +200,7 @@ fn rows(rows: u32, first: f32, more: f32) -> Vec<Head> {
     heads
 }
 
-/// `turned_0.jpg` turned clockwise by so many degrees.
+/// Returns `turned_0.jpg` rotated clockwise by `degrees`.
 fn turned(degrees: u32) -> Vec<u8> {
     let (width, height, pixels) = pixels("turned_0.jpg");
     let upright = vision::Frame::new(width, height, pixels).expect("three bytes for each pixel");
@@ -206,7 +208,7 @@ fn turned(degrees: u32) -> Vec<u8> {
     jpeg(frame.width(), frame.height(), frame.data().to_vec())
 }
 
-/// A box filter, three times in each direction: nearly a Gaussian.
+/// Applies a box filter three times in each direction, which approximates a Gaussian.
 fn blurred(width: u32, height: u32, mut pixels: Vec<u8>) -> Vec<u8> {
     const REACH: i64 = 5;
     for (across, down) in [(1_i64, 0_i64), (0, 1)].into_iter().cycle().take(6) {
@@ -230,7 +232,7 @@ fn blurred(width: u32, height: u32, mut pixels: Vec<u8>) -> Vec<u8> {
     pixels
 }
 
-/// Sky over hills: nobody is in it.
+/// Returns an image of sky and hills without people.
 fn landscape(width: u32, height: u32) -> Vec<u8> {
     let mut noise = 0x9e37_79b9_u32;
     let mut pixels = Vec::with_capacity(width as usize * height as usize * 3);

@@ -1,22 +1,23 @@
-//! Stopping a process in the middle of its work, at a place in the database that the test chooses.
+//! Stops a process in the middle of its work, at a database statement that the test chooses.
 
 use crate::TestDatabase;
 use sqlx::{AssertSqlSafe, PgConnection};
 
-/// The advisory lock that the held statements wait for.
+/// The advisory lock for which the held statements wait.
 const LOCK: i64 = 0x686f_6c64;
 
-/// A gate in a database: statements of one kind wait at it. It stays closed until [`Hold::release`].
+/// Makes statements of one kind wait in a database until [`Hold::release`].
 pub struct Hold {
     connection: PgConnection,
     table: &'static str,
 }
 
 impl Hold {
-    /// Makes every `event` (`insert` or `update`) on `table` wait once `condition` (SQL) holds when it begins.
+    /// Makes every `event` (`insert` or `update`) on `table` wait if `condition` (SQL) holds when
+    /// it begins.
     ///
     /// # Panics
-    /// When the database does not answer.
+    /// Panics if the database fails.
     pub async fn at(
         database: &TestDatabase,
         event: &'static str,
@@ -41,10 +42,10 @@ impl Hold {
         Self { connection, table }
     }
 
-    /// Ends the sessions that wait, whose process is dead, and opens the gate for all others.
+    /// Ends the waiting sessions, whose process is dead, and lets all others continue.
     ///
     /// # Panics
-    /// When the database does not answer.
+    /// Panics if the database fails.
     pub async fn release(mut self) {
         for statement in [
             "select pg_terminate_backend(pid, 60000) from pg_locks where locktype = 'advisory' and not granted

@@ -1,6 +1,7 @@
-//! What the tests share: databases, models, drawn people, photographs and reference outputs.
+//! Helpers shared by the tests: databases, models, drawn people, photographs and reference outputs.
 //!
-//! Tests run through `./scripts/test`, which starts one throw-away Postgres and names it in `TEST_DATABASE_URL`.
+//! Tests run through `./scripts/test`, which starts a temporary Postgres and sets its URL in
+//! `TEST_DATABASE_URL`.
 
 pub mod assets;
 pub mod clock;

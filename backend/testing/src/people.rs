@@ -1,6 +1,7 @@
-//! Draws pictures of people who do not exist. Holds no pictures of a fixed content: those are in [`crate::gallery`].
+//! Draws images of people who do not exist. Images with fixed contents are in [`crate::gallery`].
 //!
-//! Each person is recognisable in every picture. Detectors find them from some 50 pixels of head height on.
+//! Each person is recognisable in every image. Detectors find heads from a height of about 50
+//! pixels.
 
 mod paint;
 mod traits;
@@ -9,32 +10,34 @@ use image::{ImageFormat, RgbImage};
 use std::io::Cursor;
 use traits::{SHIRTS, Traits, WALLS};
 
-/// Red, green, blue, 0 to 255.
+/// Red, green and blue, 0 to 255.
 type Colour = [f32; 3];
 
-/// Number of people that an embedding model can tell apart. Their numbers are `0..CAST`.
+/// Number of people that embedding models can tell apart. Their numbers are `0..CAST`.
 pub const CAST: u32 = traits::CAST.len() as u32;
 
-/// Walls from this number on have a unique pattern, so that perceptual hashes differ.
+/// Walls from this number on have a unique pattern, so that their perceptual hashes differ.
 pub const PATCHWORK: u32 = 1000;
 
-/// Where a head is, in pixels: the middle of the face and its height from chin to crown.
+/// A head in an image: its person, position, size and pose.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Who: the same number looks alike everywhere. Numbers below [`CAST`] are told apart by embedding models.
+    /// Number of the person, who looks alike in every image. Embedding models tell numbers below
+    /// [`CAST`] apart.
     pub person: u32,
-    /// Middle, from the left.
+    /// Centre of the face from the left edge, in pixels.
     pub x: f32,
-    /// Middle, from the top.
+    /// Centre of the face from the top edge, in pixels.
     pub y: f32,
-    /// Chin to crown.
+    /// Height from chin to crown, in pixels.
     pub height: f32,
-    /// -1 to 1: to where the head is turned.
+    /// Direction in which the head is turned, -1 to 1.
     pub turn: f32,
 }
 
 impl Head {
-    /// Returns where a detector finds the face, nearly: left, top, width and height in pixels.
+    /// Returns the approximate box in which a detector finds the face: left, top, width and height
+    /// in pixels.
     pub fn face(&self) -> [f32; 4] {
         let width = 2.0 * Traits::of(self.person).wide + 0.06;
         let [left, top, width, tall] = [-width / 2.0, -0.385, width, 0.885].map(|share| share * self.height);
@@ -42,7 +45,7 @@ impl Head {
     }
 }
 
-/// RGB bytes of a picture with these people in front of a wall; `wall` chooses it.
+/// Returns the RGB bytes of an image with these people in front of wall number `wall`.
 pub fn picture(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
     let people: Vec<(&Head, Traits)> = heads.iter().map(|head| (head, Traits::of(head.person))).collect();
     let mut data = Vec::with_capacity(width as usize * height as usize * 3);
@@ -63,7 +66,7 @@ pub fn picture(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
     data
 }
 
-/// The wall's colour; `across` and `down` are shares of the picture's width and height.
+/// Returns the colour of a wall. `across` and `down` are fractions of the image's width and height.
 fn wall_at(wall: u32, across: f32, down: f32) -> Colour {
     let base = WALLS[wall as usize % WALLS.len()];
     let colour = base.map(|v| v * (1.06 - 0.24 * down - 0.16 * (across - 0.35).abs()));
@@ -72,7 +75,7 @@ fn wall_at(wall: u32, across: f32, down: f32) -> Colour {
         let patch = traits::hash(wall, 4 * row + column) % 100;
         return colour.map(|v| v * (0.55 + 0.006 * patch as f32));
     }
-    // A picture frame or a window on the wall.
+    // Adds a picture frame or a window on the wall.
     let left = 0.08 + 0.13 * (wall % 6) as f32;
     if (left..left + 0.2).contains(&across) && (0.06..0.2 + 0.05 * (wall % 4) as f32).contains(&down) {
         return SHIRTS[(wall as usize * 5 + 1) % SHIRTS.len()].map(|v| v * 0.8 + 45.0);
@@ -80,7 +83,8 @@ fn wall_at(wall: u32, across: f32, down: f32) -> Colour {
     colour
 }
 
-/// A portrait as a JPEG of 480x560 pixels; `view`, from 0, brings the head nearer, turns it and changes the wall.
+/// Returns a portrait as a JPEG of 480x560 pixels. A higher `view`, from 0, enlarges and turns the
+/// head and changes the wall.
 pub fn portrait(person: u32, view: u32) -> Vec<u8> {
     let (nearer, turn) = (view as f32, view as f32 * 0.5 - 0.5);
     let (x, y) = (200.0 + 30.0 * nearer, 200.0 + 12.0 * nearer);
@@ -88,10 +92,10 @@ pub fn portrait(person: u32, view: u32) -> Vec<u8> {
     jpeg(480, 560, picture(480, 560, person * 3 + view, &[head]))
 }
 
-/// RGB bytes as a JPEG.
+/// Encodes RGB bytes as a JPEG.
 ///
 /// # Panics
-/// When the bytes are not those of so many pixels.
+/// Panics if the number of bytes does not match the size.
 pub fn jpeg(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
     let mut file = Cursor::new(Vec::new());
     let picture = RgbImage::from_raw(width, height, pixels).expect("three bytes for each pixel");

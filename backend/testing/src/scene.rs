@@ -1,21 +1,22 @@
-//! Large pictures with small faces, put together from photographs.
+//! Composes large images with small faces from photographs.
 use vision::{Frame, crop};
 
-/// A picture with a smaller one in it.
+/// An image with a smaller image in it.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// Its pixels.
+    /// The pixels of the composed image.
     pub frame: Frame,
-    /// Where the smaller one's left edge is, in pixels.
+    /// Left edge of the smaller image, in pixels.
     pub left: u32,
-    /// Where its upper edge is.
+    /// Top edge of the smaller image, in pixels.
     pub top: u32,
-    /// Its pixels per pixel of what it was.
+    /// Scale factor applied to the smaller image.
     pub scale: f32,
 }
 
-/// A picture of `size` (width, height) that repeats `background`, every other copy mirrored so that they join, with `inset` made
-/// smaller by `scale` (at most 1) to the left of and below its middle.
+/// Composes an image of `size` (width, height). It tiles `background`, mirroring every other copy
+/// so that the edges match. It then pastes `inset`, scaled by `scale` (at most 1), to the left of
+/// and below the centre.
 pub fn scene(background: &Frame, inset: &Frame, scale: f64, size: (u32, u32)) -> Scene {
     let copies = [background.clone(), crop::mirror(background)];
     let upside_down = copies.each_ref().map(|copy| crop::mirror(&crop::rotate(copy, 180)));
@@ -33,7 +34,7 @@ pub fn scene(background: &Frame, inset: &Frame, scale: f64, size: (u32, u32)) ->
     Scene { frame, left, top, scale: small.width() as f32 / inset.width() as f32 }
 }
 
-/// Lays `from` on `onto`, cut where that ends.
+/// Pastes `from` into `onto`, cropped at the edges.
 fn paste(onto: &mut Frame, from: &Frame, left: u32, top: u32) {
     let (width, height) = (onto.width(), onto.height());
     let bytes = from.width().min(width - left) as usize * 3;

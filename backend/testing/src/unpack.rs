@@ -1,13 +1,14 @@
-//! Looking inside compressed content.
+//! Decompresses gzip data inside other content.
 
 use flate2::read::GzDecoder;
 use std::io::Read;
 
-/// How a gzip member begins: its mark, and the one method there is.
+/// The first bytes of a gzip member: magic number and compression method.
 const GZIP: [u8; 3] = [0x1f, 0x8b, 0x08];
 
-/// Returns the content, followed by what its gzip members hold, those written as hexadecimal digits (as a dump of Postgres has them)
-/// included. Of a member that is cut or damaged it has as much as can be read.
+/// Returns the content, followed by the decompressed gzip members in it. Also finds members written
+/// as hexadecimal digits, as in a Postgres dump. Of a truncated or damaged member, it returns as
+/// much as can be read.
 pub fn unpacked(content: impl Into<Vec<u8>>) -> Vec<u8> {
     let mut content = content.into();
     let mut inside = Vec::new();
@@ -30,6 +31,6 @@ pub fn unpacked(content: impl Into<Vec<u8>>) -> Vec<u8> {
 
 fn read(member: &[u8], into: &mut Vec<u8>) {
     into.push(b'\n');
-    // What could be read before an error stays.
+    // The bytes read before an error are kept.
     let _cut = GzDecoder::new(member).read_to_end(into);
 }

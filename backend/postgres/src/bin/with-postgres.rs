@@ -1,7 +1,8 @@
-//! Runs a command beside a Postgres of its own and ends with the command's exit code.
+//! Runs a command with a private Postgres server and exits with the command's exit code.
 //!
-//! `with-postgres [--data DIR] -- COMMAND [ARG...]`: the command finds the server in `TEST_DATABASE_URL`. Without
-//! `--data` the cluster is thrown away at the end. Nothing is synced to disk: this is for tests and benchmarks.
+//! `with-postgres [--data DIR] -- COMMAND [ARG...]`: the command finds the server in
+//! `TEST_DATABASE_URL`. Without `--data` the cluster is deleted at the end. Nothing is synced to
+//! disk, so this is only for tests and benchmarks.
 
 use embedded_postgres::{Cluster, Config};
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ async fn run() -> Result<ExitCode, String> {
 
     let bin = std::env::var_os("POSTGRES_BIN_DIR")
         .map_or_else(|| PathBuf::from(".runtime/postgres/bin"), PathBuf::from);
-    // Not the build folder: the server's user must be able to enter it.
+    // Not the build folder, because the server's user must be able to enter it.
     let scratch = std::env::temp_dir().join(format!("with-postgres-{}", std::process::id()));
     let folder = data.clone().unwrap_or_else(|| scratch.join("data"));
     let mut config = Config::new(bin, folder);
@@ -50,7 +51,7 @@ async fn run() -> Result<ExitCode, String> {
     let status = loop {
         tokio::select! {
             status = child.wait() => break status.map_err(|e| e.to_string())?,
-            // The terminal sends Ctrl-C to the command as well; we only have to outlive it.
+            // The terminal sends Ctrl-C to the command too. This process only has to outlive it.
             _ = interrupt.recv() => {}
             _ = terminate.recv() => child.start_kill().map_err(|e| e.to_string())?,
         }

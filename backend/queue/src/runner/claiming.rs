@@ -1,4 +1,4 @@
-//! The claim loop, and the shutdown.
+//! The claim loop and the shutdown.
 use super::backoff::{Backoff, within};
 use super::settling::{self, Done};
 use super::slots::Wanted;
@@ -12,20 +12,20 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Most jobs of one claim.
+/// Maximum number of jobs per claim.
 const LARGEST_CLAIM: i64 = 1000;
-/// Completions that may wait before handlers wait for them.
+/// Number of waiting completions after which handlers have to wait.
 const INBOX: usize = 10_000;
-/// How long handlers that were told to stop have to do so.
+/// How long cancelled handlers have to stop.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long the last completions and releases may take: the database may be what is shutting down.
+/// Time limit of the last completions and releases: the database may be shutting down too.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Shortest pause after a claim that brought nothing, also when a job is due: another worker is at it.
+/// Shortest pause after an empty claim, even if a job is due: another worker is claiming it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 /// Longest pause, whatever the poll interval says.
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 
-/// The whole life of a runner.
+/// Runs a runner from start to shutdown.
 pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) {
     let (done, inbox) = mpsc::channel(INBOX);
     let mut completions = tokio::spawn(settling::completions(Arc::clone(&shared), inbox));
@@ -39,10 +39,10 @@ pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) 
     let mut runs = JoinSet::new();
     claim_until(&shared, &shutdown, &mut runs, &done).await;
 
-    tracing::info!(running = runs.len(), "stopping: no more claims");
+    tracing::info!(running = runs.len(), "runner is shutting down; claiming has stopped");
     let finished = tokio::time::timeout(shared.config.drain, all_ended(&mut runs)).await;
     if finished.is_err() {
-        tracing::warn!(running = runs.len(), "the time to finish is over: telling the running jobs to stop");
+        tracing::warn!(running = runs.len(), "shutdown time limit exceeded; cancelling the running jobs");
         shared.forced.cancel();
         shared.holdings.cancel_all();
         let _ = tokio::time::timeout(GRACE, all_ended(&mut runs)).await;
@@ -51,7 +51,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) 
     drop(done);
     if tokio::time::timeout(LAST_WORDS, &mut completions).await.is_err() {
         completions.abort();
-        tracing::error!("the last completions could not be written; those jobs will run again");
+        tracing::error!("failed to write the last completions; these jobs will run again");
     }
     release_rest(&shared).await;
     keepers.shutdown().await;
@@ -62,7 +62,7 @@ async fn all_ended(runs: &mut JoinSet<()>) {
     while runs.join_next().await.is_some() {}
 }
 
-/// Claims whatever there is room for, until the shutdown.
+/// Claims jobs while there is room, until the shutdown.
 async fn claim_until(
     shared: &Arc<Shared>,
     shutdown: &CancellationToken,
@@ -75,13 +75,14 @@ async fn claim_until(
         while runs.try_join_next().is_some() {}
         let wanted = shared.slots.wanted();
         if !wanted.is_empty() {
-            // Not in a select with the shutdown: dropped half-way, a claim could be made and nobody know of it.
+            // Not in a `select!` with the shutdown: a claim whose future is dropped may still take
+            // jobs, and nobody would know of them.
             match claim(shared, &wanted, runs, done).await {
                 Ok(0) => look_again = Instant::now() + pause(shared).await,
                 Ok(_) => backoff.reset(),
                 Err(error) => {
                     telemetry::failed("claim");
-                    tracing::warn!(%error, "claiming failed; trying again");
+                    tracing::warn!(%error, "failed to claim jobs; retrying");
                     shared.slots.failed(&wanted);
                     tokio::select! {
                         () = shutdown.cancelled() => return,
@@ -102,7 +103,8 @@ async fn claim_until(
     }
 }
 
-/// Claims once and starts what came; the number. Where one tenant holds most of a kind's places, the jobs of others come first.
+/// Claims once and starts the claimed jobs. Returns their number. If one tenant holds most places
+/// of a kind, jobs of other tenants are claimed first.
 async fn claim(
     shared: &Arc<Shared>,
     wanted: &[Wanted],
@@ -140,7 +142,7 @@ async fn claim(
     Ok(count + start(shared, jobs, sent, runs, done))
 }
 
-/// Starts the jobs of a claim that was `sent` then; their number.
+/// Starts the jobs of a claim that was sent at `sent`. Returns their number.
 fn start(
     shared: &Arc<Shared>,
     jobs: Vec<ClaimedJob>,
@@ -164,18 +166,18 @@ fn poll(shared: &Shared) -> Duration {
     shared.config.poll.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
-/// How long to wait after an empty claim: until the next poll, or less when a job is due before it.
+/// Returns the pause after an empty claim: the poll interval, or less if a job is due earlier.
 async fn pause(shared: &Shared) -> Duration {
     let poll = poll(shared);
     let kinds = shared.slots.with_room();
     match within(poll, shared.queue.next_due(&kinds)).await {
         Ok(Some(due)) => due.clamp(SHORTEST_PAUSE, poll),
-        // A failure is the next claim's to report.
+        // The next claim reports a failure.
         Ok(None) | Err(_) => poll,
     }
 }
 
-/// Puts back what no handler settled; no attempt is burned.
+/// Releases the jobs that no handler settled. Does not count as an attempt.
 async fn release_rest(shared: &Shared) {
     let left = shared.holdings.held();
     if left.is_empty() {
@@ -188,7 +190,7 @@ async fn release_rest(shared: &Shared) {
                 Ok(count) => return count,
                 Err(error) => {
                     telemetry::failed("release");
-                    tracing::warn!(%error, "releasing failed; trying again");
+                    tracing::warn!(%error, "failed to release jobs; retrying");
                     tokio::time::sleep(backoff.next()).await;
                 }
             }
@@ -198,7 +200,7 @@ async fn release_rest(shared: &Shared) {
         Ok(count) => tracing::info!(count, "released jobs that were still running"),
         Err(_) => tracing::error!(
             jobs = left.len(),
-            "could not release the jobs; they return when their leases run out"
+            "failed to release jobs; they return to the queue when their leases expire"
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! The claims this process holds, and what it knows about their leases.
+//! The active claims of this process and the state of their leases.
 use crate::Claim;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -7,17 +7,18 @@ use tokio_util::sync::CancellationToken;
 
 struct Holding {
     cancel: CancellationToken,
-    /// When the lease ends, by this process's clock and on the safe side: counted from before the call that set it.
+    /// When the lease expires by this process's clock. Counted from before the call that set it, so
+    /// it is never too late.
     expires: Instant,
     lost: bool,
 }
 
-/// All claims from the moment they are made until they are settled.
+/// All active claims, from claiming to settling.
 #[derive(Default)]
 pub(super) struct Holdings(Mutex<HashMap<Claim, Holding>>);
 
 impl Holdings {
-    /// A new claim; the answer is the token its handler gets.
+    /// Adds a claim. Returns the cancellation token for its handler.
     pub(super) fn add(&self, claim: Claim, expires: Instant) -> CancellationToken {
         let cancel = CancellationToken::new();
         let holding = Holding { cancel: cancel.clone(), expires, lost: false };
@@ -25,22 +26,23 @@ impl Holdings {
         cancel
     }
 
-    /// The claim is settled, one way or the other.
+    /// Removes a claim that is settled or given up.
     pub(super) fn remove(&self, claim: Claim) {
         self.0.lock().remove(&claim);
     }
 
-    /// Claims that, as far as is known, are still held.
+    /// Returns the claims that are still held, as far as is known.
     pub(super) fn held(&self) -> Vec<Claim> {
         self.0.lock().iter().filter(|(_, holding)| !holding.lost).map(|(claim, _)| *claim).collect()
     }
 
-    /// Whether it makes sense to go on trying to settle this claim.
+    /// Returns `true` if the claim may still be held, so that settling it is worth another try.
     pub(super) fn may_hold(&self, claim: Claim) -> bool {
         self.0.lock().get(&claim).is_some_and(|holding| !holding.lost && Instant::now() < holding.expires)
     }
 
-    /// A heartbeat for `asked`, sent at `sent`, found `lost` gone: their handlers are told.
+    /// Applies the result of a heartbeat for `asked`, sent at `sent`. Cancels the handlers of the
+    /// `lost` claims and extends the other leases.
     pub(super) fn heartbeat(&self, asked: &[Claim], lost: &[Claim], sent: Instant, lease: Duration) {
         let lost: HashSet<&Claim> = lost.iter().collect();
         let mut holdings = self.0.lock();
@@ -55,7 +57,7 @@ impl Holdings {
         }
     }
 
-    /// Tells all handlers to stop.
+    /// Cancels all handlers.
     pub(super) fn cancel_all(&self) {
         self.0.lock().values().for_each(|holding| holding.cancel.cancel());
     }

@@ -1,4 +1,5 @@
-//! What runs beside the jobs: heartbeats, maintenance, and the ear for new jobs.
+//! Background tasks of a runner: heartbeats, maintenance, purge, unparking and the job notification
+//! listener.
 use super::backoff::{Backoff, within};
 use super::{Shared, telemetry};
 use crate::CHANNEL;
@@ -7,20 +8,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
-/// Longest pause between two rescues: an expired lease is back in the queue within seconds.
+/// Longest interval between two rescues, so that an expired lease returns to the queue within
+/// seconds.
 const RESCUE_EVERY: Duration = Duration::from_secs(5);
-/// Between two looks at the depth of the queue.
+/// Interval at which the depth of the queue is published.
 const STATS_EVERY: Duration = Duration::from_secs(15);
-/// Between two purges of ended jobs.
+/// Interval between two purges of ended jobs.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
-/// Notifications that come within this time after one are answered together.
+/// Notifications within this time after the first are handled together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Shortest pause between two looks at the lanes.
+/// Shortest interval between two passes over the partition keys.
 const LANES_EVERY: Duration = Duration::from_millis(50);
-/// Shortest interval of anything here, whatever the lease.
+/// Lower limit of all intervals here, whatever the lease.
 const SHORTEST: Duration = Duration::from_millis(20);
 
-/// Extends all leases three times as often as they would run out; after a failure, more often still.
+/// Extends all leases every third of the lease time, and more often after a failure.
 pub(super) async fn heartbeats(shared: Arc<Shared>) {
     let lease = shared.queue.config().lease;
     let every = (lease / 3).max(SHORTEST);
@@ -38,15 +40,15 @@ pub(super) async fn heartbeats(shared: Arc<Shared>) {
             }
             Err(error) => {
                 telemetry::failed("heartbeat");
-                tracing::warn!(%error, claims = claims.len(), "the heartbeat failed; trying again");
+                tracing::warn!(%error, claims = claims.len(), "failed to send heartbeat; retrying");
                 pause = backoff.next().min(every);
             }
         }
     }
 }
 
-/// Rescues expired leases of all workers, publishes the depth. Every process does it; the rows are
-/// skipped that another is at.
+/// Rescues expired leases of all workers and publishes the queue's depth. Every process does this;
+/// rows that another process is rescuing are skipped.
 pub(super) async fn maintenance(shared: Arc<Shared>) {
     let lease = shared.queue.config().lease;
     let mut rescue = ticks((lease / 6).clamp(SHORTEST, RESCUE_EVERY));
@@ -58,19 +60,20 @@ pub(super) async fn maintenance(shared: Arc<Shared>) {
             _ = rescue.tick() => ("rescue", within(limit, shared.queue.rescue()).await.map(|count| {
                 if count > 0 {
                     telemetry::rescued(count);
-                    tracing::info!(count, "rescued jobs whose lease ran out");
+                    tracing::info!(count, "rescued jobs whose lease expired");
                 }
             })),
             _ = stats.tick() => ("stats", within(limit, depth.publish(&shared)).await),
         };
         if let Err(error) = done {
             telemetry::failed(call);
-            tracing::warn!(%error, call, "the queue's maintenance failed; trying again at its next turn");
+            tracing::warn!(%error, call, "queue maintenance failed; retrying at the next interval");
         }
     }
 }
 
-/// Purges ended jobs. Apart from the rest of the maintenance: when a process comes back to ten million old jobs it is at it for minutes.
+/// Purges ended jobs. A separate task, because a process that finds ten million old jobs needs
+/// minutes for them.
 pub(super) async fn purges(shared: Arc<Shared>) {
     let mut tick = ticks(PURGE_EVERY);
     loop {
@@ -79,20 +82,21 @@ pub(super) async fn purges(shared: Arc<Shared>) {
             Ok(count) => telemetry::purged(count),
             Err(error) => {
                 telemetry::failed("purge");
-                tracing::warn!(%error, "purging ended jobs failed; trying again at its next turn");
+                tracing::warn!(%error, "failed to purge ended jobs; retrying at the next interval");
             }
         }
     }
 }
 
-/// Ticks that do not catch up: after a minute without a database, one rescue is enough.
+/// Creates an interval that does not catch up: after a minute without a database, one rescue is
+/// enough.
 fn ticks(every: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// Lets parked jobs join their lines, after runs have ended and at each poll (for those that other processes ended).
+/// Unparks jobs after runs have ended, and at each poll (for runs that ended in other processes).
 pub(super) async fn lanes(shared: Arc<Shared>) {
     let poll = shared.config.poll.max(SHORTEST);
     let mut backoff = Backoff::default();
@@ -101,12 +105,12 @@ pub(super) async fn lanes(shared: Arc<Shared>) {
         let pause = match within(shared.queue.config().lease, shared.queue.unpark()).await {
             Ok(_) => {
                 backoff.reset();
-                // Many lanes take longer to look at, and are looked at less often.
+                // With many partition keys a pass takes longer, so passes become less frequent.
                 LANES_EVERY.max(begun.elapsed() * 5)
             }
             Err(error) => {
                 telemetry::failed("unpark");
-                tracing::warn!(%error, "parked jobs cannot join their lines; trying again");
+                tracing::warn!(%error, "failed to unpark jobs; retrying");
                 backoff.next()
             }
         };
@@ -115,14 +119,14 @@ pub(super) async fn lanes(shared: Arc<Shared>) {
     }
 }
 
-/// Wakes the claim loop for each burst of notifications, and after each reconnection, because what was sent in between
-/// is lost.
+/// Wakes the claim loop for each burst of notifications, and after each reconnection, because
+/// notifications in between are lost.
 pub(super) async fn listen(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     loop {
         if let Err(error) = listen_once(&shared, &mut backoff).await {
             telemetry::failed("listen");
-            tracing::warn!(%error, "listening for new jobs failed; polling until it works again");
+            tracing::warn!(%error, "job notification listener failed; polling until it recovers");
         }
         tokio::time::sleep(backoff.next()).await;
     }
@@ -133,7 +137,7 @@ async fn listen_once(shared: &Shared, backoff: &mut Backoff) -> Result<(), sqlx:
     listener.listen(CHANNEL).await?;
     backoff.reset();
     shared.slots.wake();
-    // `None` is a lost connection.
+    // `None` means that the connection was lost.
     while listener.try_recv().await?.is_some() {
         shared.slots.wake();
         tokio::time::sleep(DEBOUNCE).await;

@@ -1,8 +1,9 @@
-//! The worker of one process: claim, run, heartbeat, settle, rescue.
+//! The worker of one process: claims jobs, runs them, extends leases, settles and rescues.
 //!
-//! One claim loop serves all kinds; each claimed job is a task. Beside them run the heartbeat, the batched completion, the
-//! maintenance (rescue, gauges), the purge of ended jobs and the listener for new jobs. They use a few connections of their own, so that
-//! handlers that occupy the whole pool cannot starve the heartbeats that keep their claims.
+//! One claim loop serves all kinds; each claimed job runs as a task. Other tasks send heartbeats,
+//! complete jobs in batches, do maintenance (rescue, gauges), purge ended jobs, unpark jobs and
+//! listen for new ones. They use a few separate connections. So handlers that use up the main pool
+//! cannot block the heartbeats that keep their claims.
 pub(crate) mod backoff;
 mod claiming;
 mod holdings;
@@ -21,7 +22,7 @@ use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Connections of the runner's own: one listens, the others take turns.
+/// Number of the runner's own connections: one listens, the tasks share the others.
 const OWN_CONNECTIONS: u32 = 5;
 
 /// How a run ended.
@@ -29,35 +30,37 @@ const OWN_CONNECTIONS: u32 = 5;
 pub enum Outcome {
     /// The handler completed the job in its own transaction.
     Settled,
-    /// Done; the runner completes it (batched).
+    /// Succeeded; the runner completes the job (in a batch).
     Done,
-    /// Failed; try again later (with backoff, or at the given time).
+    /// Failed with this message; retry with backoff, or at the given time.
     Retry(String, Option<OffsetDateTime>),
-    /// Failed for good.
+    /// Failed permanently.
     Discard(String),
-    /// Not now: put it back until then, no attempt burned.
+    /// Run again at this time. Does not count as an attempt.
     Snooze(OffsetDateTime),
-    /// The claim was lost; nothing to settle.
+    /// The claim was lost; there is nothing to settle.
     Stale,
 }
 
-/// The body of a kind of job.
+/// Runs the jobs of one kind.
 #[async_trait::async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Runs one job. `cancel` fires when the claim is lost or the deadline of a shutdown is near. A panic counts as a failed attempt.
+    /// Runs one job. `cancel` fires when the claim is lost or the shutdown's time limit is over. A
+    /// panic counts as a failed attempt.
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome;
 }
 
-/// How the runner works.
+/// Configuration of a runner.
 #[derive(Clone, Debug)]
 pub struct RunnerConfig {
-    /// Jobs in flight, per kind; a handler without an entry runs one at a time.
+    /// Maximum number of concurrent jobs per kind. A handler without an entry runs one at a time.
     pub concurrency: HashMap<String, usize>,
     /// Poll interval when no notification comes.
     pub poll: Duration,
-    /// How long running jobs have to end: at a shutdown before they are released, and before a job that has to run alone starts.
+    /// Time limit for running jobs: at a shutdown before they are released, and before a job that
+    /// has to run alone starts.
     pub drain: Duration,
-    /// Name in `locked_by`.
+    /// Name of this worker in `locked_by`.
     pub worker: String,
 }
 
@@ -67,26 +70,29 @@ pub struct Runner {
     slots: Arc<Slots>,
 }
 
-/// How many jobs of each kind a runner may have in flight; cheap to clone.
+/// Limits how many jobs of each kind a runner executes concurrently. Cheap to clone.
 #[derive(Clone)]
 pub struct Concurrency(Arc<Slots>);
 
 impl Concurrency {
-    /// Changes it for a kind, from the next claim on; running jobs are left alone. Zero pauses the kind in this process.
+    /// Sets the limit of a kind from the next claim on. Running jobs continue. Zero pauses the kind
+    /// in this process.
     pub fn set(&self, kind: &str, limit: usize) {
         self.0.set_limit(kind, limit);
     }
 
-    /// Jobs of a kind that are in flight.
+    /// Returns the number of running jobs of a kind.
     pub fn used(&self, kind: &str) -> usize {
         self.0.used().into_iter().find(|(name, _)| name == kind).map_or(0, |(_, used)| used)
     }
 }
 
 impl Runner {
-    /// Starts claiming. Stops when `shutdown` fires: no new claims, running jobs finish or are released within `drain`.
+    /// Starts to claim jobs. When `shutdown` fires, claiming stops, and running jobs finish or are
+    /// released within `drain`.
     ///
-    /// Must be called within a Tokio runtime. A database that is away, now or later, is waited for.
+    /// Must be called within a Tokio runtime. If the database is unavailable, now or later, the
+    /// runner waits for it.
     pub fn start(
         queue: Queue,
         handlers: HashMap<String, Arc<dyn Handler>>,
@@ -95,7 +101,7 @@ impl Runner {
     ) -> Self {
         telemetry::describe();
         for kind in config.concurrency.keys().filter(|kind| !handlers.contains_key(*kind)) {
-            tracing::warn!(kind, "no handler for this kind of job; it is left to other workers");
+            tracing::warn!(kind, "no handler for this job kind; other workers have to run it");
         }
         let limits = handlers.keys().map(|kind| (kind.clone(), *config.concurrency.get(kind).unwrap_or(&1)));
         let slots = Arc::new(Slots::new(limits));
@@ -111,22 +117,22 @@ impl Runner {
         Self { handle: tokio::spawn(claiming::supervise(shared, shutdown)), slots }
     }
 
-    /// The handle that changes how many jobs may be in flight.
+    /// Returns the handle that changes the concurrency limits.
     pub fn concurrency(&self) -> Concurrency {
         Concurrency(Arc::clone(&self.slots))
     }
 
-    /// Waits until everything is settled or released.
+    /// Waits until all jobs are settled or released.
     pub async fn stopped(self) {
         if let Err(error) = self.handle.await {
-            tracing::error!(%error, "the worker ended abnormally; its jobs return when their leases run out");
+            tracing::error!(%error, "runner ended abnormally; its jobs return to the queue when their leases expire");
         }
     }
 }
 
-/// What the parts of one runner share.
+/// State shared by the tasks of one runner.
 struct Shared {
-    /// On the runner's own connections.
+    /// Uses the runner's own connections.
     queue: Queue,
     handlers: HashMap<String, Arc<dyn Handler>>,
     config: RunnerConfig,
@@ -134,6 +140,6 @@ struct Shared {
     holdings: Holdings,
     /// Fires when a shutdown stops waiting for the running jobs.
     forced: CancellationToken,
-    /// A run ended: its lane may have room.
+    /// Fires when a run ended: its partition key may have room.
     ended: Notify,
 }

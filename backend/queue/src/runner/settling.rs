@@ -1,4 +1,4 @@
-//! Running one job and telling the queue how it ended.
+//! Runs one job and records its outcome in the queue.
 use super::backoff::{Backoff, within};
 use super::{Outcome, Shared, telemetry};
 use crate::settle::Batch;
@@ -13,20 +13,21 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-/// Most completions in one statement.
+/// Maximum number of completions per statement.
 const BATCH: usize = 500;
-/// Shortest time from one batch of completions to the next: under load it fills the batches, and idle it costs nothing.
+/// Shortest time between two batches of completions. Under load it fills the batches; when idle it
+/// adds no delay.
 const GAP: Duration = Duration::from_millis(2);
-/// Before completions are tried again whose rows another transaction had locked.
+/// Pause before completions whose rows were locked are tried again.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
-/// A job whose handler said `Done`.
+/// A job whose handler returned `Done`.
 pub(super) struct Done {
     claim: Claim,
     kind: String,
 }
 
-/// Runs one job to its end, panics included, and settles it.
+/// Runs one job, catches panics, and settles the job.
 pub(super) async fn run(
     shared: Arc<Shared>,
     job: ClaimedJob,
@@ -56,7 +57,8 @@ async fn settled(
     }
     let start = Instant::now();
     let outcome = match shared.handlers.get(&kind).cloned() {
-        // The call is inside the block, so that a handler that panics before its first await is caught too.
+        // The handler is called inside the block, so that a panic before its first await is caught
+        // too.
         Some(handler) => AssertUnwindSafe(async move { handler.run(job, cancel).await })
             .catch_unwind()
             .await
@@ -72,12 +74,13 @@ async fn settled(
     settle(&shared, claim, kind, outcome, &done).await;
 }
 
-/// The process as the place of one job: nothing is claimed while it is held.
+/// Reserves the process for one job: nothing is claimed while this guard exists.
 struct Place<'a>(&'a Shared);
 
 impl<'a> Place<'a> {
     fn of(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
-        // Not `then_some`: a place that is made and dropped lets the claims go on.
+        // Not `then_some`: it would create and drop the guard in every case, and the drop resumes
+        // claims.
         job.runs_alone().then(|| Self(shared))
     }
 }
@@ -88,17 +91,19 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Waits until the job is the only one that runs in the process, and marks it as alone. If other jobs are still running after
-/// [`RunnerConfig::drain`](super::RunnerConfig), the job runs beside them without the mark: it is not blamed if the process ends.
+/// Waits until no other job runs in the process, then marks the job as alone.
+///
+/// If other jobs still run after [`RunnerConfig::drain`](super::RunnerConfig), the job runs beside
+/// them without the mark. It is then not blamed if the process ends.
 async fn alone(shared: &Shared, job: &ClaimedJob, cancel: &CancellationToken) -> Result<(), Outcome> {
     let back = || Outcome::Snooze(time::OffsetDateTime::now_utc());
-    tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "processes ended while they ran this job: it runs alone");
+    tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "the job's lease expired more than once; the job runs alone");
     telemetry::alone(&job.kind);
     tokio::select! {
-        // Lost, or the runner stops.
+        // The claim is lost or the runner stops.
         () = cancel.cancelled() => return Err(back()),
         waited = tokio::time::timeout(shared.config.drain, shared.slots.only_one()) => if waited.is_err() {
-            tracing::warn!(job = %job.claim.id, "other jobs are still running: the job runs beside them");
+            tracing::warn!(job = %job.claim.id, "other jobs are still running; the job does not run alone");
             return Ok(());
         }
     }
@@ -113,25 +118,27 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
     let forced = shared.forced.is_cancelled();
     let ended = match outcome {
         Outcome::Done => {
-            // The claim stays in the holdings, and so under heartbeat, until its batch is through.
+            // The claim stays among the active claims, and gets heartbeats, until its batch is
+            // completed.
             if done.send(Done { claim, kind }).await.is_err() {
-                tracing::error!(job = %claim.id, "the completions have ended before the runs");
+                tracing::error!(job = %claim.id, "the completion task ended before the runs");
             }
             return;
         }
         Outcome::Settled => Ok("completed"),
         Outcome::Stale => Err(QueueError::Stale(claim.id)),
-        // Told to stop by the shutdown, it could not help but fail: as if it had never been claimed.
+        // The shutdown cancelled the job, so its failure says nothing. It is released as if it had
+        // never been claimed.
         Outcome::Retry(..) | Outcome::Snooze(_) if forced => {
             insist(shared, claim, || release(shared, claim)).await.map(|()| "released")
         }
         Outcome::Retry(error, at) => {
-            tracing::warn!(job = %claim.id, kind, error, "the job failed");
+            tracing::warn!(job = %claim.id, kind, error, "job failed");
             let state = insist(shared, claim, || fail(shared, claim, &error, false, at)).await;
             state.map(JobState::as_str)
         }
         Outcome::Discard(error) => {
-            tracing::warn!(job = %claim.id, kind, error, "the job failed for good");
+            tracing::warn!(job = %claim.id, kind, error, "job failed permanently");
             insist(shared, claim, || fail(shared, claim, &error, true, None)).await.map(JobState::as_str)
         }
         Outcome::Snooze(until) => {
@@ -142,12 +149,12 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
         Ok(outcome) => {
             telemetry::ended(&kind, outcome);
             if matches!(outcome, "snoozed" | "retryable") {
-                // It has a time now, which the claim loop must learn.
+                // The job has a new due time, which the claim loop must learn.
                 shared.slots.wake_kind(&kind);
             }
         }
         Err(QueueError::Stale(_)) => {
-            tracing::info!(job = %claim.id, kind, "the claim was lost; the result is discarded");
+            tracing::info!(job = %claim.id, kind, "claim lost; result discarded");
             telemetry::ended(&kind, "stale");
         }
         Err(error) => give_up(claim, &kind, &error),
@@ -176,7 +183,7 @@ async fn release(shared: &Shared, claim: Claim) -> Result<(), QueueError> {
     }
 }
 
-/// Tries until the queue has answered or the lease is gone.
+/// Repeats the call until the queue has answered or the lease has expired.
 async fn insist<T, F: Future<Output = Result<T, QueueError>>>(
     shared: &Shared,
     claim: Claim,
@@ -190,7 +197,7 @@ async fn insist<T, F: Future<Output = Result<T, QueueError>>>(
                 if !shared.holdings.may_hold(claim) {
                     return Err(error);
                 }
-                tracing::warn!(job = %claim.id, %error, "settling failed; trying again while the lease lasts");
+                tracing::warn!(job = %claim.id, %error, "failed to settle job; retrying until the lease expires");
                 tokio::time::sleep(backoff.next()).await;
             }
             answer => return answer,
@@ -199,12 +206,12 @@ async fn insist<T, F: Future<Output = Result<T, QueueError>>>(
 }
 
 fn give_up(claim: Claim, kind: &str, error: &QueueError) {
-    tracing::error!(job = %claim.id, kind, %error, "could not settle the job before its lease ran out; it will run again");
+    tracing::error!(job = %claim.id, kind, %error, "failed to settle job before its lease expired; the job will run again");
     telemetry::ended(kind, "unsettled");
 }
 
-/// Completes what handlers left to the runner, in batches of what is waiting. Ends when all senders are gone and
-/// nothing is left.
+/// Completes the jobs of handlers that returned `Done`, in batches. Ends when all senders are
+/// dropped and nothing is left.
 pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Done>) {
     let mut waiting: Vec<Done> = Vec::new();
     let mut backoff = Backoff::default();
@@ -231,7 +238,7 @@ pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<D
             }
             Err(error) => {
                 telemetry::failed("settle");
-                tracing::warn!(%error, jobs = waiting.len(), "completing failed; trying again while the leases last");
+                tracing::warn!(%error, jobs = waiting.len(), "failed to complete jobs; retrying until the leases expire");
                 waiting.retain(|done| {
                     let keep = shared.holdings.may_hold(done.claim);
                     if !keep {
@@ -246,7 +253,7 @@ pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<D
     }
 }
 
-/// Counts what a batch settled; the answer is what it could not get at.
+/// Counts what a batch settled. Returns the jobs whose rows were locked.
 fn account(shared: &Shared, waiting: Vec<Done>, batch: &Batch) -> Vec<Done> {
     let stale: HashSet<&Claim> = batch.stale.iter().collect();
     let busy: HashSet<&Claim> = batch.busy.iter().collect();

@@ -1,4 +1,5 @@
-//! How many more jobs of each kind this process may take, for whom, and whether it is worth asking.
+//! Decides how many more jobs of each kind and tenant this process may claim, and whether a claim
+//! is worthwhile.
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,47 +9,50 @@ use uuid::Uuid;
 
 /// How long after its last job a tenant still counts as one that shares the places of a kind.
 const SHARING: Duration = Duration::from_secs(10);
-/// How long a claim that found no job of another tenant stands: one tenant alone costs no more than a statement in this time.
+/// How long the result "no other tenant has jobs" is reused. If one tenant is alone, this costs one
+/// statement per such interval.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// Per kind.
+/// The places of one kind.
 struct Slot {
     limit: usize,
     used: usize,
-    /// Whether the queue may have jobs of this kind: true until a claim brings none, and again after a wake-up.
+    /// Whether the queue may have jobs of this kind. A claim that returns no jobs clears it; a
+    /// wake-up sets it.
     hungry: bool,
-    /// The last claim did not ask for jobs of the tenant that holds its share.
+    /// The last claim did not ask for jobs of the tenant that uses up its share.
     withheld: bool,
     /// When a claim last found no job of another tenant.
     alone: Option<Instant>,
     tenants: HashMap<Uuid, Tenant>,
 }
 
-/// One that has, or had not long ago, a job of a kind in flight.
+/// A tenant that has, or recently had, a running job of the kind.
 struct Tenant {
     used: usize,
     last: Instant,
 }
 
-/// What to claim of a kind.
+/// What to claim of one kind.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) kind: String,
-    /// Jobs of tenants other than this one, at most so many. Comes first.
+    /// Claims at most this many jobs of tenants other than this one, before `any`.
     pub(super) beside: Option<(Uuid, usize)>,
-    /// Jobs of anybody, at most so many, those of other tenants included.
+    /// Maximum number of jobs of any tenant, those of other tenants included.
     pub(super) any: usize,
-    /// Whether the claim may fill `any` with jobs of the tenant named in `beside`: true unless others share the places.
+    /// Whether the claim leaves out the jobs of the tenant named in `beside`, because others share
+    /// the places.
     withheld: bool,
 }
 
-/// The slots of all kinds.
+/// The places of all kinds.
 pub(super) struct Slots {
     kinds: Mutex<BTreeMap<String, Slot>>,
     changed: Notify,
     /// A job has to run alone: nothing is claimed until it has ended.
     reserved: AtomicBool,
-    /// A run ended.
+    /// Fires when a run ended.
     given_back: Notify,
 }
 
@@ -57,7 +61,8 @@ impl Slot {
         Self { limit, used: 0, hungry: true, withheld: false, alone: None, tenants: HashMap::new() }
     }
 
-    /// The most that one tenant may hold while others want places too: three quarters.
+    /// Returns the most places that one tenant may hold while others want places too: three
+    /// quarters.
     fn share(&self) -> usize {
         (self.limit - self.limit.div_ceil(4)).max(1)
     }
@@ -84,7 +89,8 @@ impl Tenant {
 }
 
 impl Wanted {
-    /// What a claim of anybody's jobs may bring after a claim for other tenants brought `found`.
+    /// Returns the limit for the claim of any tenant's jobs, after the claim for other tenants
+    /// returned `found` jobs.
     pub(super) fn any_after(&self, found: usize) -> usize {
         if found > 0 { 0 } else { self.any }
     }
@@ -100,8 +106,9 @@ impl Slots {
         }
     }
 
-    /// What to claim: the kinds that may have jobs and have room, with how many. What wakes up from now on makes them hungry again; what came
-    /// before is answered by the claim.
+    /// Returns what to claim: the kinds that may have jobs and have room, with their limits. Clears
+    /// their `hungry` flags. Wake-ups from now on set the flag again; earlier ones are covered by
+    /// this claim.
     pub(super) fn wanted(&self) -> Vec<Wanted> {
         if self.reserved.load(Ordering::SeqCst) {
             return Vec::new();
@@ -120,14 +127,15 @@ impl Slots {
         wanted
     }
 
-    /// Kinds whose next job is worth waking up for: those that have room for anybody's.
+    /// Returns the kinds that have room for jobs of any tenant, for which the next due time
+    /// matters.
     pub(super) fn with_room(&self) -> Vec<String> {
         let kinds = self.kinds.lock();
         let room = kinds.iter().filter(|(_, slot)| slot.used < slot.limit && !slot.withheld);
         room.map(|(kind, _)| kind.clone()).collect()
     }
 
-    /// A claim brought a job of this kind, so there may be more.
+    /// Occupies a place for a claimed job. There may be more jobs of this kind.
     pub(super) fn take(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used += 1;
@@ -137,14 +145,14 @@ impl Slots {
         }
     }
 
-    /// A claim for tenants other than the busiest brought nothing.
+    /// Records that a claim for other tenants returned no job of this kind.
     pub(super) fn none_beside(&self, kind: &str) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.alone = Some(Instant::now());
         }
     }
 
-    /// A run ended.
+    /// Releases the place of a run that ended.
     pub(super) fn give_back(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used -= 1;
@@ -158,18 +166,18 @@ impl Slots {
         self.changed.notify_one();
     }
 
-    /// Ends the claims until [`Self::open`], for a job that has to run alone.
+    /// Stops claims until [`Self::open`], for a job that has to run alone.
     pub(super) fn reserve(&self) {
         self.reserved.store(true, Ordering::SeqCst);
     }
 
-    /// Lets claims go on.
+    /// Resumes claims.
     pub(super) fn open(&self) {
         self.reserved.store(false, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Until one job is in flight.
+    /// Waits until at most one job is running.
     pub(super) async fn only_one(&self) {
         loop {
             let given_back = self.given_back.notified();
@@ -180,7 +188,7 @@ impl Slots {
         }
     }
 
-    /// A claim of these failed: they are asked for again.
+    /// Marks the kinds of a failed claim, so that they are claimed again.
     pub(super) fn failed(&self, wanted: &[Wanted]) {
         let mut kinds = self.kinds.lock();
         for ask in wanted {
@@ -190,13 +198,13 @@ impl Slots {
         }
     }
 
-    /// There may be jobs of any kind.
+    /// Records that there may be jobs of any kind.
     pub(super) fn wake(&self) {
         self.kinds.lock().values_mut().for_each(|slot| slot.hungry = true);
         self.changed.notify_one();
     }
 
-    /// There may be jobs of this kind, or a new time at which there will be.
+    /// Records that there may be jobs of this kind, or that its next due time changed.
     pub(super) fn wake_kind(&self, kind: &str) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.hungry = true;
@@ -212,12 +220,12 @@ impl Slots {
         self.changed.notify_one();
     }
 
-    /// Until a slot is given back or somebody wakes the kinds.
+    /// Waits until a place is released or a kind is woken.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Jobs in flight, per kind.
+    /// Returns the number of running jobs per kind.
     pub(super) fn used(&self) -> Vec<(String, usize)> {
         self.kinds.lock().iter().map(|(kind, slot)| (kind.clone(), slot.used)).collect()
     }

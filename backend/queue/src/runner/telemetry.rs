@@ -1,4 +1,4 @@
-//! The numbers a runner publishes.
+//! The metrics of a runner.
 use super::Shared;
 use crate::{JobState, QueueError};
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -25,7 +25,7 @@ pub(super) fn describe() {
     describe_histogram!(RUN, Unit::Seconds, "How long handlers ran, by kind");
     describe_histogram!(CLAIM, Unit::Seconds, "How long claims took");
     describe_counter!(STALE, "Results discarded because the claim was no longer held, by kind");
-    describe_counter!(RESCUED, "Jobs taken from workers whose lease ran out");
+    describe_counter!(RESCUED, "Jobs rescued after their lease expired");
     describe_counter!(
         ALONE,
         "Runs that had a process to themselves, because processes ended while they ran the job, by kind"
@@ -37,7 +37,7 @@ pub(super) fn describe() {
     describe_gauge!(RUNNING, "Jobs in flight in this process, by kind");
 }
 
-/// A run ended, and its outcome is settled.
+/// Counts a run whose outcome is settled.
 pub(super) fn ended(kind: &str, outcome: &'static str) {
     counter!(JOBS, "kind" => kind.to_owned(), "outcome" => outcome).increment(1);
     if outcome == "stale" {
@@ -73,7 +73,7 @@ pub(super) fn failed(call: &'static str) {
     counter!(ERRORS, "call" => call).increment(1);
 }
 
-/// Which depth gauges were set: one that has no rows any more must be set to zero.
+/// The depth gauges that were set. A gauge that has no rows any more must be set to zero.
 #[derive(Default)]
 pub(super) struct Depth(Mutex<HashSet<(String, JobState)>>);
 

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Tests many concurrent workers.
 use crate::support::{Bench, kinds, page, soon};
 use queue::{Claim, Config, JobState, NewJob, QueueError};
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,8 @@ async fn two_workers_never_hold_the_same_job() {
         let queue = bench.queue.clone();
         tokio::spawn(async move {
             let mut mine = Vec::new();
-            // Until the table is dry: a short answer may only mean that others were quicker.
+            // Repeats until no job is left: a short result may only mean that other workers were
+            // faster.
             loop {
                 let jobs = queue.claim(&kinds(), 7, &format!("worker {worker}")).await.unwrap();
                 if jobs.is_empty() && queue.next_due(&kinds()).await.unwrap().is_none() {
@@ -47,7 +48,7 @@ async fn under_rescues_from_all_sides_each_job_is_completed_once() {
     let bench = Bench::with(Config { retry_base, retry_max, ..Config::default() }).await;
     bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let over = AtomicBool::new(false);
-    // Leases run out all the time, also of jobs that are being completed.
+    // Leases expire all the time, also those of jobs that are being completed.
     let thief = async {
         while !over.load(Ordering::Relaxed) {
             sqlx::query(
@@ -85,12 +86,13 @@ async fn under_rescues_from_all_sides_each_job_is_completed_once() {
     let done: i64 = counts.iter().map(|(done, _)| done).sum();
     let stale: i64 = counts.iter().map(|(_, stale)| stale).sum();
     assert_eq!(done, JOBS, "{stale} were stale");
-    assert!(stale > 0, "the thief never struck");
+    assert!(stale > 0, "no lease expired");
     assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, JOBS);
 }
 
-/// Workers that end a job and add two more in one transaction, batch completions, heartbeats, and somebody who holds,
-/// releases and in the end cancels the group: no deadlock, and nothing lives on after the cancellation.
+/// Runs workers that complete a job and add two in one transaction, batch completions, and
+/// heartbeats. Meanwhile the group is held, released and in the end cancelled. Expects no deadlock,
+/// and no live job after the cancellation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_group_changes_and_working_transactions_do_not_deadlock() {
     let bench = Bench::new().await;

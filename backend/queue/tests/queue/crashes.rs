@@ -1,4 +1,5 @@
-//! A job that ends its process: it is found out, and those beside it are not discarded with it.
+//! Tests jobs that crash their process: the crashing job is identified, and jobs beside it are not
+//! discarded.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon, until};
 use queue::{ClaimedJob, Config, JobState, NewJob, Outcome, QueueError};
@@ -8,7 +9,7 @@ use time::OffsetDateTime;
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
-/// Retries that do not make a test wait.
+/// Returns a configuration with retries that do not delay a test.
 fn quick() -> Config {
     Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(2), ..Config::default() }
 }
@@ -18,7 +19,7 @@ impl Bench {
         sqlx::raw_sql(sql).execute(self.db.pool()).await.unwrap();
     }
 
-    /// The process that ran these jobs ends.
+    /// Simulates the end of the process that ran these jobs.
     async fn crash(&self, jobs: &[ClaimedJob]) {
         for job in jobs {
             self.expire(job.claim.id).await;
@@ -34,10 +35,10 @@ async fn jobs_of_a_process_that_ended_do_not_come_back_together() {
     let jobs = bench.claim(100).await;
     bench.crash(&jobs).await;
     let later = "select count(*) from jobs where scheduled_at > now() + interval '100 ms'";
-    assert!(bench.count(later).await >= 50, "they are spread over the backoff of a crash");
+    assert!(bench.count(later).await >= 50, "the jobs are spread over the backoff of a crash");
     let last = "select count(*) from jobs where scheduled_at > now() + interval '4 s'";
-    assert_eq!(bench.count(last).await, 0, "which is four seconds at the first");
-    // Two of them may be given one microsecond.
+    assert_eq!(bench.count(last).await, 0, "the first crash has a backoff of four seconds");
+    // Two jobs may get the same microsecond.
     assert!(bench.count("select count(distinct scheduled_at) from jobs").await >= 90);
 }
 
@@ -47,11 +48,11 @@ async fn the_job_that_ends_every_process_is_the_only_one_that_is_discarded() {
     let culprit = bench.add_one(page()).await;
     bench.add(&vec![page(); 3]).await;
     for _ in 0..20 {
-        // However the times fall, all that is due is taken by one process.
+        // All jobs are made due, so that one process can claim all of them.
         bench.run_sql("update jobs set scheduled_at = now() where state <> 'running'").await;
         let jobs = bench.claim(4).await;
         for job in jobs.iter().filter(|job| job.runs_alone()) {
-            assert_eq!(jobs.len(), 1, "no other is left to be taken beside it");
+            assert_eq!(jobs.len(), 1, "no other job can be claimed with it");
             bench.queue.begin_alone(job.claim).await.unwrap();
         }
         if jobs.iter().any(|job| job.claim.id == culprit) {
@@ -102,7 +103,7 @@ async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
     assert_eq!((second.len(), alone(&second)), (2, 1));
     let third = bench.claim(1).await;
     assert_eq!((third.len(), alone(&third)), (1, 1));
-    // Three of the six others are left, and one suspect.
+    // Three of the six other jobs are left, and one suspect.
     let rest = bench.claim(10).await;
     assert_eq!((rest.len(), alone(&rest)), (4, 1));
 }
@@ -146,8 +147,9 @@ async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
                         .fetch_one(&pool)
                         .await
                         .unwrap();
-                    assert!(alone, "a crash would be its own");
-                    // Others are due all the while: until its lease was extended three times.
+                    assert!(alone, "the job is marked as alone");
+                    // Other jobs are due the whole time. Waits until the lease was extended three
+                    // times.
                     let mut leases = std::collections::HashSet::new();
                     while leases.len() < 4 {
                         let lease: OffsetDateTime =
@@ -173,10 +175,10 @@ async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
     worker.stop().await;
     let log = log.lock().unwrap().clone();
     let begun = log.iter().position(|entry| *entry == (suspect, true)).unwrap();
-    assert_eq!(log[begun + 1], (suspect, false), "nothing began or ended beside it: {log:?}");
+    assert_eq!(log[begun + 1], (suspect, false), "no other job began or ended beside it: {log:?}");
     let running = log[..begun].iter().map(|(_, begins)| if *begins { 1 } else { -1 }).sum::<i32>();
-    assert_eq!(running, 0, "it waited for those that ran: {log:?}");
-    assert!(begun + 2 < log.len(), "others came after it: {log:?}");
+    assert_eq!(running, 0, "it waited for the running jobs: {log:?}");
+    assert!(begun + 2 < log.len(), "other jobs ran after it: {log:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

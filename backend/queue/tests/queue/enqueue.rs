@@ -1,4 +1,4 @@
-//! Getting jobs in, and the order in which they come out.
+//! Tests how jobs are enqueued, and the order in which they are claimed.
 use crate::support::{Bench, image, page};
 use queue::{Enqueued, JobState, NewJob, QueueError};
 use serde_json::json;
@@ -42,7 +42,7 @@ async fn answers_come_in_the_order_of_the_input() {
     assert_eq!(new, [true, true, false, true, false, true]);
     let ids: Vec<Uuid> =
         added.iter().filter_map(|one| if let Enqueued::New(id) = one { Some(*id) } else { None }).collect();
-    assert!(ids.is_sorted(), "ids order as the input does");
+    assert!(ids.is_sorted(), "ids have the order of the input");
     for id in ids {
         bench.get(id).await;
     }
@@ -52,7 +52,7 @@ async fn answers_come_in_the_order_of_the_input() {
 #[tokio::test]
 async fn a_unique_key_is_taken_while_its_job_lives() {
     let bench = Bench::new().await;
-    // Longer than an index entry can be.
+    // The key is longer than an index entry can be.
     let key = format!("http://127.0.0.1/{}", "x".repeat(10_000));
     let job = || NewJob { unique_key: Some(key.clone()), ..page() };
     bench.add_one(job()).await;
@@ -82,7 +82,8 @@ async fn of_racing_enqueuers_of_one_key_one_wins() {
         async move {
             let mut jobs: Vec<NewJob> =
                 (0..200).map(|key| NewJob { unique_key: Some(format!("{key}")), ..page() }).collect();
-            // Everybody in another order: a ring of waiting transactions would be a deadlock.
+            // Each caller has another order. Without sorting, transactions that wait for each other
+            // would deadlock.
             jobs.rotate_left(offset * 25);
             bench.add(&jobs).await.iter().filter(|one| matches!(one, Enqueued::New(_))).count()
         }
@@ -119,7 +120,7 @@ async fn the_order_is_priority_then_time_then_age_over_all_kinds() {
     let same = bench.add(&vec![page(); 50]).await;
     let claimed: Vec<Enqueued> =
         bench.claim(50).await.into_iter().map(|job| Enqueued::New(job.claim.id)).collect();
-    assert_eq!(claimed, same, "of one time, the oldest first");
+    assert_eq!(claimed, same, "jobs with equal times are claimed oldest first");
 }
 
 #[tokio::test]
@@ -149,7 +150,8 @@ async fn a_scheduled_job_waits_for_its_time() {
     let due = bench.queue.next_due(&kinds).await.unwrap().unwrap();
     assert!(due > Duration::from_secs(3000) && due <= Duration::from_secs(3600), "{due:?}");
 
-    // What waits at a better priority is not in the way of what is due at a worse one.
+    // A job that is not yet due has a better priority, and does not block a due job with a worse
+    // one.
     let worse = bench.add_one(NewJob { priority: 7, ..page() }).await;
     assert_eq!(bench.queue.next_due(&kinds).await.unwrap(), Some(Duration::ZERO));
     assert_eq!(bench.claim_one().await.claim.id, worse);
@@ -174,7 +176,7 @@ async fn what_cannot_be_stored_is_refused_in_words() {
         assert!(text.contains("job 1") && text.contains(word), "{text}");
     }
     assert_eq!(bench.count("select count(*) from jobs").await, 0);
-    // A key is no text for people: anything will do.
+    // A unique key may contain any characters, because people do not read it.
     bench.add_one(NewJob { unique_key: Some("a\0b".to_owned()), ..page() }).await;
 }
 
@@ -195,7 +197,7 @@ async fn a_commit_wakes_listeners_once_and_a_rollback_does_not() {
         bench.queue.enqueue(&mut tx, &[page(), image()]).await.unwrap();
     }
     tx.commit().await.unwrap();
-    // The mark that follows everything that was sent before it.
+    // The marker arrives after everything that was sent before it.
     sqlx::query("select pg_notify($1, 'mark')").bind(queue::CHANNEL).execute(bench.db.pool()).await.unwrap();
     let mut heard = Vec::new();
     while heard.last().is_none_or(|payload| payload != "mark") {

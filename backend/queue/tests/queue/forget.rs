@@ -1,4 +1,4 @@
-//! Records of ended jobs that must not say any more what the jobs worked on.
+//! Tests the removal of contents from the records of ended jobs.
 use crate::support::{Bench, page};
 use queue::NewJob;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Groups: hold, release, cancel.
+//! Tests that groups are held, released and cancelled.
 use crate::support::{Bench, image, kinds, page, soon, until};
 use queue::{JobState, NewJob, QueueError};
 use uuid::Uuid;
@@ -49,7 +49,7 @@ async fn a_held_group_waits_with_all_its_jobs_old_and_new() {
     assert_eq!(claimed.len(), 3);
     assert!(claimed.iter().all(|job| job.group_id != Some(group)));
     assert_eq!(bench.queue.next_due(&kinds()).await.unwrap(), None, "what is held is not due");
-    assert_eq!(bench.live(group).await, 3, "held jobs live");
+    assert_eq!(bench.live(group).await, 3, "held jobs are live");
     let rows = bench.queue.list(None, None, Some(group), None, 10).await.unwrap();
     assert!(rows.iter().all(|row| row.held && row.state == JobState::Available));
 
@@ -67,7 +67,7 @@ async fn what_comes_back_from_a_run_into_a_held_group_is_held() {
     bench.hold(group).await;
 
     bench.complete(claims[0]).await.unwrap();
-    assert_eq!(bench.state(claims[0].id).await, JobState::Completed, "what runs may end");
+    assert_eq!(bench.state(claims[0].id).await, JobState::Completed, "running jobs may end");
     bench.fail(claims[1], false).await.unwrap();
     bench.make_due(claims[1].id).await;
     bench.queue.snooze(claims[2], time::OffsetDateTime::now_utc()).await.unwrap();
@@ -102,7 +102,7 @@ async fn a_cancelled_group_is_over_also_for_those_who_run() {
     assert_eq!(cancelled.len(), 3);
     assert_eq!(bench.claim(10).await.len(), ids.len() - 3, "the other job is untouched");
 
-    // The hold went with the group, and the key is free.
+    // The hold was removed with the group, and the key is free.
     bench.add_one(keyed).await;
     let again = bench.claim_one().await;
     assert_eq!(again.group_id, Some(group));
@@ -124,7 +124,7 @@ async fn a_large_group_is_cancelled_piece_by_piece_those_in_line_first() {
         count
     };
     assert_eq!((piece(3).await, bench.live(group).await), (3, 7));
-    assert!(bench.claim(10).await.is_empty(), "only parked ones are left");
+    assert!(bench.claim(10).await.is_empty(), "only parked jobs are left");
     assert!(matches!(bench.complete(running.claim).await, Err(QueueError::Stale(_))));
     assert_eq!((piece(4).await, piece(4).await, bench.live(group).await), (4, 3, 0));
     assert_eq!(piece(4).await, 0);
@@ -137,7 +137,7 @@ async fn hold_waits_for_the_transaction_that_is_adding_jobs() {
     bench.add(&[of(group)]).await;
     let parent = bench.claim_one().await;
 
-    // A job that ends and adds its children in one transaction, and a hold that comes in between.
+    // A hold happens while a job ends and adds its children in one transaction.
     let mut tx = bench.db.pool().begin().await.unwrap();
     bench.queue.complete(&mut tx, parent.claim).await.unwrap();
     let hold = tokio::spawn({

@@ -1,4 +1,4 @@
-//! List, retry, cancel, stats, report, purge.
+//! Tests list, retry, cancel, stats and report.
 use crate::support::{Bench, image, page};
 use queue::{Enqueued, JobState, NewJob, QueueError};
 use serde_json::json;
@@ -16,7 +16,7 @@ async fn lists_page_through_both_tables_newest_first() {
         let group_id = (index % 3 == 0).then_some(group);
         ids.push(bench.add_one(NewJob { group_id, priority: index, ..job }).await);
     }
-    // One of each: completed, discarded, retryable, running; the rest is available.
+    // One job of each state: completed, discarded, retryable, running. The others stay available.
     let jobs = bench.claim(4).await;
     bench.complete(jobs[0].claim).await.unwrap();
     bench.fail(jobs[1].claim, true).await.unwrap();
@@ -56,7 +56,7 @@ async fn lists_page_through_both_tables_newest_first() {
 async fn a_retried_job_starts_anew() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
-    assert!(matches!(bench.retry(id).await, Err(QueueError::NotFound(_))), "it lives");
+    assert!(matches!(bench.retry(id).await, Err(QueueError::NotFound(_))), "a live job cannot be retried");
     let first = bench.claim_one().await.claim;
     assert_eq!(bench.fail(first, false).await.unwrap(), JobState::Discarded);
 
@@ -68,7 +68,10 @@ async fn a_retried_job_starts_anew() {
     assert!(second.claim.fence > first.fence);
     assert!(matches!(bench.complete(first).await, Err(QueueError::Stale(_))));
     bench.complete(second.claim).await.unwrap();
-    assert!(matches!(bench.retry(id).await, Err(QueueError::NotFound(_))), "completed");
+    assert!(
+        matches!(bench.retry(id).await, Err(QueueError::NotFound(_))),
+        "a completed job cannot be retried"
+    );
     assert!(matches!(bench.retry(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
     assert!(matches!(bench.queue.get(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
 }
@@ -81,7 +84,7 @@ async fn a_retry_gives_way_to_a_live_job_of_its_key() {
     bench.fail(bench.claim_one().await.claim, true).await.unwrap();
     let other = bench.add_one(keyed()).await;
     assert!(matches!(bench.retry(id).await, Err(QueueError::Duplicate(_))));
-    assert_eq!(bench.state(id).await, JobState::Discarded, "kept");
+    assert_eq!(bench.state(id).await, JobState::Discarded, "the record is kept");
     let claim = bench.claim_one().await.claim;
     assert_eq!(claim.id, other);
     bench.complete(claim).await.unwrap();
@@ -195,14 +198,14 @@ async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
     let image = &report.kinds["image"];
     assert_eq!((image.completed, &image.counts), (0, &[("available", 2)].into()));
     assert!((990.0..1100.0).contains(&image.oldest_due_seconds.unwrap()), "{image:?}");
-    assert_eq!(report.kinds["later"].oldest_due_seconds, None, "its time has not come");
+    assert_eq!(report.kinds["later"].oldest_due_seconds, None, "it is not due yet");
 
     sqlx::query("update finished_jobs set finished_at = now() - interval '2 minutes'")
         .execute(bench.db.pool())
         .await
         .unwrap();
     let page = bench.queue.report(minute).await.unwrap().kinds["page"].clone();
-    assert_eq!((page.completed, page.discarded), (0, 0), "before the window");
+    assert_eq!((page.completed, page.discarded), (0, 0), "they ended before the window");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Lanes: how many stand in line, and who joins when.
+//! Tests partition keys: how many jobs are unparked, and which jobs follow.
 use crate::support::{Bench, page};
 use queue::{Config, JobState, NewJob, QueueError};
 use serde_json::json;
@@ -33,21 +33,21 @@ async fn a_full_lane_parks_the_rest_and_takes_it_in_when_half_has_ended() {
     let group = Uuid::now_v7();
     bench.add(&jobs(group, "slow", 0..10)).await;
     assert_eq!(parked(&bench).await, 6);
-    // In the line already, and again: both count.
+    // Jobs of earlier calls count too.
     bench.add(&jobs(group, "slow", 10..12)).await;
     assert_eq!(parked(&bench).await, 8);
     let line = bench.claim(100).await;
     assert_eq!(line.iter().map(|job| job.payload.as_i64().unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3]);
-    assert_eq!(bench.queue.unpark().await.unwrap(), 0, "what runs stands in line too");
+    assert_eq!(bench.queue.unpark().await.unwrap(), 0, "running jobs occupy places too");
 
     bench.complete(line[0].claim).await.unwrap();
-    assert_eq!(bench.queue.unpark().await.unwrap(), 0, "more than half is left");
+    assert_eq!(bench.queue.unpark().await.unwrap(), 0, "more than half of the places are occupied");
     bench.complete(line[1].claim).await.unwrap();
     assert_eq!(bench.queue.unpark().await.unwrap(), 2);
     let next = bench.claim(100).await;
     assert_eq!(next.iter().map(|job| job.payload.as_i64().unwrap()).collect::<Vec<_>>(), [4, 5]);
 
-    // A job that goes back keeps its place.
+    // A job that is put back keeps its place.
     bench.queue.snooze(next[0].claim, time::OffsetDateTime::now_utc() + time::Duration::HOUR).await.unwrap();
     assert_eq!((bench.queue.unpark().await.unwrap(), parked(&bench).await), (0, 6));
 }
@@ -68,7 +68,8 @@ async fn lanes_kinds_and_groups_do_not_stand_in_each_others_way() {
     for job in &claimed {
         bench.complete(job.claim).await.unwrap();
     }
-    // One enqueued meanwhile is before those that waited aside, and of those the best priority comes first.
+    // A job enqueued meanwhile comes before the parked ones. Of those, the best priority comes
+    // first.
     let newcomer = bench.add_one(job(two, "slow", 77)).await;
     assert_eq!(bench.queue.unpark().await.unwrap(), 4);
     let next = bench.claim(100).await;
@@ -86,7 +87,8 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
     }
     let mut tx = bench.db.pool().begin().await.unwrap();
     bench.queue.hold_group(&mut tx, group).await.unwrap();
-    // There is room in line, but while the hold is under way the group's lanes are left alone; nobody waits.
+    // There is room, but while the hold is in progress the group's keys are skipped without
+    // waiting.
     assert_eq!(bench.queue.unpark().await.unwrap(), 0);
     tx.commit().await.unwrap();
     assert_eq!(bench.queue.unpark().await.unwrap(), 4);
@@ -95,7 +97,7 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
     let mut tx = bench.db.pool().begin().await.unwrap();
     bench.queue.release_group(&mut tx, group).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(bench.claim(100).await.len(), 4, "those in line, and not the parked ones");
+    assert_eq!(bench.claim(100).await.len(), 4, "only unparked jobs can be claimed");
 
     let mut tx = bench.db.pool().begin().await.unwrap();
     assert_eq!(bench.queue.cancel_group(&mut tx, group, i64::MAX).await.unwrap(), 6);
@@ -111,7 +113,7 @@ async fn a_group_with_very_many_lanes_keeps_a_bounded_line_and_ends_all_the_same
     let bench = Bench::with(Config { group_window: 40, ..narrow() }).await;
     let group = Uuid::now_v7();
     let in_line = async || bench.count("select count(*) from jobs where not parked").await;
-    // Half of the line goes to one lane at most, and the others are let in with what is left.
+    // One key gets at most its own window of 4. The others share the rest of the group's window.
     bench.add(&jobs(group, "first", 0..10)).await;
     assert_eq!(in_line().await, 4);
     let all: Vec<NewJob> = (0..LANES).flat_map(|lane| jobs(group, &format!("{lane:04}"), 0..2)).collect();
@@ -140,7 +142,7 @@ async fn groups_with_very_many_lanes_do_not_wait_for_each_other_and_their_lanes_
     for group in [one, two] {
         bench.add(&(0..LANES).map(|lane| job(group, &format!("{lane:04}"), lane)).collect::<Vec<_>>()).await;
     }
-    // The first group's line stays full; none of its parked jobs can join.
+    // The first group has no room, so none of its parked jobs can be unparked.
     let full = bench.claim(4).await;
     assert!(full.iter().all(|job| job.group_id == Some(one)));
     let mut joined = Vec::new();
@@ -151,7 +153,11 @@ async fn groups_with_very_many_lanes_do_not_wait_for_each_other_and_their_lanes_
         bench.queue.complete_many(&claimed.iter().map(|job| job.claim).collect::<Vec<_>>()).await.unwrap();
         bench.queue.unpark().await.unwrap();
     }
-    assert!(joined.is_sorted() && joined.len() as i64 == LANES, "lanes are passed by: {:?} …", &joined[..20]);
+    assert!(
+        joined.is_sorted() && joined.len() as i64 == LANES,
+        "partition keys are skipped: {:?} …",
+        &joined[..20]
+    );
 }
 
 #[tokio::test]
@@ -168,7 +174,7 @@ async fn many_processes_take_in_each_job_once_and_miss_none() {
             bench.queue.unpark().await.unwrap();
             let claimed = bench.claim(3).await;
             if claimed.is_empty() && bench.queue.next_due(&crate::support::kinds()).await.unwrap().is_none() {
-                // Nothing in line: either another worker holds the rest, or all is done.
+                // No job is ready: either another worker holds the rest, or all are done.
                 let live: i64 =
                     sqlx::query_scalar("select count(*) from jobs").fetch_one(bench.db.pool()).await.unwrap();
                 if live == 0 {

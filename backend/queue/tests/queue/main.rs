@@ -1,4 +1,4 @@
-//! The queue against a real Postgres.
+//! Tests the queue on a real Postgres.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod contention;

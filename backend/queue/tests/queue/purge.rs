@@ -1,4 +1,4 @@
-//! Ended jobs that have been kept long enough.
+//! Tests the purge of ended jobs.
 use crate::support::{Bench, page, until};
 use crate::trouble::Admin;
 use queue::{Config, JobState, NewJob, Queue};
@@ -24,7 +24,7 @@ async fn a_purge_takes_old_ended_jobs_but_never_discarded_ones() {
     bench.queue.cancel_group(&mut conn, group, i64::MAX).await.unwrap();
     assert_eq!(bench.queue.purge().await.unwrap(), 0, "nothing is old");
 
-    // Everything but one completed job is older than it may get.
+    // Everything except one completed job is older than the retention time.
     sqlx::query("update finished_jobs set finished_at = now() - interval '2 hours' where id <> $1")
         .bind(jobs[0].claim.id)
         .execute(bench.db.pool())
@@ -39,7 +39,7 @@ async fn a_purge_takes_old_ended_jobs_but_never_discarded_ones() {
     assert_eq!(bench.queue.purge_discarded(hour_ago).await.unwrap(), 2);
 }
 
-/// So many completed jobs, and a tenth as many discarded ones, that ended two days ago.
+/// Creates `jobs` completed jobs, and a tenth as many discarded ones, that ended two days ago.
 async fn with_old(jobs: i64) -> Bench {
     let bench = Bench::new().await;
     sqlx::query(
@@ -67,7 +67,7 @@ async fn two_processes_that_purge_at_the_same_time_take_every_job_once() {
     let other = Queue::new(other, Config::default());
     let both = tokio::join!(bench.queue.purge(), other.purge());
     let mut purged = both.0.unwrap() + both.1.unwrap();
-    // Who found the other at it has left it alone.
+    // The process that did not get the lock has deleted nothing.
     purged += bench.queue.purge().await.unwrap();
     assert_eq!(purged, 20_000);
     assert_eq!(left(&bench).await, (0, 2_000));
@@ -81,7 +81,7 @@ async fn a_purge_that_is_killed_is_gone_on_with() {
     let purge = tokio::spawn(async move { doomed.purge().await });
     until("some are gone", || async { left(&bench).await.0 < 100_000 }).await;
     Admin::of(&bench).await.kill_all().await;
-    // Between two statements the pool makes a new connection, and nobody notices.
+    // Between two statements the pool opens a new connection, and the purge continues.
     let first = purge.await.unwrap();
     let (completed, discarded) = left(&bench).await;
     assert_eq!(completed % 5_000, 0, "a statement deletes all of its rows or none");

@@ -1,4 +1,4 @@
-//! The worker: running, settling, waking, stopping.
+//! Tests the runner: executing, settling, waking up and stopping.
 use crate::support::{Bench, SOON, image, page, soon, until};
 use queue::{ClaimedJob, Config, Handler, JobState, NewJob, Outcome, Queue, Runner, RunnerConfig};
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use tokio::sync::{Barrier, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// A handler from a function.
+/// A handler made from a function.
 pub(crate) struct Body<F>(F);
 
 #[async_trait::async_trait]
@@ -31,14 +31,14 @@ where
     Arc::new(Body(run))
 }
 
-/// A runner and its off switch.
+/// A runner with the token that stops it.
 pub(crate) struct Worker {
     runner: Runner,
     pub(crate) shutdown: CancellationToken,
 }
 
 impl Worker {
-    /// Polls practically never: what happens, happens by notification.
+    /// Starts a runner that practically never polls, so jobs start only through notifications.
     pub(crate) fn start(
         queue: &Queue,
         handlers: &[(&str, usize, Arc<dyn Handler>)],
@@ -78,7 +78,7 @@ async fn ended(bench: &Bench, count: i64) {
 async fn jobs_of_all_kinds_run_once_each_and_are_completed() {
     let bench = Bench::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    // Pages leave their completion to the runner, images complete in a transaction of their own.
+    // Pages return `Done`, so the runner completes them. Images complete in their own transaction.
     let pages = body({
         let runs = Arc::clone(&runs);
         move |_, _| {
@@ -99,7 +99,7 @@ async fn jobs_of_all_kinds_run_once_each_and_are_completed() {
             }
         }
     });
-    // Half of them before the runner is there, half of them after.
+    // Half of the jobs are added before the runner starts, half after.
     bench.add(&vec![page(); 1000]).await;
     bench.add(&vec![image(); 100]).await;
     let worker = Worker::start(&bench.queue, &[("page", 50, pages), ("image", 4, images)], SOON);
@@ -127,7 +127,7 @@ async fn each_kind_keeps_to_its_own_number_and_uses_it() {
                 (Arc::clone(&together), Arc::clone(&in_flight), Arc::clone(&most));
             async move {
                 most.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // Only three at once come through here.
+                // Only groups of three pass this barrier.
                 together.wait().await;
                 in_flight.fetch_sub(1, Ordering::SeqCst);
                 Outcome::Done
@@ -150,7 +150,7 @@ async fn each_kind_keeps_to_its_own_number_and_uses_it() {
     bench.add(&vec![page(); 30]).await;
     bench.add(&vec![image(); 3]).await;
     let worker = Worker::start(&bench.queue, &[("page", 3, pages), ("image", 1, images)], SOON);
-    // A kind that is stuck is not in the way of another.
+    // A kind whose jobs are stuck does not block another kind.
     ended(&bench, 30).await;
     assert_eq!(most.load(Ordering::SeqCst), 3);
     soon("one image starts", starts.recv()).await.unwrap();
@@ -178,7 +178,8 @@ async fn a_waiting_runner_wakes_for_new_jobs_and_for_the_hour_of_old_ones() {
         let id = bench.add_one(page()).await;
         assert_eq!(soon("the job runs", runs.recv()).await, Some(id));
     }
-    // Nobody is told when its time has come; the runner must know by itself. It learns of it with the next wake-up.
+    // No notification is sent when the job becomes due. The runner learns the time with the next
+    // wake-up.
     let at = Some(OffsetDateTime::now_utc() + Duration::from_millis(300));
     let later = bench.add_one(NewJob { scheduled_at: at, ..page() }).await;
     let now = bench.add_one(page()).await;
@@ -276,7 +277,8 @@ async fn a_lost_claim_fires_the_token_and_its_result_is_discarded() {
     let id = bench.add_one(page()).await;
     let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
     let first = soon("the job starts", starts.recv()).await.unwrap();
-    // Between the two, a heartbeat may save the lease; then once more.
+    // A heartbeat between two attempts may extend the lease, so this repeats until the claim is
+    // lost.
     until("the claim is lost", || async {
         sqlx::query("update jobs set lease_until = now() - interval '1 s' where id = $1 and fence = $2")
             .bind(id)
@@ -313,7 +315,8 @@ async fn leases_are_kept_although_handlers_take_every_connection() {
             async move {
                 let mut conn = small.acquire().await.unwrap();
                 let mut leases = std::collections::HashSet::new();
-                // Until its lease was extended three times, which takes at least as long as the lease.
+                // Waits until the lease was extended three times, which takes at least as long as
+                // the lease.
                 while leases.len() < 4 {
                     let lease: OffsetDateTime =
                         sqlx::query_scalar("select lease_until from jobs where id = $1")
@@ -379,7 +382,7 @@ async fn a_shutdown_releases_what_does_not_end_in_time() {
             let queue = queue.clone();
             async move {
                 match job.payload["on cancel"].as_str().unwrap() {
-                    // Deaf, and with its row locked in an open transaction.
+                    // Ignores the cancellation, and has its row locked in an open transaction.
                     "nothing" => {
                         let mut tx = queue.pool().begin().await.unwrap();
                         queue.complete(&mut tx, job.claim).await.unwrap();

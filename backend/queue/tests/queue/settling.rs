@@ -1,4 +1,4 @@
-//! Every transition out of `running`, and the fence in front of each.
+//! Tests every transition out of `running`, and the fence of each.
 use crate::support::{Bench, image, page};
 use queue::{Claim, Config, JobState, NewJob, QueueError};
 use serde_json::json;
@@ -58,7 +58,7 @@ async fn a_batch_waits_for_a_row_that_another_transaction_has_locked() {
         let claims = claims.clone();
         async move { queue.complete_many(&claims).await }
     });
-    // The free one goes through, and the locked one is no lost claim.
+    // The unlocked job is completed, and the locked one is not reported as lost.
     crate::support::until("the free job is completed", || async {
         bench.state(claims[1].id).await == JobState::Completed
     })
@@ -112,7 +112,7 @@ async fn a_failure_comes_back_later_and_later_until_attempts_are_spent() {
         assert_eq!((row.state, row.attempt), (JobState::Retryable, attempt));
         assert_eq!(row.last_error.as_deref(), Some("it broke"));
         let delay = (row.scheduled_at - before).as_seconds_f64();
-        // The upper bound allows for the time between the two clocks' readings.
+        // The upper bound allows for the time between the readings of the two clocks.
         assert!(delay > longest * 0.49 && delay < longest + 20.0, "attempt {attempt}: {delay} of {longest}");
         assert!(bench.claim(10).await.is_empty(), "not before its time");
         bench.make_due(id).await;
@@ -166,7 +166,7 @@ async fn snooze_and_release_burn_no_attempt() {
     assert_eq!((row.state, row.attempt, row.scheduled_at), (JobState::Available, 0, before.scheduled_at));
     assert_eq!(bench.queue.release(&[claim]).await.unwrap(), 0, "only once");
 
-    // A job that has failed before goes back to where it was.
+    // A job that failed before returns to `retryable`.
     let other = bench.add_one(image()).await;
     let claim = bench.queue.claim(&["image".to_owned()], 1, "w").await.unwrap()[0].claim;
     bench.fail(claim, false).await.unwrap();
@@ -183,7 +183,7 @@ async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
     let id = bench.add_one(NewJob { max_attempts: 2, ..page() }).await;
     let healthy = bench.add_one(image()).await;
     let first = bench.claim(2).await.into_iter().find(|job| job.claim.id == id).unwrap().claim;
-    assert_eq!(bench.queue.rescue().await.unwrap(), 0, "nothing has run out");
+    assert_eq!(bench.queue.rescue().await.unwrap(), 0, "no lease has expired");
 
     bench.expire(id).await;
     assert_eq!(bench.queue.rescue().await.unwrap(), 1);
@@ -199,7 +199,7 @@ async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
     assert_eq!((second.claim.id, second.attempt), (id, 2));
     assert!(second.claim.fence > first.fence);
 
-    // Nothing ran beside it: it is to blame.
+    // No other job ran beside it, so it is to blame.
     bench.queue.begin_alone(second.claim).await.unwrap();
     bench.expire(id).await;
     assert_eq!(bench.queue.rescue().await.unwrap(), 1);
@@ -229,7 +229,7 @@ async fn a_heartbeat_keeps_the_lease_and_names_the_lost() {
     for claim in &claims {
         bench.expire(claim.id).await;
     }
-    // Late, but nobody has taken it yet: it is kept.
+    // The lease expired, but nobody has rescued the job, so a heartbeat keeps it.
     assert!(bench.queue.heartbeat(&claims[..1]).await.unwrap().is_empty());
     assert_eq!(bench.queue.rescue().await.unwrap(), 1);
     assert_eq!(bench.state(claims[0].id).await, JobState::Running);
@@ -250,7 +250,7 @@ async fn the_word_of_a_worker_whose_lease_ran_out_does_not_count() {
     bench.queue.rescue().await.unwrap();
     bench.make_due(id).await;
 
-    // Once while nobody holds the job, once while another worker does.
+    // The first round has no new holder; in the second another worker holds the job.
     for holder in [None, Some(())] {
         let fresh = if holder.is_some() { Some(bench.claim_one().await.claim) } else { None };
         let before = bench.get(id).await;

@@ -1,14 +1,14 @@
-//! What the tests share.
+//! Helpers shared by the queue's tests.
 use queue::{Claim, ClaimedJob, Config, Enqueued, JobRow, JobState, NewJob, Queue};
 use serde_json::json;
 use std::time::Duration;
 use testing::TestDatabase;
 use uuid::Uuid;
 
-/// Longest wait for an event; reached only when a test fails.
+/// Time limit for an event. Reached only when a test fails.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// A queue on a database of its own.
+/// A queue on its own database.
 pub(crate) struct Bench {
     pub(crate) queue: Queue,
     pub(crate) db: TestDatabase,
@@ -24,7 +24,7 @@ impl Bench {
         Self { queue: Queue::new(db.pool().clone(), config), db }
     }
 
-    /// Enqueues in a transaction of its own.
+    /// Enqueues jobs in a transaction of its own.
     pub(crate) async fn add(&self, jobs: &[NewJob]) -> Vec<Enqueued> {
         let mut tx = self.db.pool().begin().await.unwrap();
         let added = self.queue.enqueue(&mut tx, jobs).await.unwrap();
@@ -43,7 +43,7 @@ impl Bench {
         self.queue.claim(&kinds(), limit, "tester").await.unwrap()
     }
 
-    /// Claims the one job that can be claimed.
+    /// Claims the only job that can be claimed.
     pub(crate) async fn claim_one(&self) -> ClaimedJob {
         let mut jobs = self.claim(10).await;
         assert_eq!(jobs.len(), 1, "{jobs:?}");
@@ -58,12 +58,12 @@ impl Bench {
         self.get(id).await.state
     }
 
-    /// Lets a lease run out without waiting for it.
+    /// Makes a lease expire at once.
     pub(crate) async fn expire(&self, id: Uuid) {
         self.set("lease_until = now() - interval '1 second'", id).await;
     }
 
-    /// Makes a job due without waiting for its time.
+    /// Makes a job due at once.
     pub(crate) async fn make_due(&self, id: Uuid) {
         self.set("scheduled_at = now()", id).await;
     }
@@ -98,7 +98,7 @@ impl Bench {
     }
 }
 
-/// The kinds the tests use.
+/// Returns the job kinds that the tests use.
 pub(crate) fn kinds() -> Vec<String> {
     vec!["page".to_owned(), "image".to_owned()]
 }
@@ -115,12 +115,12 @@ pub(crate) fn image() -> NewJob {
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let deadline = tokio::time::Instant::now() + SOON;
     while !holds().await {
-        assert!(tokio::time::Instant::now() < deadline, "it never came to be that {what}");
+        assert!(tokio::time::Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// The event, or a failure.
+/// Waits for an event. Panics if it does not happen in time.
 pub(crate) async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, event).await.unwrap_or_else(|_| panic!("it never came to be that {what}"))
+    tokio::time::timeout(SOON, event).await.unwrap_or_else(|_| panic!("timed out: {what}"))
 }

@@ -1,4 +1,4 @@
-//! Tenants share a worker's places.
+//! Tests that tenants share a worker's places.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon};
 use queue::{NewJob, Outcome};
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
-/// Places of the worker; three quarters are six.
+/// Places of the worker. Three quarters of them are six.
 const PLACES: usize = 8;
 
-/// A worker whose jobs start, tell whose they are, and end when they are let.
+/// A worker whose jobs report their tenant when they start, and end when the test allows it.
 struct Shared {
     bench: Bench,
     worker: Worker,
     started: mpsc::UnboundedReceiver<Uuid>,
     gates: HashMap<Uuid, Arc<Semaphore>>,
-    /// Jobs in flight.
+    /// Number of running jobs per tenant.
     running: HashMap<Uuid, usize>,
 }
 
@@ -40,7 +40,7 @@ impl Shared {
         Self { bench, worker, started, gates, running: HashMap::new() }
     }
 
-    /// Waits for the next job to start; whose it is.
+    /// Waits for the next job to start and returns its tenant.
     async fn next(&mut self) -> Uuid {
         let tenant = soon("a job starts", self.started.recv()).await.unwrap();
         *self.running.entry(tenant).or_default() += 1;
@@ -65,10 +65,10 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
     bench.add(&vec![of(slow); 20_000]).await;
     let mut shared = Shared::of(bench, &[slow, other]);
     for _ in 0..PLACES {
-        assert_eq!(shared.next().await, slow, "alone, a tenant has all places");
+        assert_eq!(shared.next().await, slow, "a tenant that is alone gets all places");
     }
     shared.bench.add(&vec![of(other); 4]).await;
-    // The jobs of the other tenant are the youngest of all, and do not wait for those before them.
+    // The jobs of the other tenant are the newest of all, and still do not wait for the older ones.
     let mut ended = 0;
     while shared.running.get(&other).copied().unwrap_or(0) < 2 {
         shared.end_one(slow);
@@ -76,12 +76,12 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
         ended += 1;
         assert!(ended < 19_000, "the other tenant waits for the whole queue");
     }
-    assert_eq!(shared.running[&slow], 6, "a quarter of the places is the other's");
+    assert_eq!(shared.running[&slow], 6, "the other tenant gets a quarter of the places");
     for _ in 0..2 {
         shared.end_one(other);
-        assert_eq!(shared.next().await, other, "and stays so while it has jobs");
+        assert_eq!(shared.next().await, other, "the other tenant keeps these places while it has jobs");
     }
-    // The slow tenant's place is its own again, and no more than that.
+    // The slow tenant may use the place of its ended job again, but no further place.
     shared.end_one(slow);
     assert_eq!(shared.next().await, slow);
     assert_eq!(shared.running, HashMap::from([(slow, 6), (other, 2)]));

@@ -1,4 +1,5 @@
-//! Killed connections, a database that is away, a process that is gone; and the numbers that tell of it.
+//! Tests failures: killed connections, an unavailable database, a dead process. Also tests the
+//! metrics that report them.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon, until};
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
@@ -23,7 +24,7 @@ impl Admin {
         Self { conn, database }
     }
 
-    /// Kills every connection to the database; their number.
+    /// Kills every connection to the database. Returns their number.
     pub(crate) async fn kill_all(&mut self) -> i64 {
         sqlx::query_scalar("select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = $1")
             .bind(&self.database)
@@ -38,7 +39,8 @@ impl Admin {
     }
 }
 
-/// Handlers write beside their completion, in one transaction, while all connections are killed again and again.
+/// Handlers write data and complete their job in one transaction, while all connections are killed
+/// repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_lose_nothing_and_do_nothing_twice() {
     const JOBS: i64 = 300;
@@ -87,7 +89,7 @@ async fn killed_connections_lose_nothing_and_do_nothing_twice() {
         killed += admin.kill_all().await;
     }
     assert!(killed > 5, "{killed}");
-    // This test's own pool is among the killed: it asks over the connection that is left.
+    // The test's own pool is killed too, so this check uses another connection.
     let url = bench.db.url();
     until("all jobs have ended", || async {
         let Ok(mut conn) = PgConnection::connect(&url).await else { return false };
@@ -145,7 +147,7 @@ async fn a_result_outlives_a_database_that_is_away() {
     .await;
     assert_eq!(bench.get(done).await.attempt, 1);
 
-    // And it goes on claiming, and is woken again.
+    // The runner continues to claim, and notifications wake it again.
     gate.add_permits(1);
     let next = bench.add_one(job("done")).await;
     soon("the next job starts", runs.recv()).await.unwrap();
@@ -159,7 +161,7 @@ async fn what_a_dead_process_held_is_run_by_another() {
     let bench = Bench::with(config).await;
     let id = bench.add_one(page()).await;
     let (started, mut starts) = mpsc::unbounded_channel();
-    // A runtime that is dropped with everything in it: nobody says goodbye.
+    // Dropping the runtime ends all tasks at once, without a clean shutdown.
     let doomed = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     doomed.spawn({
         let (url, config) = (bench.db.url(), bench.queue.config().clone());
@@ -175,7 +177,8 @@ async fn what_a_dead_process_held_is_run_by_another() {
     });
     soon("the job starts", starts.recv()).await.unwrap();
     doomed.shutdown_background();
-    // Its last heartbeat may still be on its way; the one that is active then is who asks.
+    // The process's last heartbeat may still be in progress, so this waits until only this query is
+    // active.
     until("the process is gone", || async {
         bench
             .count("select count(*) from pg_stat_activity where datname = current_database() and state = 'active'")
@@ -216,7 +219,7 @@ async fn the_numbers_tell_what_happened() {
     assert_eq!(count(&["facecrawl_queue_stale_total", kind]), 1);
 }
 
-/// Counters of this test process, by name and labels.
+/// The counters of this test process, by name and labels.
 #[derive(Default)]
 struct Counters(Mutex<HashMap<Key, Arc<Cell>>>);
 
@@ -256,7 +259,7 @@ fn recorder() -> &'static Counters {
     })
 }
 
-/// The sum of the counters with this name and all these label values.
+/// Returns the sum of the counters with this name and all these label values.
 fn count(words: &[&str]) -> u64 {
     let counters = recorder().0.lock().unwrap();
     let (name, labels) = words.split_first().unwrap();

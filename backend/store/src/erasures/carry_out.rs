@@ -1,4 +1,4 @@
-//! Doing what was planned.
+//! Carries out a planned erasure.
 use super::chip::chip_shows;
 use super::{DoomedFace, Plan};
 use crate::condemned::condemn;
@@ -9,15 +9,15 @@ use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
 
-/// Share of the larger box side that a crop shows around its face; a crop cannot show more.
+/// Margin of a crop around its face, as a fraction of the larger box side.
 const CROP_MARGIN: f32 = 0.25;
 
-/// Images that one statement deletes, with all that hangs on them.
+/// Number of images that one statement deletes, with all dependent rows.
 const IMAGES: usize = 1_000;
 
 impl Store {
-    /// Does what was planned in the same transaction. Ledger rows that led to images which go forget the address, and so does everything else
-    /// that says where they were found.
+    /// Carries out a plan in the transaction that made it. Also removes the URLs of erased images
+    /// from ledger rows and from all other records of where the images were found.
     pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
         let gone: Vec<Uuid> = faces.chain(&plan.images).chain(&plan.subjects).copied().collect();
@@ -50,16 +50,16 @@ impl Store {
     }
 }
 
-/// What is left to do for the caller of [`Store::carry_out`].
+/// The remaining work for the caller of [`Store::carry_out`].
 #[derive(Clone, Debug, Default)]
 pub struct CarriedOut {
-    /// Blobs to drop after the commit.
+    /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
-    /// Jobs whose records name an erased address, to be emptied in the same transaction.
+    /// Jobs whose records name an erased URL. Clear these records in the same transaction.
     pub jobs: LedgerJobs,
 }
 
-/// Single faces of an image that stays.
+/// Erases single faces of an image that stays.
 async fn erase_faces(
     conn: &mut PgConnection,
     image: Uuid,
@@ -122,7 +122,7 @@ async fn erase_in_neighbours(
     Ok(keys)
 }
 
-/// A face of the same picture that stays.
+/// A remaining face of the same image.
 #[derive(FromRow)]
 struct Neighbour {
     id: Uuid,
@@ -132,7 +132,7 @@ struct Neighbour {
     chip_key: Option<String>,
 }
 
-/// Whether the crop of the face in box `of` shows a part of the box `other`.
+/// Returns `true` if the crop of the face in box `of` shows a part of the box `other`.
 fn shows(of: [f32; 4], other: [f32; 4]) -> bool {
     let border = CROP_MARGIN * of[2].max(of[3]) + 1.0;
     let apart = |at: usize| {

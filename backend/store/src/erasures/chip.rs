@@ -1,23 +1,27 @@
-//! Where in the picture the aligned chip of a face was cut.
+//! Computes which region of an image the aligned chip of a face shows.
 //!
-//! The geometry is that of `vision::norm_crop`: the similarity that fits the five landmarks to the ArcFace template of 112x112 pixels best.
+//! The geometry is that of `vision::norm_crop`: the similarity transform that best fits the five
+//! landmarks to the ArcFace template of 112x112 pixels.
 
 /// Landmark positions in a chip.
 const TEMPLATE: [[f64; 2]; 5] =
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
 const SIDE: f64 = 112.0;
-/// Pixels of the picture beyond a chip's edge that its samples can take part in, also where the picture was enlarged first.
+/// Margin, in pixels of the image, from which interpolation can add pixels to the edge of a chip,
+/// also if the image was upscaled first.
 const BORDER: f64 = 4.0;
 
-/// Whether the chip of a face with these landmarks (x, y, x, y, …) may show a part of the box `other` (x, y, width, height). Landmarks that no
-/// chip can have been cut by count as showing it.
+/// Returns `true` if the chip of a face with these landmarks may show a part of the box `other`.
+/// `landmarks` are x, y pairs; `other` is x, y, width, height. Also `true` for landmarks from which
+/// no chip can be cut.
 pub(super) fn chip_shows(landmarks: &[f32], other: [f32; 4]) -> bool {
     let Some([left, top, right, bottom]) = footprint(landmarks) else { return true };
     let [x, y, width, height] = other.map(f64::from);
     x < right + BORDER && x + width > left - BORDER && y < bottom + BORDER && y + height > top - BORDER
 }
 
-/// The smallest upright box around a chip: left, top, right, bottom in pixels of the picture.
+/// Returns the axis-aligned bounding box of a chip: left, top, right, bottom in pixels of the
+/// image.
 fn footprint(landmarks: &[f32]) -> Option<[f64; 4]> {
     let from: Vec<[f64; 2]> =
         landmarks.as_chunks::<2>().0.iter().map(|[x, y]| [f64::from(*x), f64::from(*y)]).collect();
@@ -51,14 +55,14 @@ mod tests {
 
     #[test]
     fn a_chip_shows_what_lies_inside_its_footprint_and_no_more() {
-        // Twice as large as the template, and moved: the chip covers 100 to 324 across and 50 to 274 down.
+        // Scale 2 and an offset: the chip covers x from 100 to 324 and y from 50 to 274.
         let landmarks: Vec<f32> =
             TEMPLATE.iter().flat_map(|[x, y]| [(100.0 + 2.0 * x) as f32, (50.0 + 2.0 * y) as f32]).collect();
         for (x, shown) in [(330.0, false), (327.0, true), (200.0, true), (40.0, false), (50.0, true)] {
             assert_eq!(chip_shows(&landmarks, [x, 100.0, 50.0, 50.0]), shown, "{x}");
         }
         assert!(!chip_shows(&landmarks, [200.0, 280.0, 50.0, 50.0]));
-        assert!(chip_shows(&[1.0; 10], [900.0, 900.0, 5.0, 5.0]), "nobody knows where it was cut");
+        assert!(chip_shows(&[1.0; 10], [900.0, 900.0, 5.0, 5.0]), "degenerate landmarks count as shown");
         assert!(chip_shows(&[], [900.0, 900.0, 5.0, 5.0]));
     }
 }

@@ -1,4 +1,4 @@
-//! Everybody who is alike.
+//! Finds the faces that are similar to an embedding.
 use super::plan::{DoomedFace, FaceRow};
 use crate::StoreError;
 use crate::faces::halfvec;
@@ -6,11 +6,14 @@ use crate::models::EmbeddingModel;
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-/// Faces that one statement compares: a small part of what the statement timeout allows, on the slowest machine and disk.
+/// Faces that one statement compares: a small part of what the statement timeout allows, even on a
+/// slow machine.
 const BATCH: i64 = 50_000;
 
-/// Compared with every face of the model, never by the approximate index: an erasure misses none. However many there are, no statement takes
-/// long: the collection is walked in the order of its faces' ids.
+/// Returns all faces of the collection and model with at least the given similarity.
+///
+/// Compares with every face instead of using the approximate index, because an erasure must not
+/// miss one. Reads the faces in id order in batches, so no statement takes long.
 pub(super) async fn alike(
     conn: &mut PgConnection,
     collection: Uuid,
@@ -18,7 +21,8 @@ pub(super) async fn alike(
     model: &EmbeddingModel,
     threshold: f32,
 ) -> Result<Vec<DoomedFace>, StoreError> {
-    // The range is that of the index on (collection_id, id), and its end is found without reading a row.
+    // The range matches the index on (collection_id, id), so the end of a batch is found without
+    // reading rows.
     let last = "select id from faces where collection_id = $1 and id > $2 order by id offset $3 limit 1";
     let sql = format!(
         "select id, image_id, bbox, similarity from (

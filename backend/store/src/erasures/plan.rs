@@ -1,4 +1,4 @@
-//! What an erasure takes away, and what keeps it out.
+//! Plans an erasure: what it deletes and which suppressions it needs.
 use super::likeness::alike;
 use super::{Target, subjects};
 use crate::faces::check_embedding;
@@ -20,30 +20,30 @@ pub struct DoomedFace {
     pub id: Uuid,
     /// Its image.
     pub image_id: Uuid,
-    /// Cosine with the likeness, if that is what was asked for.
+    /// Cosine similarity to the likeness, if the request has one.
     pub similarity: Option<f32>,
-    /// Whether it was asked for, and does not merely go with its image.
+    /// Whether the request covers this face, and it is not merely a part of an erased image.
     pub named: bool,
     pub(super) bbox: [f32; 4],
 }
 
-/// What an erasure takes away.
+/// What an erasure deletes.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Faces, those of whole images included.
+    /// Faces, including those of images that are erased whole.
     pub faces: Vec<DoomedFace>,
-    /// Images that go whole.
+    /// Images that are erased whole.
     pub images: Vec<Uuid>,
-    /// Faces of other embedding models, which could not be compared with a likeness.
+    /// Number of faces of other embedding models, which could not be compared with the likeness.
     pub not_compared: i64,
-    /// What keeps the pictures out: whole images, and single faces of the others.
+    /// Suppressions of the images: whole images, and single faces of other images.
     pub pictures: Vec<Suppression>,
     /// People and clusters to be erased: the one that the request names, and those that would have
     /// no face left.
     pub subjects: Vec<Uuid>,
-    /// Whose it is.
+    /// The collection.
     pub(crate) collection: Uuid,
-    /// The address that was asked for, if that is what was, in every spelling.
+    /// All spellings of the requested URL, if the request names one.
     pub(crate) addresses: Vec<String>,
 }
 
@@ -79,11 +79,11 @@ struct ImageRow {
 }
 
 impl Store {
-    /// Finds what goes, and holds it: the images are locked until the transaction ends.
+    /// Finds what the erasure deletes, and locks the images until the transaction ends.
     ///
     /// # Errors
-    /// `NotFound` for a face, an image or a subject that the collection does not have; `Invalid` for an embedding that does not fit its
-    /// model.
+    /// Fails with `NotFound` if the collection lacks the face, image or subject, and with `Invalid`
+    /// if the embedding does not fit its model.
     pub async fn plan_erasure(
         &self,
         conn: &mut PgConnection,
@@ -93,7 +93,7 @@ impl Store {
         if self.reach.is_some_and(|reach| reach != collection) {
             return Err(StoreError::not_found("collection", collection));
         }
-        // By the transaction's own connection: the others may all be waiting for the lock.
+        // Uses the transaction's own connection: all other connections may be waiting for the lock.
         let model = match target {
             Target::Likeness { embedding, model_id, .. } => {
                 let model = "select id, identity, name, dimensions from embedding_models where id = $1";
@@ -150,7 +150,8 @@ impl Store {
 }
 
 impl Plan {
-    /// What goes with these images, faces and people of a collection whose suppression lock is held.
+    /// Plans the deletion of these images, faces and people of a collection. Its suppression lock
+    /// must be held.
     pub(crate) async fn of(
         conn: &mut PgConnection,
         collection: Uuid,
@@ -164,7 +165,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Holds the images that are named or have one of the faces, and finds what goes with them.
+    /// Locks the named images and the images of the faces, and adds what is deleted with them.
     async fn complete(
         &mut self,
         conn: &mut PgConnection,
@@ -265,15 +266,16 @@ async fn not_of_model(conn: &mut PgConnection, collection: Uuid, model: i32) -> 
         .await?)
 }
 
-/// Images of the collection that were found at one of the addresses or on the page of it, by the address that was asked for or by the one that
-/// answered.
+/// Returns the images of the collection that were found at one of the URLs or on the page with that
+/// URL. Matches requested URLs and URLs after redirects.
 async fn found_at(
     conn: &mut PgConnection,
     collection: Uuid,
     addresses: &[String],
 ) -> Result<Vec<Uuid>, StoreError> {
     let mut hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
-    // Several addresses can have led to one page; a sighting names the first of them.
+    // Several URLs can redirect to one page, and a sighting records only the first of them. So
+    // sightings are also matched by the page's URL after redirects.
     let pages: Vec<String> = sqlx::query_scalar(
         "select distinct p.final_url from crawls c join pages p on p.crawl_id = c.id
          where c.collection_id = $1 and p.url_hash = any($2) and p.final_url is not null",

@@ -1,31 +1,35 @@
-//! The end of a key, and of those that come from it.
+//! Revocation of a key and of the keys that it created.
 use super::ApiKey;
 use super::rows::select_keys;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// What became of a key that was revoked, and of its descendants: the keys that it made, and those that these made.
+/// The result of revoking a key. Its descendants are the keys that it created, and the keys that
+/// these created.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revocation {
-    /// The key as it is now.
+    /// The key after the revocation.
     pub key: ApiKey,
-    /// The descendants that were revoked with it; until then they worked.
+    /// The descendants that were revoked with it. They were valid until then.
     pub descendants: Vec<ApiKey>,
-    /// How many descendants work on.
+    /// Number of descendants that remain valid.
     pub working: usize,
 }
 
 impl Revocation {
-    /// All keys that were revoked.
+    /// Returns all keys that were revoked.
     pub fn revoked(&self) -> impl Iterator<Item = &ApiKey> {
         std::iter::once(&self.key).chain(&self.descendants)
     }
 }
 
 impl Store {
-    /// Ends a key for good, on request with its descendants; revoking it again changes nothing. A service that has just seen it notices within seconds,
-    /// and lets it make no other key from now on.
+    /// Revokes a key permanently, and with `with_descendants` its valid descendants too. Revoking a
+    /// revoked key again does not change it.
+    ///
+    /// A service that has cached the key notices within seconds. From now on the key cannot create
+    /// other keys.
     pub async fn revoke_key(
         &self,
         conn: &mut PgConnection,
@@ -71,7 +75,8 @@ impl Store {
     }
 }
 
-/// Keys are made by keys (shared) or revoked (alone), never both at once: a revocation finds every descendant, and afterwards there are no new ones.
+/// Locks the creation of keys by keys (shared) against revocation (exclusive). So a revocation
+/// finds every descendant, and no new ones appear afterwards.
 pub(super) async fn lock_descent(conn: &mut PgConnection, exclusive: bool) -> Result<(), StoreError> {
     let lock = if exclusive {
         "select pg_advisory_xact_lock(hashtextextended('facecrawl.keys', 0))"

@@ -1,4 +1,4 @@
-//! Keys in the database.
+//! Reads and writes keys in the database.
 use super::revocation::lock_descent;
 use super::{ApiKey, BYTES, KeyHash, MARK, NewKey, random};
 use crate::{Store, StoreError};
@@ -9,7 +9,8 @@ use sqlx::{FromRow, PgConnection, Row, postgres::PgRow};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-/// Characters of a key that are stored and shown: the mark and 36 of its 256 bits.
+/// Number of characters of a key that are stored and shown: the prefix `fc_` and 36 of the 256
+/// bits.
 const SHOWN: usize = 9;
 
 macro_rules! select_keys {
@@ -25,11 +26,12 @@ macro_rules! select_keys {
 pub(super) use select_keys;
 
 impl Store {
-    /// Makes a key; answers its row, and the key itself, which cannot be had again.
+    /// Creates a key. Returns its row and the key itself, which cannot be read again later.
     ///
     /// # Errors
-    /// `Invalid` for what [`NewKey::check`] refuses; `Conflict` when the key that makes it has been revoked; `NotFound` for a collection that does not
-    /// exist or is out of reach.
+    /// Fails with `Invalid` for what [`NewKey::check`] rejects. Fails with `Conflict` if the
+    /// creating key is revoked, and with `NotFound` if the collection does not exist or is out of
+    /// reach.
     pub async fn create_key(
         &self,
         conn: &mut PgConnection,
@@ -40,7 +42,8 @@ impl Store {
         let id = Uuid::now_v7();
         if let Some(maker) = new.made_by {
             lock_descent(conn, false).await?;
-            // A service believes a key for some seconds after it was revoked: long enough to make one that goes on.
+            // A service accepts a key for some seconds after its revocation, which is long enough
+            // to create another key.
             let works: Option<bool> =
                 sqlx::query_scalar("select revoked_at is null from api_keys where id = $1")
                     .bind(maker)
@@ -74,7 +77,8 @@ impl Store {
         Ok((row, key))
     }
 
-    /// Keys, newest first, those that work no more included; `before` is the last one of the page before.
+    /// Returns keys, newest first, including revoked and expired ones. `before` is the last key of
+    /// the previous page.
     pub async fn keys(&self, before: Option<Uuid>, limit: i64) -> Result<Vec<ApiKey>, StoreError> {
         let keys = select_keys!(
             "where ($1::uuid is null or k.collection_id = $1) and ($2::uuid is null or k.id < $2) order by k.id desc limit $3"
@@ -87,14 +91,15 @@ impl Store {
             .await?)
     }
 
-    /// The key with that hash, whether it still works or not.
+    /// Returns the key with this hash, valid or not.
     pub async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>, StoreError> {
         let row: Option<PgRow> = sqlx::query(select_keys!("where k.key_sha256 = $1"))
             .bind(hash.0.as_slice())
             .fetch_optional(&self.pool)
             .await?;
         let Some(row) = row else { return Ok(None) };
-        // The index compares as it likes, on a hash that a caller cannot steer; what lets a caller in is this comparison.
+        // The index lookup need not take constant time, because callers cannot choose the hash.
+        // This constant-time comparison decides.
         let stored: Vec<u8> = row.try_get("key_sha256")?;
         if !bool::from(stored.as_slice().ct_eq(&hash.0)) {
             return Ok(None);
@@ -102,7 +107,7 @@ impl Store {
         Ok(Some(ApiKey::from_row(&row)?))
     }
 
-    /// Notes that a key was used, at most once a minute.
+    /// Records that a key was used, at most once per minute.
     pub async fn touch_key(&self, id: Uuid) -> Result<(), StoreError> {
         sqlx::query(
             "update api_keys set last_used_at = now()

@@ -15,7 +15,7 @@ impl Store {
     /// count, so each erasure's suppressions can be lifted without the others.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Fails with the errors of the database.
     pub async fn suppress(
         &self,
         conn: &mut PgConnection,

@@ -1,17 +1,18 @@
-//! The statements that remove traces.
+//! SQL statements that remove traces of erased images.
 use crate::StoreError;
 use crate::text::mention;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// The columns of a page's row that say where it is and what it is about. The hash stays, so that its crawl does not fetch it again.
+/// Clears the columns of a page's row that contain its URLs and content. The hash stays, so that
+/// the crawl does not fetch the page again.
 pub(super) const FORGET_PAGES: &str =
     "update pages set url = 'erased:' || id, final_url = null, title = null, detail = null, etag = null,
         last_modified = null
      where id = any($1) and state <> 'queued'";
 
-/// A ledger row of either ledger.
+/// A row of one of the ledgers.
 #[derive(FromRow)]
 pub(super) struct Found {
     pub(super) id: Uuid,
@@ -20,11 +21,11 @@ pub(super) struct Found {
     pub(super) url_hash: Uuid,
 }
 
-/// Pages that show pictures, by what is on record of their addresses.
+/// Pages that show images: the hashes of their URLs, and their URLs if known.
 #[derive(Default)]
 pub(super) struct Pages {
     hashes: BTreeSet<Uuid>,
-    /// Addresses that answered.
+    /// URLs after redirects.
     texts: BTreeSet<String>,
 }
 
@@ -37,7 +38,8 @@ impl Pages {
     }
 }
 
-/// Pages of the ledgers that turned out to be one of these pictures; `which` chooses rows `u` of the image ledger by `$1`.
+/// Returns the rows of pages that turned out to be one of these images. `which` selects rows `u` of
+/// the image ledger by `$1`.
 pub(super) async fn pages_that_were(
     conn: &mut PgConnection,
     which: &'static str,
@@ -50,7 +52,8 @@ pub(super) async fn pages_that_were(
     Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(ids).fetch_all(conn).await?)
 }
 
-/// Removes the memory of pages that mention one of the addresses, or are at one of them, and adds these pages to `pages`.
+/// Deletes cached pages that mention one of the URLs or have one of them, and adds these pages to
+/// `pages`.
 pub(super) async fn forget_memories(
     conn: &mut PgConnection,
     collection: Uuid,
@@ -71,7 +74,8 @@ pub(super) async fn forget_memories(
     Ok(())
 }
 
-/// Removes the titles of pages of these addresses, asked for or answering, in one crawl of the collection or in all of them.
+/// Removes the titles of these pages, matched by requested URL or URL after redirects, in one crawl
+/// or in all crawls of the collection.
 pub(super) async fn forget_titles(
     conn: &mut PgConnection,
     collection: Uuid,

@@ -1,4 +1,4 @@
-//! Pictures that are kept out, and what must not be written down of them when they are found again.
+//! Removes what a crawl records when it finds suppressed images again.
 use super::statements::{Found, forget_memories, forget_titles, pages_that_were};
 use super::{LedgerJobs, Traces};
 use crate::text::{url_hash, without_nul};
@@ -7,9 +7,11 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Store {
-    /// Removes what a picture that is kept out left when it was found again: its address, its sightings, and the memory and titles of the pages that
-    /// mention it. The row of the ledger keeps its hash, so that the crawl does not fetch it again. Answers pages that turned out to be the
-    /// picture: records of their jobs name its address.
+    /// Removes what a suppressed image left when it was found again. This is its URL, its
+    /// sightings, and the cached content and titles of the pages that mention it.
+    ///
+    /// The ledger row keeps its hash, so that the crawl does not fetch the image again. Returns the
+    /// jobs of pages that turned out to be the image; their records name its URL.
     pub async fn forget_suppressed(
         &self,
         conn: &mut PgConnection,
@@ -44,10 +46,11 @@ impl Store {
         Ok(traces.jobs)
     }
 
-    /// Erases the traces of a page that was just stored and turned out to be the image at `image`, if
-    /// that image is suppressed and its row was settled before the page. Erases the page's address, and
-    /// the stored copies and titles of pages that link to it. Returns the jobs whose records name
-    /// the address.
+    /// Erases the traces of a page that was just stored and turned out to be the image at `image`.
+    /// Does so only if that image is suppressed and its row was settled before the page.
+    ///
+    /// Erases the page's URL, and the cached content and titles of pages that link to it. Returns
+    /// the jobs whose records name the URL.
     ///
     /// Call it after the image was inserted into the ledger: that statement waits for the
     /// transaction that settles the image.
@@ -76,8 +79,12 @@ impl Store {
         Ok(traces.jobs)
     }
 
-    /// Forgets a page that was just stored if it mentions something that is kept out, which would otherwise be written down anew: its memory goes, and
-    /// its title where it shows a picture that is. To be asked after the page's pictures were entered into the ledger: whoever settles one of them is waited for there.
+    /// Clears a page that was just stored if it mentions suppressed content, which would otherwise
+    /// be stored again. Deletes the page's cached content, and its title if it shows a suppressed
+    /// image.
+    ///
+    /// Call it after the page's images were inserted into the ledger: that statement waits for
+    /// transactions that settle one of them.
     pub async fn forget_page_of_suppressed(
         &self,
         conn: &mut PgConnection,

@@ -1,4 +1,4 @@
-//! Blobs in a folder and in a bucket.
+//! Tests blobs in a folder and in a bucket.
 use axum::body::Bytes as Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
@@ -89,7 +89,7 @@ async fn no_key_leads_out_of_the_folder() {
 
 type Bucket = Arc<Mutex<BTreeMap<String, Body>>>;
 
-/// The part of S3's REST interface that blobs use.
+/// Implements the part of S3's REST interface that blobs use.
 async fn bucket(
     State(bucket): State<Bucket>,
     method: Method,
@@ -136,7 +136,7 @@ async fn bucket(
 
 #[test]
 fn a_bucket_works_like_a_folder() {
-    // The variables are this process's, so the work is done in one of its own.
+    // The variables apply to a whole process, so the test runs in a child process.
     if std::env::var("AWS_ACCESS_KEY_ID").as_deref() != Ok("test-key") {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();

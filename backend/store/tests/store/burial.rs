@@ -1,4 +1,4 @@
-//! The end of a collection.
+//! Tests the deletion of a collection.
 use crate::fixture::{self, admit_images, admit_pages, image_url, page};
 use serde_json::json;
 use sqlx::AssertSqlSafe;
@@ -8,7 +8,7 @@ use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
-/// More than one piece of them.
+/// Number of images, which need more than one step.
 const IMAGES: u64 = 450;
 
 async fn count(store: &Store, table: &str) -> i64 {
@@ -22,7 +22,8 @@ async fn bury(store: &Store, collection: Uuid) {
     tx.commit().await.unwrap();
 }
 
-/// A collection with images, faces, a person, a suppression, and a crawl with its ledgers, which runs.
+/// Creates a collection with images, faces, a person, a suppression, and a running crawl with its
+/// ledgers.
 async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
     let collection = fixture::collection(store, name).await;
     let model = fixture::model(store, "m", 4).await;
@@ -60,12 +61,12 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
     assert!(matches!(store.collection_by_id(collection).await, Err(StoreError::NotFound { .. })));
     assert_eq!(store.collections().await.unwrap().len(), 1);
     assert_eq!(store.restless_crawls(collection).await.unwrap(), [crawl]);
-    // Its name is free, and what takes it has nothing of it.
+    // The name is free, and a new collection with it has none of the old content.
     let namesake = fixture::collection(&store, "press").await;
 
     let (mut blobs, mut pieces, mut cancelled) = (BTreeSet::new(), 0, false);
     loop {
-        // Killed before the commit, every time: the blobs are named again.
+        // The step is interrupted before its commit, so the next call returns the same blobs.
         let mut lost = store.begin().await.unwrap();
         let before = store.erase_some(lost.conn(), collection).await.unwrap();
         drop(lost);
@@ -79,7 +80,7 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
         match (erased.done, erased.rows) {
             (true, _) => break,
             (false, 0) => {
-                // A crawl that runs is waited for.
+                // The deletion waits for a running crawl.
                 assert!(!cancelled);
                 cancelled = true;
                 let mut tx = store.begin().await.unwrap();
@@ -99,7 +100,7 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
     }
     assert_eq!(store.collection("press").await.unwrap().id, namesake);
     let mut tx = store.begin().await.unwrap();
-    assert!(store.erase_some(tx.conn(), collection).await.unwrap().done, "it stays gone");
+    assert!(store.erase_some(tx.conn(), collection).await.unwrap().done, "the collection stays deleted");
 }
 
 #[tokio::test]
@@ -130,7 +131,7 @@ async fn keys_go_with_their_collection_and_stay_with_default() {
     let mut tx = store.begin().await.unwrap();
     let again = store.bury_collection(tx.conn(), press).await;
     assert!(matches!(again, Err(StoreError::NotFound { .. })));
-    // A tenant buries its own alone.
+    // A store with a scope can delete only its own collection.
     let other = store.within(Uuid::now_v7()).bury_collection(tx.conn(), successor.id).await;
     assert!(matches!(other, Err(StoreError::NotFound { .. })));
 }

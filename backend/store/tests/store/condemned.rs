@@ -1,4 +1,4 @@
-//! Blobs on their way out.
+//! Tests the deletion of blobs.
 use crate::fixture;
 use bytes::Bytes;
 use store::images::NewImage;
@@ -32,7 +32,7 @@ impl World {
         self.blobs.get(key).await.unwrap().is_some()
     }
 
-    /// Stores an image that names the blob.
+    /// Stores an image whose row names the blob.
     async fn image(&self, number: u64, key: &str) -> Uuid {
         let image = NewImage { thumbnail_key: Some(key.to_owned()), ..fixture::image(number) };
         fixture::store_image(&self.store, self.default, &image, &[]).await.unwrap()
@@ -51,7 +51,7 @@ async fn what_a_crash_left_over_goes_with_the_next_sweep() {
     let world = World::new().await;
     let key = world.put().await;
     let image = world.image(1, &key).await;
-    // Killed between the commit and the removal.
+    // Simulates a crash between the commit and the deletion of the blob.
     assert_eq!(world.delete(image).await, std::slice::from_ref(&key));
     assert!(world.exists(&key).await);
     assert_eq!(world.store.drop_condemned(&world.blobs).await.unwrap(), 1);
@@ -77,7 +77,7 @@ async fn who_wrote_a_blob_before_it_was_removed_is_told_to_write_it_again() {
     let world = World::new().await;
     let key = world.put().await;
     let image = world.image(1, &key).await;
-    // Another picture writes the same content; its row is still to come.
+    // Another image writes the same content. Its row does not exist yet.
     assert_eq!(world.put().await, key);
     let keys = world.delete(image).await;
     world.store.drop_blobs(&world.blobs, &keys).await.unwrap();
@@ -88,7 +88,7 @@ async fn who_wrote_a_blob_before_it_was_removed_is_told_to_write_it_again() {
         let lost = world.store.keep_blobs(tx.conn(), std::slice::from_ref(&key)).await.unwrap();
         (tx, lost)
     };
-    // Rolled back, it is told again; committed, it is not.
+    // After a rollback the blob is returned again, after a commit it is not.
     let (tx, lost) = keep().await;
     assert_eq!(lost, std::slice::from_ref(&key));
     drop(tx);
@@ -109,13 +109,13 @@ async fn a_removal_waits_for_a_picture_that_is_being_stored_and_then_sees_its_ro
     assert!(world.store.keep_blobs(tx.conn(), std::slice::from_ref(&key)).await.unwrap().is_empty());
 
     let keys = world.delete(image).await;
-    assert_eq!(keys, std::slice::from_ref(&key), "the other row is not to be seen yet");
+    assert_eq!(keys, std::slice::from_ref(&key), "the other row is not visible yet");
     let (store, blobs) = (world.store.clone(), world.blobs.clone());
     let removal = tokio::spawn(async move { store.drop_blobs(&blobs, &keys).await });
     let waits = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
                  where d.datname = current_database() and l.locktype = 'advisory' and not l.granted";
     while sqlx::query_scalar::<_, i64>(waits).fetch_one(world.store.pool()).await.unwrap() == 0 {
-        assert!(!removal.is_finished(), "it did not wait");
+        assert!(!removal.is_finished(), "the deletion did not wait for the lock");
         tokio::task::yield_now().await;
     }
     assert!(world.exists(&key).await);

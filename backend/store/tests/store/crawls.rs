@@ -1,4 +1,4 @@
-//! Collections and crawls.
+//! Tests collections and crawls.
 use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle};
 use serde_json::json;
 use store::StoreError;

@@ -1,4 +1,4 @@
-//! Connecting and migrating.
+//! Tests connecting and migrating.
 
 use store::{Config, Store, StoreError};
 use testing::TestDatabase;

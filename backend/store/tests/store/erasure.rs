@@ -1,4 +1,4 @@
-//! Deleting.
+//! Tests the deletion of faces, images and crawls.
 use crate::fixture::{self, admit_images, image_url, settle};
 use store::images::ImageFilter;
 use store::{Store, StoreError};
@@ -57,7 +57,7 @@ async fn an_image_goes_with_its_faces_and_sources_and_a_roll_back_brings_all_bac
     for table in ["images", "faces", "image_sources"] {
         assert_eq!(count(&store, table).await, 0, "{table}");
     }
-    // The ledger still says what the crawl did.
+    // The ledger still has the crawl's outcomes.
     let progress = store.crawl_progress(crawl.id).await.unwrap();
     assert_eq!((progress.images["processed"], progress.faces), (1, 0));
     let mut conn = store.pool().acquire().await.unwrap();
@@ -112,7 +112,7 @@ async fn a_crawl_goes_with_the_images_that_only_it_found() {
         let rows = admit_images(&store, crawl.id, 9, &[image_url(path, "other")]).await;
         settle(&store, rows[0].id, "duplicate", None, Some(image)).await;
     }
-    // This crawl is gone, and its images were to stay.
+    // This crawl was deleted without its images.
     let mut tx = store.begin().await.unwrap();
     store.delete_crawl(tx.conn(), past.id, false).await.unwrap();
     tx.commit().await.unwrap();
@@ -163,7 +163,7 @@ async fn the_schema_itself_keeps_a_face_in_its_images_collection() {
                 .unwrap_err();
         assert!(crossed.as_database_error().unwrap().is_foreign_key_violation());
     }
-    // A whole tenant goes in one statement.
+    // Deleting a collection's row deletes all its content.
     sqlx::query("delete from collections where id = $1").bind(default).execute(store.pool()).await.unwrap();
     assert_eq!(count(&store, "faces").await, 0);
     assert_eq!(count(&store, "subjects").await, 1);

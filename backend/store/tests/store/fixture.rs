@@ -1,4 +1,4 @@
-//! Rows to test with.
+//! Creates rows for tests.
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -17,7 +17,7 @@ pub(crate) fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// A picture whose bytes are named by `number`.
+/// Returns an image whose hash is derived from `number`.
 pub(crate) fn image(number: u64) -> NewImage {
     let mut sha256 = [0; 32];
     sha256[..8].copy_from_slice(&number.to_be_bytes());
@@ -54,9 +54,10 @@ pub(crate) fn face(model: &EmbeddingModel, embedding: Vec<f32>) -> NewFace {
     }
 }
 
-/// A random direction of length 1.
+/// Returns a random unit vector.
 pub(crate) fn direction(rng: &mut StdRng, dimensions: usize) -> Vec<f32> {
-    // Sums of uniform numbers are near enough to normal for directions without a preference.
+    // Sums of uniform numbers are close enough to a normal distribution, so all directions are
+    // about equally likely.
     let raw: Vec<f32> =
         (0..dimensions).map(|_| (0..4).map(|_| rng.random_range(-1.0f32..1.0)).sum()).collect();
     let length = raw.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -71,7 +72,7 @@ pub(crate) async fn collection(store: &Store, name: &str) -> Uuid {
     store.ensure_collection(name).await.unwrap().id
 }
 
-/// The record of an erasure that keeps pictures and the person out, and that found nothing.
+/// Returns the record of an erasure that suppresses images and the person, and that found nothing.
 pub(crate) fn erasure_by_likeness(collection: Uuid) -> ErasureRecord {
     ErasureRecord {
         id: Uuid::now_v7(),
@@ -88,7 +89,7 @@ pub(crate) fn erasure_by_likeness(collection: Uuid) -> ErasureRecord {
     }
 }
 
-/// A crawl in `default`.
+/// Creates a crawl in `default`.
 pub(crate) async fn crawl(store: &Store) -> Crawl {
     let default = collection(store, "default").await;
     let mut tx = store.begin().await.unwrap();
@@ -154,7 +155,7 @@ pub(crate) async fn store_image(
     Ok(id)
 }
 
-/// An image with one face, found by the crawl under `path`.
+/// Stores an image with one face, found by the crawl under `path`.
 pub(crate) async fn crawled_face(
     store: &Store,
     crawl: &Crawl,
@@ -168,7 +169,7 @@ pub(crate) async fn crawled_face(
     id
 }
 
-/// Returns when some session of this database waits for a lock.
+/// Waits until a session of this database waits for a lock.
 pub(crate) async fn wait_for_a_lock(db: &TestDatabase) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
@@ -181,7 +182,7 @@ pub(crate) async fn wait_for_a_lock(db: &TestDatabase) {
         if waiting {
             return;
         }
-        assert!(std::time::Instant::now() < deadline, "nobody waits for a lock");
+        assert!(std::time::Instant::now() < deadline, "no session waits for a lock");
         tokio::task::yield_now().await;
     }
 }

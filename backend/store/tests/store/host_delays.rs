@@ -1,4 +1,4 @@
-//! Delays that apply to one collection only.
+//! Tests delays that apply to one collection only.
 use std::time::Duration;
 use store::Store;
 use store::collections::CollectionSettings;
@@ -28,14 +28,17 @@ async fn clock(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
 }
 
-/// Asks until the delay that applies to every collection is over.
+/// Asks for a permit until the delay that applies to every collection is over.
 async fn granted(store: &Store, own: OwnDelay) -> i64 {
     loop {
         match store.take_own_turn(HOST, own, SHARED_MS).await.unwrap() {
             Turn::Granted { token } => return token,
             Turn::Wait { until } => {
                 let wait = until - clock(store).await;
-                assert!(wait < time::Duration::seconds(30), "not of another collection: {wait}");
+                assert!(
+                    wait < time::Duration::seconds(30),
+                    "the delay of another collection applies: {wait}"
+                );
                 tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
             }
         }
@@ -85,7 +88,7 @@ async fn a_turn_that_the_host_does_not_give_is_given_back() {
     let [ours, _] = collections(&store).await;
     let Turn::Granted { token } = store.take_turn(HOST, SHARED_MS).await.unwrap() else { panic!() };
     let told = waits(&store, ours).await;
-    assert!(told < clock(&store).await + time::Duration::seconds(30), "not the collection's own delay");
+    assert!(told < clock(&store).await + time::Duration::seconds(30), "the collection's own delay applies");
     store.finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
     granted(&store, ours).await;
 }

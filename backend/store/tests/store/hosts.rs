@@ -1,4 +1,4 @@
-//! Politeness shared by many processes.
+//! Tests per-host politeness across processes.
 use std::collections::HashSet;
 use std::time::Duration;
 use store::Store;
@@ -6,7 +6,7 @@ use store::hosts::{RobotsRecord, Turn};
 use testing::TestDatabase;
 use time::OffsetDateTime;
 
-/// The database's clock: what the turns are measured by.
+/// Returns the time of the database's clock, by which permits are measured.
 async fn clock(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
 }
@@ -49,7 +49,8 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
                 }
                 match store.take_turn("busy.test", DELAY_MS).await.unwrap() {
                     Turn::Granted { token } => {
-                        // Inside the grant by construction: after it was given, before it is given back.
+                        // Both readings are inside the permit: after it was granted and before it
+                        // ends.
                         let begin = clock(&store).await;
                         let end = clock(&store).await;
                         store.finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();
@@ -77,7 +78,7 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     let store = db.store();
     let token = granted(store.take_turn("a.test", 60_000).await.unwrap());
     waits(store.take_turn("a.test", 60_000).await.unwrap());
-    // Other hosts are not held up.
+    // Other hosts are not delayed.
     granted(store.take_turn("b.test", 60_000).await.unwrap());
     let before = clock(&store).await;
     store.finish_request("a.test", token, 60_000, None, None).await.unwrap();
@@ -88,12 +89,12 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     .fetch_one(db.pool())
     .await
     .unwrap();
-    assert!(exact, "the end of a request is one moment");
-    // Whoever asks first now is told the very turn.
+    assert!(exact, "the end of a request is one point in time");
+    // The first caller that asks now gets the exact time of the next permit.
     let next = waits(store.take_turn("a.test", 60_000).await.unwrap());
     let delay = time::Duration::seconds(60);
     assert!(next >= before + delay && next <= after + delay);
-    // A shorter delay asked for later does not shorten what the request before was promised.
+    // A shorter delay in a later call does not shorten the delay of the previous request.
     assert!(waits(store.take_turn("a.test", 1).await.unwrap()) >= next);
 }
 
@@ -108,12 +109,12 @@ async fn waiting_callers_are_spread_over_at_most_a_minute() {
         told.push(waits(store.take_turn("a.test", 1_000).await.unwrap()));
     }
     let end = clock(&store).await;
-    // A moment of its own for each of the first minute's, one delay apart.
+    // Within the first minute, each caller gets a different time, one delay apart.
     for pair in told[..50].windows(2) {
         assert_eq!(pair[1] - pair[0], time::Duration::seconds(1));
     }
     assert!(told.iter().all(|moment| *moment > begin && *moment <= end + time::Duration::seconds(62)));
-    // No moment is told to more than three of 150.
+    // At most three of 150 callers get almost the same time.
     told.sort();
     assert!(told.windows(4).all(|four| four[3] - four[0] > time::Duration::milliseconds(500)));
 }
@@ -161,7 +162,7 @@ async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pau
         let told = waits(store.take_turn("a.test", delay).await.unwrap());
         assert!((told - pause).abs() < time::Duration::milliseconds(1), "{told} {pause}");
     }
-    // A shorter pause asked for by a slower answer does not undo the longer one.
+    // A shorter pause of a slower response does not replace the longer one.
     let sooner = clock(&store).await + time::Duration::minutes(1);
     store.finish_request("a.test", token, 0, Some(sooner), None).await.unwrap();
     assert!(waits(store.take_turn("a.test", 0).await.unwrap()) > sooner);

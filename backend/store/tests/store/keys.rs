@@ -1,4 +1,4 @@
-//! API keys.
+//! Tests API keys.
 use crate::fixture;
 use store::StoreError;
 use store::keys::{KeyHash, NewKey, Scope};
@@ -60,7 +60,7 @@ async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
     assert_eq!(store.keys(None, 10).await.unwrap(), [revoked.key]);
 }
 
-/// A key that is about to be revoked and makes one at that very moment: either the new one is found, or it is not made.
+/// A key creates another while it is being revoked: the new key is either found or not created.
 #[tokio::test]
 async fn no_key_slips_out_while_its_maker_is_revoked() {
     let database = TestDatabase::create().await;

@@ -1,10 +1,10 @@
-//! An erasure by likeness in a large collection.
+//! Tests an erasure by likeness in a large collection.
 use crate::fixture;
 use store::erasures::Target;
 use testing::TestDatabase;
 use uuid::Uuid;
 
-/// More than two statements compare.
+/// Number of faces, which need more than two statements.
 const FACES: i32 = 120_000;
 
 #[tokio::test]
@@ -13,12 +13,12 @@ async fn an_erasure_compares_with_every_face_of_a_large_collection() {
     let store = db.store();
     let collection = fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "m", 4).await;
-    // It would be built face by face, and an erasure does not ask it.
+    // The index would be updated for each face, and an erasure does not use it.
     sqlx::raw_sql("drop index faces_embedding_hnsw_1").execute(store.pool()).await.unwrap();
     let image = fixture::store_image(&store, collection, &fixture::image(1), &[]).await.unwrap();
     let other = fixture::collection(&store, "other").await;
     let elsewhere = fixture::store_image(&store, other, &fixture::image(1), &[]).await.unwrap();
-    // Alike: the first and the last, and both sides of every border between two statements.
+    // Similar faces: the first, the last, and those on both sides of each batch boundary.
     let alike = "n in (1, 49999, 50000, 50001, 99999, 100000, 100001, 120000)";
     for (collection, image, prefix) in [(collection, image, "1"), (other, elsewhere, "2")] {
         let sql = format!(

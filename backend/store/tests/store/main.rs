@@ -1,4 +1,4 @@
-//! The store on a real Postgres, a database per test.
+//! Tests the store on a real Postgres, with one database per test.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod blobs;

@@ -1,4 +1,4 @@
-//! Search, against a brute-force computation.
+//! Compares search with a brute-force computation.
 use crate::fixture::{self, direction};
 use half::f16;
 use store::search::{Hit, SearchQuery};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 const DIMENSIONS: usize = 64;
 
-/// What is stored: halves.
+/// Returns the embedding as stored, rounded to half precision.
 fn stored(embedding: &[f32]) -> Vec<f64> {
     embedding.iter().map(|x| f16::from_f32(*x).to_f64()).collect()
 }
@@ -19,7 +19,8 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(&a, &b) / (dot(&a, &a).sqrt() * dot(&b, &b).sqrt())
 }
 
-/// Faces in 20 bundles, so that there are near ones and far ones; (id, embedding) in insertion order.
+/// Stores faces in 20 clusters, so that there are near and far ones. Returns (id, embedding) in
+/// insertion order.
 async fn gallery(
     store: &Store,
     collection: Uuid,
@@ -109,7 +110,7 @@ async fn exact_search_agrees_with_brute_force() {
         let (hits, _) = store.search(&query).await.unwrap();
         assert_same(&hits, &brute_force(&gallery, &probe, 0.5, 1_000));
     }
-    // A stored face finds itself first with similarity 1, unless it is left out.
+    // A stored face finds itself first with similarity 1, unless it is excluded.
     let (own, embedding) = &gallery[123];
     let mut query = query(default, model.id, embedding.clone());
     let (hits, _) = store.search(&query).await.unwrap();
@@ -130,7 +131,8 @@ async fn the_index_gives_the_same_top_hits_and_says_so() {
     let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
     let gallery = gallery(&store, default, &model, 600, 3).await;
     let scans = || async {
-        // Statistics are shared when a session is idle; ask from the sessions that scanned, in their own next breath.
+        // A session publishes its statistics when it is idle, so the query runs on the same
+        // sessions that scanned.
         sqlx::query_scalar::<_, i64>(
             "select coalesce(sum(idx_scan), 0)::bigint from pg_stat_user_indexes where indexrelname like 'faces_embedding_hnsw_%'",
         )
@@ -151,13 +153,14 @@ async fn the_index_gives_the_same_top_hits_and_says_so() {
         assert!(exact);
         assert_eq!(ids(&same), ids(&hits));
     }
-    // The answers above came from the index, not from a plan that happened to be exact.
+    // Checks that the results above came from the index, not from an exact plan.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while scans().await < 10 {
         assert!(std::time::Instant::now() < deadline, "the index was not used");
         sqlx::query("select pg_stat_force_next_flush()").execute(db.pool()).await.unwrap();
     }
-    // Few in scope: exact again. Fewer than asked for: exact, and all of them.
+    // With few faces in scope the search is exact. With fewer than requested it is exact and
+    // returns all of them.
     let mut narrow = query(default, model.id, gallery[0].1.clone());
     narrow.min_quality = Some(0.9);
     assert!(store.search(&narrow).await.unwrap().1);
@@ -166,7 +169,7 @@ async fn the_index_gives_the_same_top_hits_and_says_so() {
     let (hits, exact) = store.search(&narrow).await.unwrap();
     assert!(exact);
     assert_eq!(hits.len(), 600);
-    // A filter that keeps a third, by the index.
+    // With a filter that keeps a third of the faces, the search uses the index.
     let mut filtered = query(default, model.id, gallery[0].1.clone());
     filtered.min_quality = Some(0.66);
     let (hits, exact) = store.search(&filtered).await.unwrap();
@@ -183,7 +186,8 @@ async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
     let default = fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
     let gallery = gallery(&store, default, &model, 60, 5).await;
-    // An index that no longer holds what the table holds stands for a walk that gives up before it has found enough.
+    // An index that misses rows of the table simulates a scan that stops before it has found
+    // enough.
     let sql = format!(
         "drop index faces_embedding_hnsw_{0}; create index faces_embedding_hnsw_{0} on faces using hnsw ((embedding::halfvec({DIMENSIONS})) halfvec_cosine_ops) where model_id = {0} and det_score > 2",
         model.id
@@ -227,7 +231,8 @@ async fn models_collections_and_crawls_are_never_mixed() {
         );
         let mut rng = fixture::rng(6);
         let probe = direction(&mut rng, DIMENSIONS);
-        // The very probe is stored in every collection and model: only the right one may answer.
+        // The exact probe is stored in every collection and model. Only the one in scope may be
+        // returned.
         let mut expected = Vec::new();
         for (number, (collection, model)) in
             [(here, &first), (here, &second), (there, &first), (there, &second)].into_iter().enumerate()
@@ -241,7 +246,7 @@ async fn models_collections_and_crawls_are_never_mixed() {
         let mut everything = query(here, first.id, probe.clone());
         everything.limit = 12;
         let (hits, exact) = store.search(&everything).await.unwrap();
-        assert_eq!(exact, limit > 12, "the smaller limit takes the index");
+        assert_eq!(exact, limit > 12, "the smaller limit uses the index");
         assert_eq!(hits.len(), 12);
         assert!(hits.iter().all(|hit| expected.contains(&hit.face.id)));
         assert!(hits.iter().all(|hit| hit.face.collection_id == here && hit.face.embedding_model == "first"));
@@ -288,7 +293,7 @@ async fn grouping_gives_the_best_face_of_each_subject() {
     let collection = fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
     let gallery = gallery(&store, collection, &model, 200, 3).await;
-    // Two people have 60 faces each, one has one, and the rest shows nobody.
+    // Two people have 60 faces each, a third has one, and the other faces have no subject.
     let mut subjects = Vec::new();
     for faces in [&gallery[..60], &gallery[60..120], &gallery[120..121]] {
         let mut tx = store.begin().await.unwrap();

@@ -1,4 +1,4 @@
-//! Subjects, their faces, and what clustering reads and writes of them.
+//! Tests subjects, their faces, and the reads and writes of clustering.
 use crate::fixture::{self, direction};
 use store::clusters::{ClusterScope, Group};
 use store::models::EmbeddingModel;
@@ -7,7 +7,7 @@ use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
-/// Stores an image with so many faces in random directions.
+/// Stores an image with `count` faces in random directions.
 async fn faces(
     store: &Store,
     collection: Uuid,
@@ -83,7 +83,11 @@ async fn a_face_shows_one_subject_and_moves_only_when_asked() {
         (subject(&store, ours, "Ada", Some("a")).await, subject(&store, ours, "Bob", None).await);
 
     assert_eq!(enrol(&store, ours, ada, &found[..2], false).await.unwrap(), 2);
-    assert_eq!(enrol(&store, ours, ada, &found[..2], false).await.unwrap(), 2, "again is the same");
+    assert_eq!(
+        enrol(&store, ours, ada, &found[..2], false).await.unwrap(),
+        2,
+        "repeating it changes nothing"
+    );
     let refused = enrol(&store, ours, bob, &found[1..], false).await;
     assert!(
         matches!(&refused, Err(StoreError::Conflict(said)) if said.contains(&found[1].to_string())),
@@ -94,7 +98,7 @@ async fn a_face_shows_one_subject_and_moves_only_when_asked() {
     assert_eq!(shown(&store, ada, ours).await, found[..1]);
     assert_eq!(shown(&store, bob, ours).await, found[1..]);
 
-    // Neither faces nor subjects of another collection exist here.
+    // Faces and subjects of another collection are not found.
     assert!(matches!(
         enrol(&store, ours, ada, &foreign, true).await,
         Err(StoreError::NotFound { what: "face", .. })
@@ -154,7 +158,7 @@ async fn subjects_are_listed_changed_merged_and_deleted() {
     store.delete_subject(tx.conn(), ada).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(ids(store.subjects(&all, None, 9).await.unwrap()), [] as [Uuid; 0]);
-    assert!(store.face(found[0]).await.is_ok(), "faces stay");
+    assert!(store.face(found[0]).await.is_ok(), "the faces stay");
 }
 
 #[tokio::test]
@@ -175,13 +179,13 @@ async fn an_enrolled_image_goes_with_its_last_face_and_a_crawled_one_stays() {
         store.add_enrolment_source(tx.conn(), image, ada, None, None).await.unwrap();
     }
     tx.commit().await.unwrap();
-    assert_eq!(store.sources(&[sent]).await.unwrap().len(), 1, "the same word twice is one source");
+    assert_eq!(store.sources(&[sent]).await.unwrap().len(), 1, "an equal source is recorded once");
     enrol(&store, ours, ada, &[enrolled[0], enrolled[1], crawled_id], false).await.unwrap();
 
     assert_eq!(unlink(&store, ada, crawled_id, true).await.unwrap(), [] as [String; 0]);
     assert!(store.image(image).await.is_ok());
     assert_eq!(unlink(&store, ada, enrolled[0], true).await.unwrap(), [] as [String; 0]);
-    assert!(store.face(enrolled[0]).await.is_ok(), "its neighbour in the picture still shows somebody");
+    assert!(store.face(enrolled[0]).await.is_ok(), "another face of the image still shows a subject");
     let keys = unlink(&store, ada, enrolled[1], true).await.unwrap();
     assert_eq!(keys.len(), 5, "two chips, two crops, a thumbnail: {keys:?}");
     assert!(store.image(sent).await.is_err());
@@ -228,12 +232,13 @@ async fn clustering_meets_parties_and_never_undoes_what_people_said() {
         Group { subject: None, joined: vec![], faces: vec![found[3], found[4], found[2]] },
     ];
     let changes = store.apply_groups(tx.conn(), ours, &groups).await.unwrap();
-    assert_eq!((changes.assigned, changes.made), (3, 1), "a face that is taken stays where it is");
+    assert_eq!((changes.assigned, changes.made), (3, 1), "a face with a subject keeps it");
     assert_eq!(store.mark_clustered(tx.conn(), ours, &found).await.unwrap(), 5);
     tx.commit().await.unwrap();
     assert_eq!(store.count_unclustered(&scope).await.unwrap(), 0);
 
-    // A cluster joins Ada, and its refusals with it; touched by a person, a cluster is one no more.
+    // A cluster is merged into Ada, and its refusals move with it. A cluster that a user changes
+    // becomes `enrolled`.
     let filter =
         SubjectFilter { collection_id: ours, name: None, external_id: None, origin: Some("cluster".into()) };
     let cluster = store.subjects(&filter, None, 9).await.unwrap()[0].id;

@@ -1,9 +1,9 @@
-//! Suppressions of a large erasure.
+//! Tests the suppressions of a large erasure.
 use crate::fixture;
 use store::suppressions::{Sketch, Suppression};
 use testing::TestDatabase;
 
-/// More rows than two statements insert.
+/// Number of images. Inserting their suppressions takes more than two statements.
 const PICTURES: i64 = 2_500;
 
 #[tokio::test]
@@ -19,14 +19,14 @@ async fn many_suppressions_are_written_whole_and_each_once() {
         ahash: number + 2,
         region,
     };
-    // Every second picture has one face. The width of the face's box is the picture's number.
+    // Every second image has one face. The width of the face's box is the image's number.
     let region = |number: i64| (number % 2 == 1).then_some([0.25, 0.5, number as f32, 0.75]);
     let mut kept_out: Vec<Suppression> =
         (0..PICTURES).map(|number| picture(number, region(number))).collect();
     let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
     kept_out.extend([Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())]);
     let distinct = kept_out.len() as u64;
-    // All of them once more, in other batches, and another face of a picture that is in the list.
+    // Adds all of them again, in other batches, and another face of an image in the list.
     kept_out.extend(kept_out.clone());
     kept_out.push(picture(1, Some([0.0, 0.0, 1.0, 1.0])));
 

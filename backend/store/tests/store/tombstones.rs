@@ -1,4 +1,4 @@
-//! What was deleted is deleted again in a database from a backup.
+//! Tests that a database restored from a backup deletes again what was deleted after the backup.
 use crate::fixture::{self, admit_images, image_url};
 use store::erasures::{ErasureRecord, Target};
 use store::journal::Entry;
@@ -17,7 +17,7 @@ async fn journal(store: &Store) -> Vec<Entry> {
     entries
 }
 
-/// Deletes everything that the journal names; faces, images, people.
+/// Deletes everything that the deletion log names. Returns the numbers of faces, images and people.
 async fn reapply(store: &Store, collection: Uuid, journal: Vec<Entry>) -> (u64, u64, u64) {
     store.take_journal(journal).await.unwrap();
     let mut gone = (0, 0, 0);
@@ -36,7 +36,7 @@ async fn reapply(store: &Store, collection: Uuid, journal: Vec<Entry>) -> (u64, 
 async fn what_was_deleted_goes_again_and_nothing_else() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let stores = [live.store(), copy.store()];
-    // The same rows in both, as after a restore.
+    // Both databases have the same rows, as after a restore.
     let (single, pair, stays) = (fixture::image(1), fixture::image(2), fixture::image(3));
     let mut ids = Vec::new();
     let mut collection = Uuid::nil();
@@ -57,7 +57,7 @@ async fn what_was_deleted_goes_again_and_nothing_else() {
     let plan = live.plan_erasure(tx.conn(), collection, &Target::Face(faces[1].id)).await.unwrap();
     live.carry_out(tx.conn(), &plan).await.unwrap();
     tx.commit().await.unwrap();
-    // What was rolled back was not deleted.
+    // A deletion that was rolled back leaves no tombstone.
     let mut tx = live.begin().await.unwrap();
     live.delete_image(tx.conn(), stays.id).await.unwrap();
     drop(tx);
@@ -72,7 +72,7 @@ async fn what_was_deleted_goes_again_and_nothing_else() {
     assert_eq!(copy.face(faces[3].id).await.unwrap().image_id, stays.id);
     assert_eq!(reapply(&copy, collection, journal).await, (0, 0, 0), "once is enough");
     let passed_on = self::journal(&copy).await;
-    assert!(!passed_on.is_empty(), "the copy remembers, too");
+    assert!(!passed_on.is_empty(), "the copy has the tombstones too");
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let (live, copy) = (live.store(), copy.store());
     let collection = fixture::collection(&live, "default").await;
-    // The same model has another number here.
+    // The same model has another id here.
     fixture::model(&copy, "another", 4).await;
     let model = fixture::model(&live, "m", 4).await;
     let record =
@@ -130,7 +130,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     assert_eq!(copy.erasures(collection, None, 9).await.unwrap()[0].suppressions, 2);
     drop(tx);
 
-    // What was let in again since is let in there, too.
+    // Suppressions that were lifted meanwhile are lifted here too.
     let mut tx = live.begin().await.unwrap();
     live.lift_suppressions(tx.conn(), record.id).await.unwrap();
     tx.commit().await.unwrap();
@@ -179,7 +179,7 @@ async fn a_backup_loses_the_people_whom_an_erasure_took_and_keeps_the_others() {
     live.carry_out(tx.conn(), &plan).await.unwrap();
     live.delete_face(tx.conn(), faces[1].id).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(live.subject(subjects[1]).await.unwrap().face_count, 0, "a deletion is no erasure");
+    assert_eq!(live.subject(subjects[1]).await.unwrap().face_count, 0, "deleting an image is not an erasure");
 
     assert_eq!(reapply(&copy, collection, journal(&live).await).await.2, 1);
     assert!(matches!(copy.subject(subjects[0]).await, Err(StoreError::NotFound { .. })));

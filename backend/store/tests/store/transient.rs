@@ -1,4 +1,4 @@
-//! What is done again when the database fails for a moment, and what is not.
+//! Tests which calls are retried after a transient database error, and which are not.
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Barrier;
 
-/// A statement's error with this code, as the server sends it.
+/// Returns the error of a statement with this code, as the server sends it.
 async fn raised(pool: &PgPool, code: &str) -> StoreError {
     let raise = format!("do $$ begin raise exception 'as asked' using errcode = '{code}'; end $$");
     sqlx::raw_sql(AssertSqlSafe(raise)).execute(pool).await.unwrap_err().into()
@@ -86,7 +86,7 @@ async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
     let db = TestDatabase::create().await;
     db.execute("create table counters (id int primary key, n int not null)").await;
     db.execute("insert into counters values (1, 0), (2, 0)").await;
-    // Each has one row before it asks for the other's, the first time.
+    // At the first attempt, each writer locks one row before it requests the other's row.
     let both = Arc::new(Barrier::new(2));
     let writer = |first: i32, second: i32| {
         let (store, both) = (db.store(), Arc::clone(&both));
@@ -109,7 +109,7 @@ async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
         }
     };
     let (one, other) = tokio::join!(writer(1, 2), writer(2, 1));
-    assert_eq!(one + other, 3, "one of them was the victim, once");
+    assert_eq!(one + other, 3, "one of them was the deadlock victim once");
     let counted: Vec<i32> = sqlx::query_scalar("select n from counters").fetch_all(db.pool()).await.unwrap();
     assert_eq!(counted, [2, 2]);
 }
@@ -117,7 +117,7 @@ async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// The server that the tests have, whether it listens on a port or, as the private one, on a socket alone.
+/// Connects to the test server, on its port or, for a private server, on its socket.
 async fn connect(server: &PgConnectOptions) -> Box<dyn Stream> {
     match server.get_socket() {
         Some(folder) => {
@@ -128,7 +128,8 @@ async fn connect(server: &PgConnectOptions) -> Box<dyn Stream> {
     }
 }
 
-/// Passes bytes on between a client and the server, and hangs up on the client when the server has answered a `COMMIT`.
+/// Forwards bytes between a client and the server, and closes the client's connection when the
+/// server has answered a `COMMIT`.
 async fn hang_up_after_commit(listener: TcpListener, server: PgConnectOptions) {
     let (mut client, _) = listener.accept().await.unwrap();
     let mut server = connect(&server).await;
@@ -155,7 +156,7 @@ async fn a_commit_that_was_not_answered_is_not_made_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = PgConnectOptions::from_str(&db.url()).unwrap();
     let mut url = url::Url::parse(&db.url()).unwrap();
-    // Without the socket that it may name.
+    // The socket in the query, if any, must not be used.
     url.set_query(None);
     url.set_host(Some("127.0.0.1")).unwrap();
     url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
@@ -174,5 +175,5 @@ async fn a_commit_that_was_not_answered_is_not_made_again() {
     relay.await.unwrap();
     assert_eq!(attempts.get(), 1);
     let rows: i64 = sqlx::query_scalar("select count(*) from results").fetch_one(db.pool()).await.unwrap();
-    assert_eq!(rows, 1, "it had been made");
+    assert_eq!(rows, 1, "the commit succeeded");
 }

@@ -1,4 +1,5 @@
-//! What the secrets of webhooks are made of: rotation, the end of their collection, and a restored backup.
+//! Tests the salts of webhook secrets: rotation, the deletion of their collection, and a restored
+//! backup.
 use crate::fixture;
 use std::time::Duration;
 use store::journal::Entry;
@@ -71,7 +72,7 @@ async fn a_restored_backup_does_not_sign_with_what_was_replaced_since() {
     let (live, copy) = (live.store(), copy.store());
     let collection = fixture::collection(&live, "default").await;
     rotate(&live, collection, 1, Duration::ZERO).await.unwrap();
-    // The same row in both, as after a restore.
+    // Both databases have the same row, as after a restore.
     let row: (Uuid, time::OffsetDateTime) =
         sqlx::query_as("select id, created_at from webhook_secrets").fetch_one(live.pool()).await.unwrap();
     sqlx::query("insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until) values ($1, $2, $3, $4, $4)")

@@ -1,14 +1,15 @@
-//! Paints one pixel of a person: shapes with soft edges, laid over each other from back to front.
+//! Paints one pixel of a person: shapes with soft edges, drawn over each other from back to front.
 
 use super::traits::{Beard, Glasses, MakeUp, Traits};
 use super::{Colour, Head};
 
-/// The pixel: what lies behind it, and where it is in heights of the head from the head's middle.
+/// A pixel: its colour so far, and its position relative to the centre of the head, in heights of
+/// the head.
 struct Pixel<'a> {
     colour: &'a mut Colour,
     x: f32,
     y: f32,
-    /// Width of an edge: about a pixel.
+    /// Width of an edge, about one pixel.
     soft: f32,
 }
 
@@ -19,18 +20,19 @@ impl Pixel<'_> {
         }
     }
 
-    /// 1 inside an ellipse, 0 outside; `edge` widens its edge for shading.
+    /// Returns 1 inside an ellipse and 0 outside. `edge` is the width of the transition, for
+    /// shading.
     fn oval(&self, cx: f32, cy: f32, rx: f32, ry: f32, edge: f32) -> f32 {
         let far = (((self.x - cx) / rx).powi(2) + ((self.y - cy) / ry).powi(2)).sqrt();
         ((1.0 - far) * rx.min(ry) / edge.max(self.soft) + 0.5).clamp(0.0, 1.0)
     }
 
-    /// The ellipse with a sharp edge.
+    /// Returns the same as [`Self::oval`] with a sharp edge.
     fn sharp(&self, cx: f32, cy: f32, rx: f32, ry: f32) -> f32 {
         self.oval(cx, cy, rx, ry, self.soft)
     }
 
-    /// 1 where `distance` to an edge is positive.
+    /// Returns 1 where `distance` to an edge is positive, with a soft transition.
     fn within(&self, distance: f32) -> f32 {
         (distance / self.soft).clamp(0.0, 1.0)
     }
@@ -40,13 +42,14 @@ fn lit(colour: Colour, by: f32) -> Colour {
     colour.map(|v| (v * by).min(255.0))
 }
 
-/// Paints the person over `colour`; `x` and `y` in heights of the head from its middle.
+/// Paints the person over `colour`. `x` and `y` are relative to the centre of the head, in heights
+/// of the head.
 pub(super) fn person(colour: &mut Colour, head: &Head, traits: &Traits, x: f32, y: f32) {
     if x.abs() > 1.2 || !(-0.8..3.0).contains(&y) {
         return;
     }
     let mut pixel = Pixel { colour, x, y, soft: 0.75 / head.height };
-    // How far the features are from the middle of the face.
+    // Horizontal offset of the features from the centre of the face.
     let turn = head.turn * 0.07;
     body(&mut pixel, traits);
     face(&mut pixel, traits, turn);
@@ -77,7 +80,7 @@ fn body(pixel: &mut Pixel, traits: &Traits) {
     }
 }
 
-/// Forehead, cheeks and jaw.
+/// Returns the coverage of the face: forehead, cheeks and jaw.
 fn shape(pixel: &Pixel, traits: &Traits) -> f32 {
     let jaw = pixel.sharp(0.0, 0.14, traits.wide * traits.jaw, 0.355);
     pixel.sharp(0.0, -0.04, traits.wide, 0.43).max(jaw)
@@ -136,7 +139,7 @@ fn eye(pixel: &mut Pixel, traits: &Traits, turn: f32, side: f32) {
     pixel.over(lid, lit(traits.hair, 0.45));
 }
 
-/// A lit bridge, a shaded side, the tip and the nostrils.
+/// Paints a lit bridge, a shaded side, the tip and the nostrils.
 fn nose(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     let ((tip, broad), skin, cx) = (traits.nose, traits.skin, turn * 1.9);
     pixel.over(0.35 * pixel.oval(cx * 0.9 - 0.012, tip - 0.105, 0.026, 0.12, 0.03), lit(skin, 1.14));

@@ -1,4 +1,4 @@
-//! What makes a drawn person recognisable, derived from a number. Does not draw.
+//! Derives the appearance of a drawn person from a number. Does not draw.
 
 use super::Colour;
 
@@ -48,8 +48,9 @@ const MAKE_UPS: [Colour; 6] = [
 const IRISES: [Colour; 3] = [[84.0, 60.0, 40.0], [70.0, 104.0, 120.0], [86.0, 104.0, 70.0]];
 const LIPS: [Colour; 3] = [[178.0, 92.0, 88.0], [150.0, 60.0, 60.0], [196.0, 40.0, 56.0]];
 
-/// Seeds of people whose faces are far apart for embedding models. Drawn faces are much alike to a model that was trained on
-/// photographs, so these were searched for among several thousand; `tests/people.rs` of inference holds them to it.
+/// Seeds of people whose embeddings are far apart. Drawn faces look similar to models trained on
+/// photographs, so these seeds were selected from several thousand. `tests/people.rs` of inference
+/// checks them.
 pub(super) const CAST: [u32; 10] = [967, 702, 1349, 265, 170, 1405, 920, 196, 1054, 583];
 
 /// Where make-up covers the face.
@@ -81,7 +82,7 @@ pub(super) enum Glasses {
     None,
 }
 
-/// Colours and measures of one person; lengths in heights of the head.
+/// Colours and measures of one person. Lengths are fractions of the head's height.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
     pub(super) skin: Colour,
@@ -91,21 +92,21 @@ pub(super) struct Traits {
     pub(super) lips: Colour,
     /// Half the width of the face.
     pub(super) wide: f32,
-    /// Width of the jaw as a share of the face's.
+    /// Width of the jaw as a fraction of the face's width.
     pub(super) jaw: f32,
-    /// How far long hair reaches to the side of the face; `None` is short hair.
+    /// How far long hair reaches beside the face; `None` for short hair.
     pub(super) long_hair: Option<f32>,
     pub(super) bald: bool,
-    /// Where the hair begins, and how it is parted.
+    /// Position of the hairline, and the phase of its wave.
     pub(super) hairline: f32,
     pub(super) parting: f32,
     pub(super) hat: Option<(f32, Colour)>,
     pub(super) make_up: (MakeUp, Colour),
-    /// Half the distance of the eyes, their height in the face, and their size.
+    /// Half the distance between the eyes, their vertical position in the face, and their size.
     pub(super) eyes: (f32, f32, f32),
-    /// Distance above the eyes, slope and thickness.
+    /// Distance above the eyes, slope, and thickness.
     pub(super) brows: (f32, f32, f32),
-    /// Height in the face of the nose's tip, and its breadth.
+    /// Vertical position of the tip of the nose, and its breadth.
     pub(super) nose: (f32, f32),
     pub(super) red_nose: bool,
     /// Distance below the nose, half its width, curvature, and half the height of the lips.
@@ -119,7 +120,7 @@ impl Traits {
     pub(super) fn of(person: u32) -> Self {
         let seed = CAST.get(person as usize).copied().unwrap_or(person);
         let pick = |which: u32, most: usize| hash(seed, which) as usize % most;
-        // 0 to 1.
+        // A number from 0 to 1.
         let part = |which: u32| (hash(seed, which) % 1000) as f32 / 999.0;
         let make_up = match pick(32, 9) {
             0 => MakeUp::Band,
@@ -174,7 +175,8 @@ impl Traits {
     }
 }
 
-/// A number drawn from who and which trait, so that traits have nothing to do with each other.
+/// Returns a hash of the seed and the number of the trait, so that traits are independent of each
+/// other.
 pub(super) fn hash(seed: u32, which: u32) -> u32 {
     let mut hash = seed.wrapping_mul(0x9e37_79b1) ^ which.wrapping_add(1).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d);
