@@ -1,4 +1,5 @@
-//! What the connection itself does: versions of HTTP, and fetches that are dropped half-way.
+//! Tests the connection itself: HTTP versions, certificates, and fetches that are dropped before
+//! they end.
 
 use crate::secure::{NAME, SecureSite};
 use crate::support::{Forbidden, Names, Recorder, Site, local_config};
@@ -45,7 +46,7 @@ async fn a_dropped_fetch_ends_its_hop() {
     assert_eq!(policy.lines(), ["admit /hangs", "abandoned /hangs"]);
 }
 
-/// Says by which version of HTTP it was asked.
+/// Returns the HTTP version of the request.
 fn version() -> Router {
     Router::new().route("/", get(|request: Incoming| async move { format!("{:?}", request.version()) }))
 }
@@ -105,7 +106,7 @@ async fn limits_and_the_guard_hold_over_http2() {
     assert_eq!(code(&inside).await, "forbidden_address");
     assert_eq!(code("/to?https://[::ffff:169.254.169.254]/").await, "forbidden_address");
     assert_eq!(forbidden.connections().await, 0);
-    // What was given up was given up alone: the connection serves on.
+    // Each aborted response ended only its own stream. The connection is still usable.
     assert_eq!(get_of(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
     assert_eq!(site.connections(), 1);
 }
