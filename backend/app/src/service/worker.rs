@@ -1,4 +1,4 @@
-//! The job runner of this process.
+//! Starts the job runner of this process.
 use super::Foundation;
 use super::memory::{self, ImageSlots};
 use crate::config::Settings;
@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks for crawls whose jobs are gone.
+/// Time between two searches for crawls whose jobs are gone.
 const RECONCILE: Duration = Duration::from_secs(30);
 
-/// Time between two questions whether what is stored is to be looked after.
+/// Time between two attempts to do the storage maintenance.
 const LOOK_AFTER: Duration = Duration::from_secs(300);
 
-/// Starts claiming jobs; stops when `shutdown` fires.
+/// Starts claiming jobs. Stops when `shutdown` fires.
 pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
     let handlers = handlers(
         foundation.store().clone(),
@@ -48,7 +48,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     runner
 }
 
-/// Ends crawls that wait for jobs which nobody will run any more.
+/// Ends crawls that wait for jobs that will never run.
 async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(RECONCILE);
     loop {
@@ -57,12 +57,12 @@ async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
             _ = tick.tick() => {}
         }
         if let Err(error) = crawls.reconcile().await {
-            tracing::warn!(%error, "cannot look after abandoned crawls");
+            tracing::warn!(%error, "failed to reconcile crawls");
         }
     }
 }
 
-/// Asks now and then whether it is this process's turn to look after what is stored.
+/// Runs the storage maintenance whenever this process is the one to do it.
 async fn look_after(upkeep: Upkeep, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(LOOK_AFTER);
     loop {
@@ -71,10 +71,10 @@ async fn look_after(upkeep: Upkeep, shutdown: CancellationToken) {
             _ = tick.tick() => {}
         }
         tokio::select! {
-            // Everything it does can be broken off anywhere.
+            // Each of its steps can be cancelled at any time.
             () = shutdown.cancelled() => return,
             done = upkeep.turn() => if let Err(error) = done {
-                tracing::warn!(%error, "cannot look after what is stored");
+                tracing::warn!(%error, "storage maintenance failed");
             }
         }
     }
