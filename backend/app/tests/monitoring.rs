@@ -1,4 +1,5 @@
-//! Alerts and the dashboard against the metrics of a running service: an expression parses, and names only what there is.
+//! Checks the alerts and the dashboard against the metrics of a running service. Each expression
+//! must parse and use only existing metrics and labels.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -51,7 +52,8 @@ fn alerts() -> Vec<Rule> {
     alerts.groups.into_iter().flat_map(|group| group.rules).collect()
 }
 
-/// Title and expression of every query of the dashboard, with Grafana's own variables filled in.
+/// Returns title and expression of each query of the dashboard, with Grafana's own variables
+/// replaced.
 fn dashboard() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
     let mut queries = Vec::new();
@@ -66,14 +68,15 @@ fn dashboard() -> Vec<(String, String)> {
     queries
 }
 
-/// A metric's name with the labels that are asked of it.
+/// The names of metrics, with the labels that are used.
 type Used = BTreeMap<String, BTreeSet<String>>;
 
 fn matchers(matchers: &Matchers, labels: &mut BTreeSet<String>) {
     labels.extend(matchers.matchers.iter().map(|matcher| matcher.name.clone()));
 }
 
-/// Collects what an expression selects; labels it groups by belong to every metric below.
+/// Collects the metrics that an expression selects. Labels of a grouping apply to every metric
+/// inside it.
 fn collect(expression: &Expr, grouped: &BTreeSet<String>, used: &mut Used) {
     match expression {
         Expr::Aggregate(aggregate) => {
@@ -113,7 +116,8 @@ fn used(expressions: impl Iterator<Item = (String, String)>) -> Used {
     used
 }
 
-/// Metrics and their labels as a scrape shows them; `_bucket` and its kin under their own names.
+/// Returns the metrics of a scrape and their labels. The parts of a histogram, such as `_bucket`,
+/// keep their own names.
 fn scraped(text: &str) -> Used {
     let mut shown = Used::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
@@ -128,7 +132,7 @@ fn scraped(text: &str) -> Used {
     shown
 }
 
-/// The sources of the crates, tests apart.
+/// Reads the sources of the crates without tests.
 fn sources(folder: &Path, text: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -140,7 +144,8 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// What a metric that this machine cannot show (a GPU's, a panic's) is recorded with, by the source of its name.
+/// Returns the labels with which the source code records a metric. It is for metrics that this
+/// machine cannot produce, such as those of a GPU or a panic.
 fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
     let literal = format!("\"{name}\"");
     let mut constant = None;
@@ -160,7 +165,7 @@ fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
     labels
 }
 
-/// Added by Prometheus itself, or by every histogram.
+/// Labels that Prometheus or a histogram adds.
 const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! `docker-compose.yml`, read strictly: a key that is not one of these is a mistake, or a new thing to check.
+//! Checks `docker-compose.yml`. Unknown keys are errors, so that a new key gets a check.
 use crate::{accepts, read, root};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,12 +101,12 @@ fn compose() -> Compose {
     serde_saphyr::from_str(&read("docker-compose.yml")).unwrap()
 }
 
-/// Those that run this program.
+/// Returns the services that run this program.
 fn ours(compose: &Compose) -> impl Iterator<Item = (&String, &Service)> {
     compose.services.iter().filter(|(_, service)| service.image.starts_with("facecrawl"))
 }
 
-/// Names in `${NAME}` and `${NAME:-default}`, with the default.
+/// Returns the names in `${NAME}` and `${NAME:-default}`, with the defaults.
 fn substitutions(text: &str) -> Vec<(&str, Option<&str>)> {
     let parts = text.split("${").skip(1).map(|rest| rest.split('}').next().unwrap());
     parts
@@ -172,7 +172,8 @@ fn a_port_that_is_published_is_one_that_the_service_listens_on() {
     }
 }
 
-/// Without keys a request has to name the service, and containers do that by the service's name.
+/// Without keys, the host in a request must be a known name of the service. Containers use the
+/// service's name.
 #[test]
 fn containers_may_name_each_other_and_so_may_the_operator() {
     let compose = compose();
@@ -191,7 +192,7 @@ fn every_variable_is_one_of_the_example_file_with_the_same_default() {
         example.lines().find_map(|line| line.strip_prefix(&format!("#{name}=")).map(str::to_owned))
     };
     let text = read("docker-compose.yml");
-    // Containers have an address, an account and a time of their own.
+    // Containers have another address, another authentication mode and another drain time.
     let differs = ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU"];
     for (name, value) in substitutions(&text) {
         let there = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));
@@ -228,7 +229,8 @@ fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_cap
     for (name, service) in &compose().services {
         assert!(service.read_only && service.cap_drop == ["ALL"], "{name}");
         assert_eq!(service.security_opt, ["no-new-privileges:true"], "{name}");
-        // The official image needs these to change the owner of its folders and its own user.
+        // The official image needs these capabilities to change the owner of its folders and to
+        // switch its user.
         let needed: &[&str] = match name.as_str() {
             "postgres" => &["CHOWN", "DAC_READ_SEARCH", "FOWNER", "SETGID", "SETUID"],
             _ => &[],

@@ -1,11 +1,11 @@
-//! The script, with a Python that fetches nothing.
+//! Tests the script with a Python that downloads nothing.
 use super::common::process::Finished;
 use super::root;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A checkout with the script alone. `python3` there fetches `fetches` in place of pip, and counts
+/// A checkout that contains only the script. Its `python3` runs `fetches` instead of pip and counts
 /// its calls.
 struct Checkout(tempfile::TempDir);
 
