@@ -11,7 +11,8 @@ use std::io::Write;
 use std::path::Path;
 use testing::{FixturePack, TestDatabase};
 
-/// Creates a wheel like those of the Python package index, with the fixture models inside.
+/// Creates a wheel like those of the Python package index, with the fixture models inside. Returns
+/// its sha256.
 fn wheel(folder: &Path, pack: &FixturePack) -> String {
     let name = "facecrawl_fixture-1.0-py3-none-any.whl";
     let about = "facecrawl_fixture-1.0.dist-info";

@@ -62,8 +62,8 @@ fn farm(page: u64) -> Html<String> {
     Html((0..200).map(|n| format!("<a href=/farm/{}>x</a>", page.wrapping_mul(200) + n)).collect())
 }
 
-/// Returns a page with the same image under thousands of URLs, most of them short and some of
-/// 50,000 characters.
+/// Returns a page with the same image under 520 URLs, 20 of which have more than 50,000 characters,
+/// and an image on an invalid host name.
 fn copies() -> Html<String> {
     let long = "q".repeat(50_000);
     let short = (0..500).map(|n| format!("<img src=/copy/{n}.jpg>"));

@@ -192,7 +192,7 @@ fn every_variable_is_one_of_the_example_file_with_the_same_default() {
         example.lines().find_map(|line| line.strip_prefix(&format!("#{name}=")).map(str::to_owned))
     };
     let text = read("docker-compose.yml");
-    // Containers have another address, another authentication mode and another drain time.
+    // Containers have other defaults for authentication, drain time and GPUs.
     let differs = ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU"];
     for (name, value) in substitutions(&text) {
         let there = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));
