@@ -8,7 +8,7 @@ use std::time::Duration;
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template(template).expect("the template is checked by the tests");
+    let style = ProgressStyle::with_template(template).expect("the templates are valid, as a test checks");
     let bar = BARS.add(bar.with_style(style.progress_chars("=> ")));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar

@@ -76,7 +76,7 @@ async fn every_operation_is_measured_by_the_guides_names() {
         assert!(result["bottleneck"]["why"].is_string(), "{result}");
     }
     let whole = &json["pipeline"]["original"]["gpu_false"];
-    assert_eq!(whole["faces"], 18, "the pictures with two faces and one take turns");
+    assert_eq!(whole["faces"], 18, "images with two faces and with one face alternate");
     for stage in ["decode", "letterbox", "detect", "align", "quality", "embed", "queue"] {
         assert!(whole["stages"][stage].is_number(), "{stage}: {whole}");
     }
@@ -156,7 +156,7 @@ fn the_plot_is_a_well_formed_document_with_every_bar() {
     ]);
     let sizes = BTreeMap::from([("medium".to_owned(), sides)]);
     let drawn = svg(&BTreeMap::from([("face_detection".to_owned(), sizes)]), "a < b & \"c\"");
-    assert_eq!(drawn.matches("<rect").count(), 3, "the ground and two bars");
+    assert_eq!(drawn.matches("<rect").count(), 3, "the background and two bars");
     assert!(
         drawn.contains(">25.0<")
             && drawn.contains(">100.0<")
@@ -256,7 +256,7 @@ fn trace_is_nested(trace: &Value) {
     };
     let pictures: Vec<&Value> =
         of("b").filter(|event| event["name"] == "analyze").map(|event| &event["id"]).collect();
-    assert!(pictures.len() >= 4, "four pictures and the warm-up");
+    assert!(pictures.len() >= 4, "four images and the warm-up");
     for id in pictures {
         let (begun, ended) = (time("b", "analyze", id), time("e", "analyze", id));
         for stage in ["decode", "detect", "align", "embed"] {

@@ -119,7 +119,7 @@ async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -270,10 +270,10 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     let stored: BTreeSet<String> =
         images.iter().map(|image| image["sha256"].as_str().unwrap().to_owned()).collect();
     let drawn: BTreeSet<String> = (0..IMAGES).map(|number| sha256(&site.picture(number))).collect();
-    assert_eq!((images.len(), stored == drawn), (IMAGES, true), "each picture once, and no other");
+    assert_eq!((images.len(), stored == drawn), (IMAGES, true), "each image is stored once, and no others");
     let faces = every(&workers[0].base, "faces").await;
     let pictures: HashSet<&str> = faces.iter().map(|face| face["image_id"].as_str().unwrap()).collect();
-    assert_eq!((faces.len(), pictures.len()), (portraits, portraits), "each face once");
+    assert_eq!((faces.len(), pictures.len()), (portraits, portraits), "each face is stored once");
 
     let stats = jobs.stats().await.unwrap();
     let left: Vec<_> = stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();

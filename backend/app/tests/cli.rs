@@ -107,7 +107,7 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     run(&["models", "samples", "--images", "pictures", "--to", "shown"]).expect(0);
     let shown = |name: &str| std::fs::read(place.path().join("shown").join(name)).unwrap();
     assert_eq!(shown("chips.rgb").len(), 112 * 112 * 3);
-    assert_eq!(shown("canvas_0.rgb").len(), 640 * 480 * 3, "without the black beside it");
+    assert_eq!(shown("canvas_0.rgb").len(), 640 * 480 * 3, "without black bars");
     let samples: Value = serde_json::from_slice(&shown("samples.json")).unwrap();
     assert_eq!(
         (&samples["canvases"][0]["faces"], &samples["embedder"]["dimensions"]),
@@ -271,7 +271,7 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
     missing.fits();
     let listed = Finished::of(place.facecrawl(&["gpu"]).env("ALL_GPU", "true")).expect(0);
     let told = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
-    assert_eq!(told, 1, "one reason is told once: {}", listed.stdout);
+    assert_eq!(told, 1, "each reason is reported once: {}", listed.stdout);
     listed.fits();
     run(&["config", "check"], "auto").expect(0).fits();
     run(&["models", "list"], "auto").expect(0).fits();

@@ -59,7 +59,7 @@ impl Layers {
 
 fn assert_says(text: &str, parts: &[&str]) {
     for part in parts {
-        assert!(text.contains(part), "`{text}` does not say `{part}`");
+        assert!(text.contains(part), "`{text}` does not contain `{part}`");
     }
 }
 
@@ -115,7 +115,7 @@ fn the_root_of_a_checkout_holds_the_default_folders_wherever_the_command_is_give
     let loaded = layers.ok();
     assert_eq!(loaded.settings.storage.data_dir, root.path().join("data"));
     assert_eq!(loaded.settings.models.dir, root.path().join("models"));
-    assert_eq!(loaded.settings.storage.postgres_bin_dir, None, "nothing is set up there");
+    assert_eq!(loaded.settings.storage.postgres_bin_dir, None, "nothing is installed there");
     let programs = root.path().join(".runtime/postgres/bin");
     std::fs::create_dir_all(&programs).unwrap();
     assert_eq!(layers.ok().settings.storage.postgres_bin_dir, Some(programs));

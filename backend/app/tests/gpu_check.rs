@@ -115,7 +115,7 @@ fn agreement(shift: f64, turn: f64, place: &str) -> (i32, Value) {
 fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
     let (status, report) = agreement(0.4, 0.01, "cuda:0");
     assert_eq!(outcome(&report, "agreement").0, "passed", "{report}");
-    assert_eq!(outcome(&report, "embedding_throughput").0, "failed", "this program measures nothing");
+    assert_eq!(outcome(&report, "embedding_throughput").0, "failed", "the fake program measures nothing");
     assert_eq!(status, 1);
 
     let (_, report) = agreement(1.5, 0.01, "cuda:0");

@@ -160,8 +160,8 @@ async fn a_hostile_site_ends_within_the_limits() {
     assert_eq!(reasons["too_many_bytes"], 4, "{answer:#}");
     assert_eq!(reasons["too_many_redirects"], 1, "{answer:#}");
     assert_eq!(reasons["timeout"], 2, "{answer:#}");
-    assert_eq!(count("images", "skipped"), 2, "the huge and the vast: {answer:#}");
-    assert_eq!(count("images", "failed"), 1, "the slow one: {answer:#}");
+    assert_eq!(count("images", "skipped"), 2, "the huge and the vast image: {answer:#}");
+    assert_eq!(count("images", "failed"), 1, "the slow image: {answer:#}");
     let peak = peak(service.child.id());
     println!("peak resident memory: {} MiB before, {} MiB after", before >> 20, peak >> 20);
     assert!(peak < before + MAX_GROWTH, "{} MiB before, {} MiB after", before >> 20, peak >> 20);

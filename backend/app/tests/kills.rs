@@ -36,7 +36,7 @@ fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so().await {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -86,14 +86,14 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     killed.wait().unwrap();
     hold.release().await;
     let rest = left().await;
-    assert!((1..COPIES).contains(&rest), "{rest} are left");
+    assert!((1..COPIES).contains(&rest), "{rest} faces are left");
 
     // One face has lost its chip in the meantime.
     database
         .execute("update faces set chip_key = null where id = '00000000-0000-7000-8000-000000002000'")
         .await;
     let done = Finished::of(&mut on(&place, &database, &["reembed", "--json"])).expect(3).json();
-    assert_eq!(done["reembedded"], rest - 1, "what was done is not done again: {done}");
+    assert_eq!(done["reembedded"], rest - 1, "completed faces are not reembedded again: {done}");
     assert_eq!(done["left"][0]["reason"], "no_chip");
     let said =
         Finished::of(&mut on(&place, &database, &["reembed", "--collection", "default"])).expect(1).stdout;
@@ -176,7 +176,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
         found.push(clusters(&store).await);
     }
     assert_eq!(found[0].len(), 100, "people");
-    assert!(found[0] == found[1], "the same people, whether it was killed or not");
+    assert!(found[0] == found[1], "the people are the same with and without a kill");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,9 +250,9 @@ async fn a_sweep_says_what_it_finds_and_how_it_went() {
         let names = [("blobs", blobs), ("missing", missing), ("orphans", orphans), ("removed", removed)];
         names.map(|(name, count)| (name.to_owned(), count)).into()
     };
-    assert_eq!(counts(0, &["--dry-run", "--json"]), of(5, 1, 0, 0), "it only looks");
+    assert_eq!(counts(0, &["--dry-run", "--json"]), of(5, 1, 0, 0), "a dry run removes nothing");
     assert_eq!(counts(0, &["--json"]), of(5, 1, 1, 0));
-    assert!(!folder.join(&old).exists() && folder.join(&new).exists(), "the new one may get its row");
+    assert!(!folder.join(&old).exists() && folder.join(&new).exists(), "the new blob may still get its row");
     let chip = files_below(&folder.join("chips")).remove(0);
     std::fs::remove_file(&chip).unwrap();
     let said = sweep(3, &[]).stdout;

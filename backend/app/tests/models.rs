@@ -161,7 +161,7 @@ async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
     assert_eq!(text.matches("the folder does not have the file").count(), 2, "{text}");
     assert!(text.contains(&mirror.display().to_string()) && text.contains("FACE_MODEL_MIRROR"), "{text}");
     assert!(text.contains(&store.directory.display().to_string()), "{text}");
-    assert!(text.lines().count() <= 24, "it fits a screen: {text}");
+    assert!(text.lines().count() <= 24, "the message must fit on a screen: {text}");
     assert!(on_disk(&store).is_empty(), "{:?}", on_disk(&store));
 }
 

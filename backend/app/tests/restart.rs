@@ -49,7 +49,7 @@ fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
                 match request.send().await {
                     Ok(answer) => {
                         let status = answer.status().as_u16();
-                        let text = answer.text().await.expect("an answer that began goes on to its end");
+                        let text = answer.text().await.expect("a response that has begun is completed");
                         assert_eq!(status, 200, "{text}");
                         assert!(text.contains("\"faces\""), "{text}");
                         seen.answered.fetch_add(1, Ordering::SeqCst);
@@ -58,7 +58,7 @@ fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
                         seen.refused.fetch_add(1, Ordering::SeqCst);
                         return;
                     }
-                    Err(error) => panic!("accepted and not answered: {error:?}"),
+                    Err(error) => panic!("accepted but not answered: {error:?}"),
                 }
             }
         });
@@ -93,7 +93,11 @@ async fn a_stop_under_load_answers_every_accepted_request() {
     }
     let (status, log) = tokio::task::spawn_blocking(move || service.ended()).await.unwrap();
     assert_eq!(status, Some(0), "{log}");
-    assert_eq!(seen.refused.load(Ordering::SeqCst), CONNECTIONS, "all went on until nobody listened");
+    assert_eq!(
+        seen.refused.load(Ordering::SeqCst),
+        CONNECTIONS,
+        "every connection was used until the port closed"
+    );
     assert!(!log.contains("cut off"), "{log}");
 }
 

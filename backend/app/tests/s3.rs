@@ -43,7 +43,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     place.put("album/ada.jpg", &ada);
     place.put("album/ben.jpg", testing::picture("ben.jpg"));
     Finished::of(&mut on(&place, &database, &bucket, &["scan", "album"])).expect(0);
-    assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip each");
+    assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
     assert!(!place.path().join("data/blobs").exists());
 
     let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
@@ -72,7 +72,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     assert_eq!(
         (swept.blobs, swept.orphans, swept.missing),
         (7, 0, Some(0)),
-        "it may be about to get its row"
+        "a new blob may still get its row"
     );
     // The server reports the age of a blob in whole seconds.
     let swept = loop {

@@ -57,7 +57,7 @@ async fn every_file_of_a_folder_is_accounted_for() {
     assert_eq!(outcome(&summary, "/two")["faces"], 2);
     let stored = outcome(&summary, "photos/ada.jpg")["faces"].as_i64().unwrap()
         + outcome(&summary, "again/copy.jpg")["faces"].as_i64().unwrap();
-    assert_eq!(stored, 1, "one of the two is the other's duplicate: {summary}");
+    assert_eq!(stored, 1, "one of the two is a duplicate of the other: {summary}");
 
     // The database agrees with the output on stdout.
     let store = database.store();

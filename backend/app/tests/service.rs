@@ -65,7 +65,7 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     let (status, log) = service.ended();
     assert_eq!(status, Some(0), "{log}");
     let pid_file = place.path().join("data/postgres/postmaster.pid");
-    assert!(!pid_file.exists(), "the server was stopped with the service:\n{log}");
+    assert!(!pid_file.exists(), "the database server must stop with the service:\n{log}");
 
     // The service starts again on the same data.
     let mut service = Service::start(&mut up(&place));

@@ -72,7 +72,7 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
     let base = loop {
         // Every line is one JSON object, including the first.
         let line: Value =
-            serde_json::from_str(&lines.next().expect("it says that it is ready").unwrap()).unwrap();
+            serde_json::from_str(&lines.next().expect("the service logs that it is ready").unwrap()).unwrap();
         log.push(line);
         let last = log.last().unwrap();
         if last["message"] == "ready" {
@@ -176,7 +176,7 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
     ] {
         assert!(has(text), "{text} was not sent");
     }
-    assert!(!has("answered") && !has("ada.jpg"), "log lines and what they name stay here");
+    assert!(!has("answered") && !has("ada.jpg"), "log lines and their details are not exported");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_delay_follows_the_answering_time() {
         let fast = answered(200, 20);
-        assert_eq!(run(Pace::default(), &[fast, fast]), [100, 100], "never faster than asked for");
+        assert_eq!(run(Pace::default(), &[fast, fast]), [100, 100], "never faster than the minimum delay");
         let slow = answered(200, 800);
         assert_eq!(
             run(Pace::default(), &[slow, slow, fast, fast, fast, fast]),

@@ -104,7 +104,11 @@ mod tests {
             step(16, None, 0, Some("out of memory")),
         ];
         let found = recommend(steps.clone(), true, 5.0);
-        assert_eq!(found.recommended_gpu_batch_size, Some(2), "8 does not fit, and 4 is hardly faster");
+        assert_eq!(
+            found.recommended_gpu_batch_size,
+            Some(2),
+            "8 does not fit in memory, and 4 is less than 3 % faster"
+        );
         assert!(
             found.steps[3].reason.as_deref().is_some_and(|reason| reason.contains("GPU_MEMORY_LIMIT_GB"))
         );

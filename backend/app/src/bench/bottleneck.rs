@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(
             (host.resource, host.stage),
             ("cpu", "decode"),
-            "a GPU that waits for pixels is no bottleneck"
+            "a GPU that waits for pixels is not the bottleneck"
         );
     }
 

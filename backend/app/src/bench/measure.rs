@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             tally.per_picture,
             [10.0, 30.0],
-            "failures do not count as pictures, nor as iterations of their own"
+            "failures count neither as images nor as separate iterations"
         );
         assert_eq!((tally.latencies.len(), tally.failed, tally.faces), (3, 3, 6));
         assert_eq!(tally.errors["no"], 3);

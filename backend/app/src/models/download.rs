@@ -39,7 +39,7 @@ impl Downloader {
             .connect_timeout(Duration::from_secs(10))
             .read_timeout(Duration::from_secs(30))
             .build()
-            .expect("a client without files or environment can be built");
+            .expect("a client that reads no files and no environment can be built");
         Self { client }
     }
 

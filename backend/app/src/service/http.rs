@@ -56,7 +56,7 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     if settings.server().auth == server::Auth::Keys && foundation.store().keys(None, 1).await?.is_empty() {
-        tracing::warn!("AUTH=keys, and there is no key yet: `facecrawl keys create` makes one");
+        tracing::warn!("AUTH=keys, but there is no key yet; create one with `facecrawl keys create`");
     }
     let services = Services {
         analyzer: foundation.analyzer.clone(),

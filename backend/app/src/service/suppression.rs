@@ -93,7 +93,7 @@ mod tests {
         assert_ne!(kept(folder.path()).unwrap(), secret);
         let mode = std::fs::metadata(data.join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1, "no draft is left");
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1, "no draft remains");
         std::fs::write(data.join(FILE), "short").unwrap();
         assert!(kept(&data).unwrap_err().to_string().contains("32 characters"));
     }

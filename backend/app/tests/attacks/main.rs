@@ -1,11 +1,11 @@
 //! Attacks one service in many ways at once, while normal callers use it.
 //!
 //! The normal load runs alone first and then beside the attacks, with the same number of requests
-//! each time. The test requires that no normal request fails, that no attacker gets a response that
-//! is not allowed, and that the data of the normal tenant does not change. It prints the latencies,
-//! their ratio and the peak of memory, and does not assert them. `ATTACK_REQUESTS` sets the number
-//! of requests of the normal load (default 150) for a longer measurement. `ATTACKS` selects the
-//! attacks whose names contain its value.
+//! each time. The test requires that no normal request fails and that no attacker gets a response
+//! that is not allowed. The data of the normal tenant must not change. The test prints the
+//! latencies, their ratio and the peak of memory, and does not assert them. `ATTACK_REQUESTS` sets
+//! the number of requests of the normal load (default 150) for a longer measurement. `ATTACKS`
+//! selects the attacks whose names contain its value.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod attackers;
@@ -44,7 +44,7 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
     for line in &report.lines {
         println!("{line}");
     }
-    assert_eq!(report.surprises, Vec::<String>::new(), "answers that an attacker must not get");
+    assert_eq!(report.surprises, Vec::<String>::new(), "responses that an attacker must not get");
     assert_eq!((alone.failures, beside.failures), (Vec::new(), Vec::new()), "normal requests failed");
     assert_eq!(world.normal_data().await, before, "the normal tenant's data changed");
     // The service still responds, and it stops on request.

@@ -46,7 +46,7 @@ impl Browser {
                 line.split_once("successfully on port ")
                     .map(|(_, port)| port.trim_end_matches('.').to_owned())
             })
-            .expect("chromedriver says its port");
+            .expect("chromedriver reports its port");
         let profile = tempfile::tempdir().unwrap();
         let mut arguments = vec![
             "--headless".to_owned(),

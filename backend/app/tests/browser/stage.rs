@@ -29,7 +29,7 @@ impl Stage {
     /// Does the same with additional variables in the service's environment.
     pub async fn with(variables: &[(&str, &str)]) -> Self {
         let axe = std::fs::read_to_string(root().join(".runtime/axe/axe.min.js"))
-            .expect("./scripts/browser-tools has brought axe-core");
+            .expect("./scripts/browser-tools has installed axe-core");
         let browser = Browser::start().await;
         let database = TestDatabase::create().await;
         let place = Workplace::new();

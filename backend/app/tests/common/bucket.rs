@@ -97,7 +97,7 @@ impl Drop for Bucket {
 
 fn serve(port: &str) -> Child {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
-    assert!(program.is_file(), "there is no S3 server; run ./scripts/s3-tools");
+    assert!(program.is_file(), "the S3 server is not installed; run ./scripts/s3-tools");
     Command::new(program)
         .args(["--host", "127.0.0.1", "--port", port])
         .env("INITIAL_NO_AUTH_ACTION_COUNT", "4")
@@ -116,5 +116,5 @@ fn endpoint(server: &mut Child) -> String {
     });
     // The output is read to the end, because a full pipe would block the server.
     std::thread::spawn(move || lines.for_each(drop));
-    endpoint.expect("the server says where it is")
+    endpoint.expect("the server prints its address")
 }

@@ -59,7 +59,7 @@ impl Finished {
     pub fn of(command: &mut Command) -> Self {
         let Output { status, stdout, stderr } = command.output().unwrap();
         Self {
-            status: status.code().expect("it ended by itself"),
+            status: status.code().expect("the process exited without a signal"),
             stdout: String::from_utf8(stdout).unwrap(),
             stderr: String::from_utf8(stderr).unwrap(),
         }

@@ -42,7 +42,7 @@ impl Service {
                 return line;
             }
         }
-        panic!("it ended without saying `{part}`:\n{}", self.log)
+        panic!("the service ended without the line `{part}`:\n{}", self.log)
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -52,7 +52,7 @@ fn the_performance_mode_sets_delay_batch_and_sessions_unless_they_are_explicit()
     assert_eq!(
         engine(&latency().env("CPU_SESSION_THREADS", "1")).2,
         cores,
-        "sessions times threads fill the cores"
+        "sessions times threads equal the cores"
     );
 
     // Values from the mode are listed with the mode as their source.

@@ -239,7 +239,7 @@ fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_cap
         assert!(service.tmpfs.iter().any(|folder| folder == "/tmp"), "{name}");
     }
     let postgres = &compose().services["postgres"];
-    assert!(postgres.tmpfs.iter().any(|folder| folder == "/var/run/postgresql"), "its socket");
+    assert!(postgres.tmpfs.iter().any(|folder| folder == "/var/run/postgresql"), "the folder of its socket");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn images_are_pinned_and_volumes_folders_and_services_that_are_named_exist() {
         assert_eq!(service.restart, "unless-stopped", "{name}");
         let built =
             compose.services.values().any(|other| other.build.is_some() && other.image == service.image);
-        assert_eq!(tag == "local", built, "{name}: a local image is built here, and another one is not");
+        assert_eq!(tag == "local", built, "{name}: local images are built here, others are not");
         assert_eq!(
             service.pull_policy.as_deref(),
             (built && service.build.is_none()).then_some("never"),
@@ -316,7 +316,7 @@ fn what_is_built_names_files_stages_and_services_that_exist() {
         for (context, source) in &build.additional_contexts {
             let other = source.strip_prefix("service:").unwrap();
             assert!(compose.services[other].build.is_some(), "{name}: {source} is not built");
-            assert!(build.args.values().any(|value| value == context), "{name}: nothing names {context}");
+            assert!(build.args.values().any(|value| value == context), "{name}: no argument names {context}");
         }
     }
 }

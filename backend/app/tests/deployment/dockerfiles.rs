@@ -109,14 +109,14 @@ fn what_is_copied_is_in_the_context_or_in_a_stage_before() {
     for path in ["Cargo.toml", "Cargo.lock", "backend", "migrations", "models.toml", "scripts"] {
         assert!(root().join(path).exists() && !ignored(path), "{path}");
     }
-    assert!(ignored(".env") && ignored("data") && ignored(".git"), "secrets and data stay out of images");
+    assert!(ignored(".env") && ignored("data") && ignored(".git"), "images must not contain secrets or data");
 }
 
 #[test]
 fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
     for file in FILES {
         for stage in stages(file).0 {
-            assert_eq!(stage.all("ADD").len(), 0, "{file}: COPY is enough, and fetches nothing");
+            assert_eq!(stage.all("ADD").len(), 0, "{file}: use COPY, which downloads nothing");
             for run in stage.all("RUN") {
                 if run.contains("apt-get install") {
                     let tidy = run.contains("--no-install-recommends")
@@ -184,7 +184,7 @@ fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
         for assignment in environment.split(' ') {
             let (name, _) = assignment.split_once('=').unwrap();
             let known = names.contains(&name) || loader.contains(&name) || ALLOCATOR.contains(&name);
-            assert!(known, "{name} is no variable of this program");
+            assert!(known, "{name} is not a variable of this program");
         }
         for name in ALLOCATOR {
             assert!(environment.contains(name) || inherits.is_some(), "{name} is not set");

@@ -48,7 +48,7 @@ fn services_are_unprivileged_and_see_little_of_the_system() {
             "SystemCallFilter=@system-service",
             "UMask=0077",
         ] {
-            assert!(unit.lines().any(|found| found == line), "{service} lacks {line}");
+            assert!(unit.lines().any(|found| found == line), "{service} has no line {line}");
         }
     }
     let port =

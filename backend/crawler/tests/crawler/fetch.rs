@@ -394,5 +394,5 @@ async fn a_redirect_to_a_longer_url_than_any_is_not_followed() {
         let error = fetch(&site, path).await.unwrap_err();
         assert_eq!((error.code().as_str(), error.is_transient()), ("url_too_long", false), "{path}");
     }
-    assert_eq!(site.requests() - before, 3, "no target was asked for");
+    assert_eq!(site.requests() - before, 3, "no target was requested");
 }

@@ -120,7 +120,7 @@ async fn only_authorities_that_were_named_are_trusted() {
     let other = SecureSite::start(version(), &["h2"]).await;
     let stranger = trusting(&other, local_config());
     assert_eq!(get_of(&stranger, &site, "/").await.unwrap_err().code(), "connect_failure");
-    assert!(futures::FutureExt::now_or_never(asked.notified()).is_none(), "nothing was sent");
+    assert!(futures::FutureExt::now_or_never(asked.notified()).is_none(), "no request was sent");
     let both = format!("{}\n{}", site.authority, other.authority);
     let names = Arc::new(Names::default().with(NAME, &[&["127.0.0.1"]]));
     let config = Config { extra_roots: Roots::from_pem(both.as_bytes()).unwrap(), ..local_config() };

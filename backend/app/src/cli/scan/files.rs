@@ -54,7 +54,7 @@ fn walk(folder: &Path, found: &mut Found) {
             },
             Ok(_) => {}
             Err(error) if error.loop_ancestor().is_some() => {
-                tracing::debug!(%error, "a link leads back to a folder above it");
+                tracing::debug!(%error, "skipped a symbolic link to a parent folder");
             }
             Err(error) => {
                 let path = error.path().unwrap_or(folder).to_path_buf();
