@@ -239,7 +239,8 @@ fn the_command_writes_report_trace_and_plot() {
     );
 }
 
-/// Every stage lies within the time of its image, and every run has a named thread.
+/// Requires that every stage lies within the time of its image, and that every run has a named
+/// thread.
 fn trace_is_nested(trace: &Value) {
     let events = trace["traceEvents"].as_array().unwrap();
     let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);

@@ -33,7 +33,7 @@ impl<T: 'static> Parser<T> {
     }
 }
 
-/// A number within `range`; integer or decimal, depending on `T`.
+/// Parses a number within `range`; integer or decimal, depending on `T`.
 pub fn number<T>(range: RangeInclusive<T>) -> Parser<T>
 where
     T: FromStr + PartialOrd + Display + 'static,
@@ -42,7 +42,7 @@ where
     Parser::new(allowed, move |text| text.parse().ok().filter(|n| range.contains(n)))
 }
 
-/// An integer within `range` that is a multiple of `step`.
+/// Parses an integer within `range` that is a multiple of `step`.
 pub fn multiple(range: RangeInclusive<u32>, step: u32) -> Parser<u32> {
     let allowed = format!("a multiple of {step} from {} to {}", range.start(), range.end());
     Parser::new(allowed, move |text| {
@@ -50,7 +50,7 @@ pub fn multiple(range: RangeInclusive<u32>, step: u32) -> Parser<u32> {
     })
 }
 
-/// `true` or `false`, also spelled 1, yes, on or 0, no, off.
+/// Parses `true` or `false`, also spelled 1, yes, on or 0, no, off.
 pub fn flag() -> Parser<bool> {
     Parser::new("true or false", |text| match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Some(true),
@@ -59,7 +59,7 @@ pub fn flag() -> Parser<bool> {
     })
 }
 
-/// One of the given words, in any case.
+/// Parses one of the given words, in any case.
 pub fn choice<T: Copy + 'static>(words: &'static [(&'static str, T)]) -> Parser<T> {
     let allowed = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
     Parser::new(allowed, move |text| {
@@ -67,17 +67,17 @@ pub fn choice<T: Copy + 'static>(words: &'static [(&'static str, T)]) -> Parser<
     })
 }
 
-/// Any text that the type's `FromStr` accepts.
+/// Parses any text that the type's `FromStr` accepts.
 pub fn typed<T: FromStr + 'static>(allowed: &'static str) -> Parser<T> {
     Parser::new(allowed, |text| text.parse().ok())
 }
 
-/// Any text.
+/// Accepts any text.
 pub fn text(allowed: &'static str) -> Parser<String> {
     typed(allowed)
 }
 
-/// A URL with one of the schemes. The text is kept as written.
+/// Parses a URL with one of the schemes. Returns the text as written.
 pub fn url(schemes: &'static [&'static str], allowed: &'static str) -> Parser<String> {
     Parser::new(allowed, move |text| {
         let url = url::Url::parse(text).ok()?;
@@ -85,24 +85,24 @@ pub fn url(schemes: &'static [&'static str], allowed: &'static str) -> Parser<St
     })
 }
 
-/// A text that passes a test.
+/// Accepts a text for which `test` returns `true`.
 pub fn checked(allowed: &'static str, test: fn(&str) -> bool) -> Parser<String> {
     Parser::new(allowed, move |text| test(text).then(|| text.to_owned()))
 }
 
-/// A file or folder, relative to the working folder.
+/// Parses the path of a file or folder, relative to the working folder.
 pub fn path() -> Parser<PathBuf> {
     Parser::new("a path", |text| Some(PathBuf::from(text)))
 }
 
-/// A file of certificates, which is read and parsed.
+/// Reads and parses a file of certificates.
 pub fn certificates() -> Parser<crawler::Roots> {
     Parser::new("a readable file with one or more certificates in PEM form", |text| {
         crawler::Roots::from_pem(&std::fs::read(text).ok()?).ok()
     })
 }
 
-/// A value that may be unset.
+/// Parses a value that may be unset.
 pub fn optional<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
     let mut parser = parser.map(Some);
     parser.allowed.push_str(", or unset");
@@ -110,7 +110,7 @@ pub fn optional<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
     Parser::new(parser.allowed, move |text| if text.is_empty() { Some(None) } else { inner(text) })
 }
 
-/// Values separated by commas; empty if unset.
+/// Parses values separated by commas. An empty text is an empty list.
 pub fn list<T: 'static>(item: Parser<T>, allowed: &'static str) -> Parser<Vec<T>> {
     Parser::new(allowed, move |text| {
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| item.parse(part)).collect()

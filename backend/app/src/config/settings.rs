@@ -14,12 +14,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use vision::Profile;
 
-/// `LOG_FORMAT`.
+/// The values of `LOG_FORMAT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -45,7 +45,7 @@ const SLASHES: &[(&str, TrailingSlash)] =
     &[("keep", TrailingSlash::Keep), ("remove", TrailingSlash::Remove), ("add", TrailingSlash::Add)];
 const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-/// A URL that is nothing but its origin.
+/// Accepts a URL that consists only of its origin.
 fn origin() -> Parser<String> {
     checked("an origin", |text| {
         let origin = url::Url::parse(text).map(|url| url.origin());
@@ -62,9 +62,9 @@ fn header(text: &str) -> bool {
 }
 
 settings! {
-    /// Everything the operator chose.
+    /// The settings of the operator.
     pub struct Settings {
-        /// Where and how the API answers.
+        /// The address and the limits of the API.
         service: Service("Service") {
             /// `HOST`: Address to listen on. Other addresses than loopback need `AUTH`, said
             /// explicitly.
@@ -184,7 +184,7 @@ settings! {
             /// in `.runtime/onnxruntime`, or the system's.
             ort_dylib_path: Option<PathBuf> = ORT_DYLIB_PATH, "", optional(path());
         }
-        /// How faces are found and judged.
+        /// Detection and quality of faces.
         detection: Detection("Detection") {
             /// `DETECTION_SIZE`: Side in pixels of the square canvas on which the detector sees a
             /// picture.
@@ -207,7 +207,7 @@ settings! {
             /// of the work; that somebody is suppressed is then not seen in the others.
             stored_faces: StoredFaces = STORED_FACES, "all", choice(STORED);
         }
-        /// Jobs and manners.
+        /// Jobs and politeness.
         crawl: Crawl("Crawling") {
             /// `WORKERS`: Pages, and images, that this process fetches and processes at once; 0 is
             /// four per core.
@@ -246,7 +246,7 @@ settings! {
             /// besides the usual ones of trackers and sessions: sort,view.
             drop_parameters: Vec<String> = CRAWL_DROP_PARAMETERS, "", list(text("a name"), "names of query parameters, comma-separated");
         }
-        /// What runs on a GPU, and how.
+        /// Operations on GPUs, and the performance of CPU and GPU.
         gpu: Gpu("GPU") {
             /// `ALL_GPU`: Run every operation on the GPU whose own variable is unset.
             all: bool = ALL_GPU, "false", flag();
@@ -300,7 +300,7 @@ settings! {
             /// faster on processors with AVX-512 BF16 or AMX.
             cpu_backend: CpuBackend = CPU_BACKEND, "auto", choice(&CpuBackend::NAMES);
         }
-        /// `GPU_BACKEND=tensorrt`.
+        /// Options of `GPU_BACKEND=tensorrt`.
         tensorrt: Tensorrt("TensorRT") {
             /// `TENSORRT_FP16`: Compute in half precision where TensorRT finds it faster. Unset:
             /// true.
@@ -319,7 +319,7 @@ settings! {
             /// build` fills it. Unset: `tensorrt` in `DATA_DIR`.
             cache_dir: Option<PathBuf> = TENSORRT_CACHE_DIR, "", optional(path());
         }
-        /// What the process says about itself.
+        /// Logging.
         log: Log("Logging") {
             /// `LOG_LEVEL`: error, warn, info, debug or trace; or a filter per module like
             /// info,crawler=debug.
