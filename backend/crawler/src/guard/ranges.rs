@@ -2,8 +2,8 @@
 //!
 //! Source: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890 and its updates) and
 //! multicast (RFC 5771, RFC 4291). One address of a cloud platform is added: it is in public space
-//! but reachable only inside that cloud. Each range is listed as a whole, even if the registry marks
-//! parts of it as globally reachable (protocol anycast). No web sites use those parts.
+//! but reachable only inside that cloud. Each range is listed as a whole, even if the registry
+//! marks parts of it as globally reachable (protocol anycast). No web sites use those parts.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// (first address, prefix length, name)
