@@ -1,4 +1,5 @@
-//! The parts of the `facecrawl` binary: configuration, model store, command line, telemetry and shutdown.
+//! Contains the parts of the `facecrawl` binary: configuration, model store, command line,
+//! telemetry and shutdown.
 
 pub mod bench;
 pub mod cli;

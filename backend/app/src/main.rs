@@ -5,9 +5,10 @@ use listenfd::ListenFd;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Wrong usage ends here, with clap's message and status 2.
+    // For invalid arguments, clap prints its message and exits with status 2.
     let cli = Cli::parse();
-    // Before there are other threads: it takes the variables of a service manager's sockets out of the environment.
+    // Must run before other threads start, because it removes the variables of a service manager's
+    // sockets from the environment.
     let inherited = ListenFd::from_env();
     main_of(cli, inherited)
 }

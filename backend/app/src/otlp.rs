@@ -1,7 +1,8 @@
-//! Traces for an OpenTelemetry collector, where the environment names one (the standard `OTEL_` variables).
+//! Exports traces to an OpenTelemetry collector, if the environment names one (the standard `OTEL_`
+//! variables).
 //!
-//! Spans go out, log lines do not: a span says how long what took, and carries ids, a route or a kind of job. URLs and whatever else
-//! a log line may name stay in the log.
+//! Only spans are exported, no log lines. A span contains a duration, ids, a route or a kind of
+//! job. URLs and other details of log lines stay in the log.
 use crate::config::Otlp;
 use anyhow::Context;
 use inference::trace::STAGE;
@@ -15,16 +16,17 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterExt, Targets, filter_fn};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Name under which traces of this program are found, unless `OTEL_SERVICE_NAME` says otherwise.
+/// The service name of the traces, unless `OTEL_SERVICE_NAME` is set.
 const SERVICE: &str = "facecrawl";
 
-/// Sends spans in batches, from a thread of its own.
+/// Exports spans in batches from a separate thread.
 pub struct Traces {
     provider: SdkTracerProvider,
 }
 
 impl Traces {
-    /// Starts the exporter; it finds endpoint, headers, time limits, sampler and attributes in the environment itself.
+    /// Starts the exporter. It reads endpoint, headers, time limits, sampler and attributes from
+    /// the environment.
     pub fn start(otlp: &Otlp) -> anyhow::Result<Self> {
         let exporter = SpanExporter::builder()
             .with_http()
@@ -42,7 +44,7 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// Requests, jobs, and the stages of their pictures.
+    /// Returns the layer that exports the spans of requests, jobs, and the stages of their images.
     pub fn layer<S>(&self) -> Box<dyn Layer<S> + Send + Sync>
     where
         S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -56,11 +58,12 @@ impl Traces {
             .boxed()
     }
 
-    /// Sends what is left. A collector that does not answer is not waited for beyond the exporter's own limit.
+    /// Exports the remaining spans. The exporter's own time limit applies if the collector does not
+    /// answer.
     pub async fn finish(self) {
         let ended = tokio::task::spawn_blocking(move || self.provider.shutdown()).await;
         if let Ok(Err(error)) = ended {
-            tracing::warn!(%error, "the last traces could not be sent");
+            tracing::warn!(%error, "failed to send the last traces");
         }
     }
 }

@@ -1,36 +1,36 @@
-//! Progress bars on stderr, and log lines that do not tear them.
+//! Draws progress bars on stderr, and writes log lines without breaking them.
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, Write};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// All bars of the process. Draws nothing when stderr is no terminal.
+/// All bars of the process. Draws nothing if stderr is not a terminal.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template(template).expect("the template is checked by the tests");
+    let style = ProgressStyle::with_template(template).expect("the templates are valid, as a test checks");
     let bar = BARS.add(bar.with_style(style.progress_chars("=> ")));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
 
-/// For a download.
+/// Returns a bar for a download.
 pub fn bytes(name: &str, length: Option<u64>) -> ProgressBar {
     let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new).with_message(name.to_owned());
     styled(bar, "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
 }
 
-/// For a scan whose number of images is known.
+/// Returns a bar for a scan with a known number of images.
 pub fn images(total: u64) -> ProgressBar {
     styled(ProgressBar::new(total), "[{bar:30}] {pos}/{len} {msg} {eta}")
 }
 
-/// For a crawl, whose end is not known.
+/// Returns a bar for a crawl, whose length is unknown.
 pub fn crawl() -> ProgressBar {
     styled(ProgressBar::no_length(), "{spinner} {pos} images {msg} {elapsed}")
 }
 
-/// A writer for log lines: bars step aside while a line is written.
+/// Writes log lines to stderr. Bars are hidden while a line is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogWriter;
 

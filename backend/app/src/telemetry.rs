@@ -1,4 +1,4 @@
-//! Logs, metrics and the panic hook.
+//! Sets up logs, metrics and the panic hook.
 use crate::config::{Log, LogFormat};
 use crate::otlp::Traces;
 use crate::profile::{self, ChromeLayer};
@@ -9,18 +9,18 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::TryInitError;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
-/// The filter that `LOG_LEVEL` and `DEBUG` ask for.
+/// Returns the log filter for `LOG_LEVEL` and `DEBUG`.
 pub fn filter(log: &Log) -> String {
     let wanted = log.level.clone();
     let quiet = ["error", "warn", "info"].iter().any(|level| level.eq_ignore_ascii_case(&wanted));
     match (log.debug, quiet) {
-        // What the libraries below say at DEBUG (every packet, every query) is seldom what is looked for.
+        // The DEBUG messages of these libraries (every packet, every query) are rarely useful.
         (true, true) => {
             "debug,hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,ort=info".into()
         }
         (true, false) if !wanted.contains(['=', ',']) => wanted,
         (true, false) => format!("debug,{wanted}"),
-        // Connection chatter at INFO is not about faces.
+        // The INFO messages of these libraries about connections are rarely useful.
         (false, _) if !wanted.contains(['=', ',']) => {
             format!("{wanted},sqlx::postgres::notice=warn,ort=warn")
         }
@@ -28,7 +28,7 @@ pub fn filter(log: &Log) -> String {
     }
 }
 
-/// Log lines on stderr.
+/// Returns the layer that writes log lines to stderr.
 fn lines<S>(log: &Log) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -44,7 +44,8 @@ where
     }
 }
 
-/// Sends `tracing` to stderr, what belongs to a profile to `chrome` and spans to `traces` where there are such; logs panics.
+/// Installs the `tracing` subscriber and the panic hook. Log lines go to stderr, the spans of a
+/// profile to `chrome`, and all spans to `traces`; panics are logged.
 pub fn init_logs(
     log: &Log,
     chrome: Option<ChromeLayer>,
@@ -53,7 +54,8 @@ pub fn init_logs(
     use tracing_subscriber::prelude::*;
     let filter = EnvFilter::new(filter(log));
     if chrome.is_none() && traces.is_none() {
-        // One filter for all, so that a span nobody wants is turned away by a comparison of levels.
+        // One filter for all layers, so that a comparison of levels is enough to discard an
+        // unwanted span.
         tracing_subscriber::registry().with(filter).with(lines(log)).try_init()?;
     } else {
         tracing_subscriber::registry()
@@ -64,7 +66,7 @@ pub fn init_logs(
     }
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
-        let message = panic.payload_as_str().unwrap_or("a value that is no text");
+        let message = panic.payload_as_str().unwrap_or("the payload is not text");
         let backtrace = std::backtrace::Backtrace::capture();
         let trace = matches!(backtrace.status(), std::backtrace::BacktraceStatus::Captured)
             .then(|| backtrace.to_string());
@@ -73,7 +75,7 @@ pub fn init_logs(
     Ok(())
 }
 
-/// Installs the process's metrics recorder; the handle renders `/metrics`.
+/// Installs the process's metrics recorder. The returned handle renders `/metrics`.
 pub fn init_metrics() -> Result<PrometheusHandle, BuildError> {
     let handle = server::telemetry::prometheus()?.install_recorder()?;
     describe_process();
@@ -86,10 +88,10 @@ fn describe_process() {
     describe_gauge!("process_cpu_seconds_total", Unit::Seconds, "User and system CPU time.");
     describe_gauge!("process_threads", Unit::Count, "Threads.");
     describe_gauge!("process_open_fds", Unit::Count, "Open file descriptors.");
-    describe_gauge!("process_start_time_seconds", Unit::Seconds, "Start, as a Unix time.");
+    describe_gauge!("process_start_time_seconds", Unit::Seconds, "Start time as a Unix timestamp.");
 }
 
-/// Refreshes the process gauges every few seconds, for as long as the runtime lives.
+/// Updates the process gauges every 5 seconds until the runtime stops.
 pub fn watch_process() {
     metrics::gauge!("process_start_time_seconds")
         .set(time::OffsetDateTime::now_utc().unix_timestamp() as f64);
@@ -102,7 +104,7 @@ pub fn watch_process() {
     });
 }
 
-/// Reads the kernel's account of this process; nothing happens where there is no `/proc`.
+/// Sets the process gauges from `/proc`. Does nothing if there is no `/proc`.
 pub fn record_process() {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return };
     let number = |name: &str| -> Option<f64> {
@@ -123,10 +125,12 @@ pub fn record_process() {
     }
 }
 
-/// CPU time of all threads of this process, user and system; `None` where there is no `/proc`.
+/// Returns the user and system CPU time of all threads of this process in seconds, or `None` if
+/// there is no `/proc`.
 pub fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // proc(5): fields 14 and 15, in clock ticks, counted after the name in brackets, which may hold anything.
+    // proc(5): fields 14 and 15, in clock ticks. They are counted from the process name in
+    // brackets, which may contain any characters.
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     let fields = after_name.split_whitespace().skip(11).take(2);
     let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();

@@ -1,4 +1,5 @@
-//! Backup and restore: the same faces and pictures come back, and nobody who was erased since.
+//! Tests backup and restore: the same faces and images come back, but nobody who was erased since
+//! the backup.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -22,7 +23,7 @@ use tokio::sync::{Notify, watch};
 
 const SCOPES: &str = "analyze,read,search,crawl,write,erase,admin";
 
-/// A command on a database, with what makes a service one.
+/// Returns a command on a database, with the settings that identify the service.
 fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
     let mut command = place.facecrawl(args);
     command.env("DATABASE_URL", database.url()).env("POSTGRES_BIN_DIR", postgres_programs());
@@ -35,7 +36,8 @@ fn showing(file: &str) -> Value {
     json!({"image_base64": BASE64_STANDARD.encode(testing::picture(file))})
 }
 
-/// A page with one picture that is answered when the gate opens; who asks for it is told.
+/// Serves a page with one image, which is sent when the gate opens. The `Notify` fires when the
+/// image is requested.
 async fn gated_site(picture: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
     let (asked, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));
     let (ask, open) = (asked.clone(), gate.clone());
@@ -52,7 +54,7 @@ async fn gated_site(picture: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<boo
     (url, asked, gate)
 }
 
-/// Every face and image that the service has, with the bytes of their pictures.
+/// Returns every face and image of the service, with the bytes of its image.
 async fn pictures(caller: &Caller) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for face in caller.get("/faces?limit=1000").await["faces"].as_array().unwrap() {
@@ -67,7 +69,7 @@ async fn pictures(caller: &Caller) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// Whom a search finds, with the similarity.
+/// Returns the faces that a search finds, with their similarity.
 async fn found(caller: &Caller, file: &str) -> Vec<(String, f64)> {
     let answer = caller.ask(200, Method::POST, "/faces/search", Some(&showing(file))).await;
     let matches = answer["matches"].as_array().unwrap().clone();
@@ -103,7 +105,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     let mut service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
     let caller = Caller { base: service.base.clone(), key: key.clone() };
 
-    // Somebody is enrolled, and a job is in a worker's hands.
+    // A person is enrolled, and a worker holds a job.
     let subject = caller.ask(201, Method::POST, "/subjects", Some(&json!({"name": "Ada"}))).await;
     let his = found(&caller, "ada_2.jpg").await;
     let enrol = json!({"face_ids": [his[0].0], "force": true});
@@ -125,7 +127,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&backup), mode(&backup.join("faces.dump"))), (0o700, 0o600));
 
-    // A person, an image, a collection and a key go after the backup.
+    // A person, an image, a collection and a key are deleted after the backup.
     let cora = found(&caller, "cora.jpg").await;
     assert_eq!(cora.len(), 2);
     let mut likeness = showing("cora.jpg");
@@ -150,7 +152,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     service.signal(Signal::KILL);
     let _ = service.ended();
 
-    // Machine and database are lost; the backup is not.
+    // The machine and the database are lost; the backup is not.
     let (place, restored) = (Workplace::new(), TestDatabase::empty().await);
     let facecrawl = |args: &[&str]| on(&place, &restored, args);
     let report = Finished::of(&mut facecrawl(&["restore", folder, "--json"])).expect(0).json();
@@ -179,7 +181,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     caller.until(erased, |log| !log["records"].as_array().unwrap().is_empty()).await;
     assert!(!caller.get("/audit?action=erasure.reapplied").await["records"].as_array().unwrap().is_empty());
 
-    // The job that was in work is done, and the index answers.
+    // The interrupted job is completed, and queries use the index.
     gate.send_replace(true);
     let crawl = format!("/crawls/{}", crawl["id"].as_str().unwrap());
     let crawl = caller.until(&crawl, |crawl| crawl["state"] != "running").await;
@@ -192,7 +194,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     );
     assert!(plan.contains("faces_embedding_hnsw_1"), "{plan}");
 
-    // The erased person does not come back by another way either.
+    // A scan does not bring the erased person back either.
     place.put("new/cora.jpg", testing::picture("cora_2.jpg"));
     let scanned = Finished::of(&mut facecrawl(&["scan", "new", "--json"])).expect(0).json();
     assert_eq!(scanned["images"]["suppressed"], 1, "{scanned}");

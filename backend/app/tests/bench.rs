@@ -1,4 +1,5 @@
-//! `bench`: the measuring library on models without weights, and the command on the default pack.
+//! Tests `bench`: the measuring library with models without weights, and the command with the
+//! default pack.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
@@ -12,7 +13,7 @@ use std::process::Command;
 use testing::{draw_face, fixture_pack};
 use vision::{Frame, Limits};
 
-/// An engine on the models without weights.
+/// Returns a side whose engine uses models without weights.
 fn side() -> Side {
     let folder = tempfile::tempdir().unwrap();
     let fixture = fixture_pack(folder.path());
@@ -23,7 +24,7 @@ fn side() -> Side {
     Side { gpu: false, analyzer: Analyzer::new(engine, pipeline::Config::default()) }
 }
 
-/// A PNG with so many faces that the fixture's detector finds.
+/// Returns a PNG with `faces` faces that the fixture's detector finds.
 fn picture(faces: u32) -> Vec<u8> {
     let mut frame = Frame::filled(640, 480, [70, 80, 60]);
     let mut drawing = testing::fixture_models::Picture::from_raw(640, 480, frame.data().to_vec()).unwrap();
@@ -75,7 +76,7 @@ async fn every_operation_is_measured_by_the_guides_names() {
         assert!(result["bottleneck"]["why"].is_string(), "{result}");
     }
     let whole = &json["pipeline"]["original"]["gpu_false"];
-    assert_eq!(whole["faces"], 18, "the pictures with two faces and one take turns");
+    assert_eq!(whole["faces"], 18, "images with two faces and with one face alternate");
     for stage in ["decode", "letterbox", "detect", "align", "quality", "embed", "queue"] {
         assert!(whole["stages"][stage].is_number(), "{stage}: {whole}");
     }
@@ -101,7 +102,7 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
     assert!(refused.unwrap_err().to_string().contains("none of the pictures can be used"));
 }
 
-/// A side's report with this time, and this effective device for detection.
+/// Returns a side's report with the given time and the effective device of detection.
 fn report(time: f64, effective: &str) -> SideReport {
     let fell_back = effective == "cpu";
     let reason = fell_back.then(|| "no driver".to_owned());
@@ -136,7 +137,7 @@ fn report(time: f64, effective: &str) -> SideReport {
 
 #[test]
 fn gains_are_the_guides_and_a_fallback_is_none() {
-    // The guide's own example.
+    // The example of the guide.
     let found = gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
     assert!((found.time_improvement_percent.unwrap() - 42.4).abs() < 0.05, "{found:?}");
     assert!((found.throughput_improvement_percent.unwrap() - 73.7).abs() < 0.05, "{found:?}");
@@ -155,13 +156,13 @@ fn the_plot_is_a_well_formed_document_with_every_bar() {
     ]);
     let sizes = BTreeMap::from([("medium".to_owned(), sides)]);
     let drawn = svg(&BTreeMap::from([("face_detection".to_owned(), sizes)]), "a < b & \"c\"");
-    assert_eq!(drawn.matches("<rect").count(), 3, "the ground and two bars");
+    assert_eq!(drawn.matches("<rect").count(), 3, "the background and two bars");
     assert!(
         drawn.contains(">25.0<")
             && drawn.contains(">100.0<")
             && drawn.contains("a &lt; b &amp; &quot;c&quot;")
     );
-    // Every tag that opens closes, in order.
+    // Every opened tag is closed, in order.
     let mut open = Vec::new();
     for tag in drawn.split('<').skip(1).map(|rest| rest.split_once('>').unwrap().0) {
         if let Some(name) = tag.strip_prefix('/') {
@@ -238,7 +239,8 @@ fn the_command_writes_report_trace_and_plot() {
     );
 }
 
-/// Every stage lies within its picture, and every run carries a thread's name.
+/// Requires that every stage lies within the time of its image, and that every run has a named
+/// thread.
 fn trace_is_nested(trace: &Value) {
     let events = trace["traceEvents"].as_array().unwrap();
     let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
@@ -255,14 +257,14 @@ fn trace_is_nested(trace: &Value) {
     };
     let pictures: Vec<&Value> =
         of("b").filter(|event| event["name"] == "analyze").map(|event| &event["id"]).collect();
-    assert!(pictures.len() >= 4, "four pictures and the warm-up");
+    assert!(pictures.len() >= 4, "four images and the warm-up");
     for id in pictures {
         let (begun, ended) = (time("b", "analyze", id), time("e", "analyze", id));
         for stage in ["decode", "detect", "align", "embed"] {
             let (from, to) = (time("b", stage, id), time("e", stage, id));
             assert!(!from.is_empty() && from.len() == to.len(), "{stage} of {id}");
             assert!(from.iter().zip(&to).all(|(from, to)| from <= to), "{stage} of {id}");
-            // An id can be used again by a later picture, once its own is closed.
+            // A later image may reuse an id after the stages of the earlier image are closed.
             let inside = |at: &f64| begun.iter().zip(&ended).any(|(begun, ended)| begun <= at && at <= ended);
             assert!(from.iter().chain(&to).all(inside), "{stage} of {id}");
         }
@@ -321,7 +323,7 @@ fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
         serde_json::from_slice(&std::fs::read(place.path().join("report.json")).unwrap()).unwrap();
     let sides = report["benchmark_results"]["face_detection"]["small"].as_object().unwrap();
     if sides.contains_key("gpu_true") {
-        // A machine with a GPU and its library: there is nothing to refuse.
+        // This machine has a GPU and its library, so the command refuses nothing.
         return;
     }
     let notes = report["notes"].as_array().unwrap();

@@ -1,5 +1,6 @@
-//! Everything goes wrong in one crawl: workers are killed, the database crashes, a worker is stopped for longer than its lease and
-//! goes on as if nothing had happened. Every image is stored exactly once, and what came too late is discarded and counted.
+//! Causes many failures in one crawl: workers are killed, the database crashes, and a worker is
+//! stopped for longer than its lease and then continues. Every image must be stored exactly once.
+//! Late results must be discarded and counted.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -22,15 +23,15 @@ use std::time::{Duration, Instant};
 use store::Store;
 use tokio::sync::watch;
 
-/// Images of the crawl; every `PORTRAIT`th shows a face.
+/// Number of images of the crawl; every `PORTRAIT`th shows a face.
 const IMAGES: usize = 5_000;
 const PORTRAIT: usize = 25;
 const PAGES: usize = 20;
 const WORKERS: usize = 4;
 const KILLS: usize = 8;
-/// Of what happens when, and to whom.
+/// Seed of the times and the targets of the failures.
 const SEED: u64 = 0x5eed_c4a0;
-/// Far more than the slowest machine needs.
+/// Time limit, far more than the slowest machine needs.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -46,14 +47,14 @@ impl Random {
     }
 }
 
-/// What is done to the service.
+/// A failure that the test causes.
 enum Blow {
     Kill,
     CrashDatabase,
     Stop,
 }
 
-/// After how many stored images, in order.
+/// Returns the failures in order, each with the number of stored images after which it happens.
 fn schedule(random: &mut Random) -> Vec<(usize, Blow)> {
     let mut blows: Vec<(usize, Blow)> =
         (0..KILLS).map(|_| (IMAGES / 20 + random.below(IMAGES * 8 / 10), Blow::Kill)).collect();
@@ -65,14 +66,15 @@ fn schedule(random: &mut Random) -> Vec<(usize, Blow)> {
 
 struct Site {
     portrait: Vec<u8>,
-    /// Images are answered only while it is open.
+    /// Images are sent only while the gate is open.
     gate: watch::Sender<bool>,
-    /// Who waits at the gate, by user agent.
+    /// User agents of the requests that wait at the gate.
     waiting: watch::Sender<Vec<String>>,
 }
 
 impl Site {
-    /// A photograph that nobody else has (what follows the end of a JPEG is no part of the picture), or 32x32 pixels of their own.
+    /// Returns an image that differs from all others: a photograph with extra bytes after the end
+    /// of the JPEG, or 32x32 pixels.
     fn picture(&self, number: usize) -> Vec<u8> {
         if number.is_multiple_of(PORTRAIT) {
             return [&self.portrait[..], format!("\n{number}").as_bytes()].concat();
@@ -110,20 +112,21 @@ async fn image(
     site.picture(number)
 }
 
-/// Asks until there is an answer; a database that is away right now is no answer.
+/// Repeats `ask` until it returns a value. An unavailable database gives `None`.
 async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Counts the results that a worker discarded because they came after its lease. Which of the two outcomes a job has
-/// depends on whether its last call found a connection from before the crash of the database.
+/// Counts the results that a worker discarded because they came after its lease. A job has one of
+/// two outcomes, depending on whether its last call used a connection from before the database's
+/// crash.
 async fn late_results(base: &str) -> f64 {
     let (_, text) = get(&format!("{base}/metrics")).await;
     let is_late = |line: &&str| {
@@ -134,7 +137,7 @@ async fn late_results(base: &str) -> f64 {
     values.map(|value| value.parse::<f64>().unwrap()).sum()
 }
 
-/// Every row of a list that goes on over pages.
+/// Returns all rows of a paginated list.
 async fn every(base: &str, list: &str) -> Vec<Value> {
     let (mut rows, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -164,7 +167,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     let place = Workplace::new();
     place.run(&["models", "fetch"]).expect(0);
     let bin = std::env::var("POSTGRES_BIN_DIR").expect("run the tests through ./scripts/test");
-    // The machine stays up whatever happens to the server, so nothing has to reach the disk.
+    // The machine stays up when the server crashes, so data need not reach the disk.
     let server = embedded_postgres::Config::new(bin, place.path().join("postgres"))
         .with_setting("fsync=off")
         .with_setting("max_connections=200");
@@ -199,7 +202,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
         .await;
         match blow {
             Blow::Kill => {
-                // Not the one that is stopped: it has to come back.
+                // Not the stopped worker, because it must continue later.
                 let choice: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
                 let worker = choice[random.below(choice.len())];
                 workers[worker].signal(Signal::KILL);
@@ -207,7 +210,8 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
                 workers[worker] = start(worker);
             }
             Blow::CrashDatabase => {
-                // At once, without a checkpoint: the next start recovers from the log.
+                // Immediately, without a checkpoint. The next start recovers from the write-ahead
+                // log.
                 let server_pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
                 kill_process(server_pid, Signal::QUIT).unwrap();
                 cluster.exited().await;
@@ -221,7 +225,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
                 let mut waiting = site.waiting.subscribe();
                 waiting.wait_for(|waiting| waiting.iter().any(|name| is_its(&name))).await.unwrap();
                 workers[worker].signal(Signal::STOP);
-                // What it waits for now comes after its leases are over.
+                // The responses for which it waits arrive after its leases have expired.
                 kept_waiting = site.waiting.borrow().iter().filter(is_its).count();
                 stopped = Some(worker);
                 site.gate.send_replace(true);
@@ -266,10 +270,10 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     let stored: BTreeSet<String> =
         images.iter().map(|image| image["sha256"].as_str().unwrap().to_owned()).collect();
     let drawn: BTreeSet<String> = (0..IMAGES).map(|number| sha256(&site.picture(number))).collect();
-    assert_eq!((images.len(), stored == drawn), (IMAGES, true), "each picture once, and no other");
+    assert_eq!((images.len(), stored == drawn), (IMAGES, true), "each image is stored once, and no others");
     let faces = every(&workers[0].base, "faces").await;
     let pictures: HashSet<&str> = faces.iter().map(|face| face["image_id"].as_str().unwrap()).collect();
-    assert_eq!((faces.len(), pictures.len()), (portraits, portraits), "each face once");
+    assert_eq!((faces.len(), pictures.len()), (portraits, portraits), "each face is stored once");
 
     let stats = jobs.stats().await.unwrap();
     let left: Vec<_> = stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();

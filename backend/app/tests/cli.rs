@@ -1,4 +1,4 @@
-//! The binary, without a database.
+//! Tests the binary without a database.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
@@ -107,7 +107,7 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     run(&["models", "samples", "--images", "pictures", "--to", "shown"]).expect(0);
     let shown = |name: &str| std::fs::read(place.path().join("shown").join(name)).unwrap();
     assert_eq!(shown("chips.rgb").len(), 112 * 112 * 3);
-    assert_eq!(shown("canvas_0.rgb").len(), 640 * 480 * 3, "without the black beside it");
+    assert_eq!(shown("canvas_0.rgb").len(), 640 * 480 * 3, "without black bars");
     let samples: Value = serde_json::from_slice(&shown("samples.json")).unwrap();
     assert_eq!(
         (&samples["canvases"][0]["faces"], &samples["embedder"]["dimensions"]),
@@ -137,7 +137,7 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     assert!(unknown.stderr.contains("MODEL_PACK") && unknown.stderr.contains("compact"), "{unknown:?}");
 }
 
-/// The state of a pack in the list of models.
+/// Returns the state of a pack in the list of models.
 fn state(place: &Workplace, name: &str) -> Value {
     let list = place.run(&["models", "list", "--json"]).expect(0).json();
     let packs = list["packs"].as_array().unwrap();
@@ -181,7 +181,7 @@ fn detect_takes_more_files_than_there_is_memory_for() {
     let place = Workplace::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
     files.iter().for_each(|file| drop(place.put(file, &ada)));
-    // One of them has room at a time.
+    // There is room for one of them at a time.
     let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
     let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
     let found = place.run(&args.collect::<Vec<_>>()).expect(0).json();
@@ -271,7 +271,7 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
     missing.fits();
     let listed = Finished::of(place.facecrawl(&["gpu"]).env("ALL_GPU", "true")).expect(0);
     let told = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
-    assert_eq!(told, 1, "one reason is told once: {}", listed.stdout);
+    assert_eq!(told, 1, "each reason is reported once: {}", listed.stdout);
     listed.fits();
     run(&["config", "check"], "auto").expect(0).fits();
     run(&["models", "list"], "auto").expect(0).fits();
@@ -291,7 +291,7 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
 fn a_library_that_cannot_be_loaded_is_named() {
     let place = Workplace::new();
     let library = place.put("broken.so", "no library");
-    // Models that nothing has to fetch.
+    // Models that need no download.
     let models = place.path().join("models");
     std::fs::create_dir(&models).unwrap();
     place.put("models/packs.toml", testing::fixture_pack(&models).manifest());
@@ -307,7 +307,7 @@ fn the_page_on_clients_says_what_the_document_says() {
     let mut script = Command::new("python3");
     script.arg(root.join("scripts/client-snippets")).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut script = script.spawn().unwrap();
-    // It reads all before it writes anything.
+    // The script reads its whole input before it writes.
     script.stdin.take().unwrap().write_all(document.as_bytes()).unwrap();
     let written = script.wait_with_output().unwrap();
     assert!(written.status.success());

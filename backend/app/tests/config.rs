@@ -1,4 +1,4 @@
-//! Where values come from, and what is refused.
+//! Tests the sources of values, and which values are refused.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "config/devices.rs"]
@@ -9,7 +9,7 @@ mod memory;
 use app::config::{ConfigError, ConfigErrors, Flag, Loaded, Sources, env_example, load, variables};
 use std::path::Path;
 
-/// Layers in a folder of their own; nothing of this process's environment comes in.
+/// Configuration layers in a separate folder. The environment of the test process is not used.
 struct Layers {
     folder: tempfile::TempDir,
     sources: Sources,
@@ -49,7 +49,7 @@ impl Layers {
     fn ok(&self) -> Loaded {
         self.load().unwrap_or_else(|errors| panic!("{errors}"))
     }
-    /// The text of the only mistake.
+    /// Returns the text of the only error.
     fn mistake(&self) -> String {
         let errors = self.load().expect_err("the configuration is wrong").0;
         assert_eq!(errors.len(), 1, "{errors:?}");
@@ -59,7 +59,7 @@ impl Layers {
 
 fn assert_says(text: &str, parts: &[&str]) {
     for part in parts {
-        assert!(text.contains(part), "`{text}` does not say `{part}`");
+        assert!(text.contains(part), "`{text}` does not contain `{part}`");
     }
 }
 
@@ -115,7 +115,7 @@ fn the_root_of_a_checkout_holds_the_default_folders_wherever_the_command_is_give
     let loaded = layers.ok();
     assert_eq!(loaded.settings.storage.data_dir, root.path().join("data"));
     assert_eq!(loaded.settings.models.dir, root.path().join("models"));
-    assert_eq!(loaded.settings.storage.postgres_bin_dir, None, "nothing is set up there");
+    assert_eq!(loaded.settings.storage.postgres_bin_dir, None, "nothing is installed there");
     let programs = root.path().join(".runtime/postgres/bin");
     std::fs::create_dir_all(&programs).unwrap();
     assert_eq!(layers.ok().settings.storage.postgres_bin_dir, Some(programs));
@@ -265,7 +265,8 @@ fn a_buckets_variables_may_come_from_any_layer_and_are_never_shown() {
     assert!(!listed.contains("s3cret") && !listed.contains("AK1"), "{listed}");
 }
 
-/// `.env.example` is what `facecrawl config example` prints: the same variables, meanings and defaults as the code.
+/// `.env.example` is the output of `facecrawl config example`, with the variables, meanings and
+/// defaults of the code.
 #[test]
 fn the_example_file_is_that_of_the_code() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.env.example");
@@ -284,7 +285,7 @@ fn the_example_file_with_every_line_switched_on_is_the_default_configuration() {
         let name = format!("{}=", variable.name);
         assert!(lines.iter().any(|line| line.starts_with(&name)), "{name} is missing");
     }
-    // Those of docker-compose.yml are among the lines; the program passes over them.
+    // The lines include the variables of docker-compose.yml, which the program ignores.
     let switched_on = Layers::new().dotenv(&lines.join("\n")).ok();
     let defaults = Layers::new().ok();
     for (on, default) in switched_on.resolved.iter().zip(&defaults.resolved) {
@@ -292,7 +293,7 @@ fn the_example_file_with_every_line_switched_on_is_the_default_configuration() {
     }
 }
 
-/// The names are a public contract: the guide's, and those that the design adds.
+/// The names are a public contract: those of the guide, and those that the design adds.
 #[test]
 fn no_variable_of_the_contract_is_missing() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();

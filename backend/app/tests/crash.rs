@@ -1,4 +1,4 @@
-//! The service killed: what it had accepted is neither lost nor done twice.
+//! Tests a killed service: accepted work is neither lost nor done twice.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use testing::{TestDatabase, files_below};
 use tokio::sync::watch;
 
-/// Images answered before the gate closes.
+/// Number of images sent before the gate closes.
 const BEFORE_THE_GATE: usize = 6;
 
-/// A page with pictures; after some of them the others are not answered until the gate opens.
+/// A page with images. After `BEFORE_THE_GATE` images, the others are not sent until the gate
+/// opens.
 struct Site {
     images: BTreeMap<String, Vec<u8>>,
     asked: AtomicUsize,
@@ -70,7 +71,7 @@ async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() 
     let created: Value = created.json().await.unwrap();
     let id = created["id"].as_str().unwrap().to_owned();
 
-    // Some are stored, others are in the workers' hands: now.
+    // Some images are stored, others are being processed. Kill the service now.
     let crawl = |base: &str| format!("{base}/crawls/{id}");
     let stored = |answer: &Value| {
         let images = &answer["counts"]["images"];
@@ -80,7 +81,7 @@ async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() 
     service.signal(Signal::KILL);
     let _ = service.ended();
 
-    // Nobody waits for leases to run out in a test.
+    // The test does not wait until the leases expire.
     database
         .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
         .await;

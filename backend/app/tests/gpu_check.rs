@@ -1,4 +1,5 @@
-//! `scripts/gpu-check`: with the real program on this machine, and with programs that pretend to have a GPU.
+//! Tests `scripts/gpu-check` with the real program on this machine, and with programs that pretend
+//! to have a GPU.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 mod common;
@@ -24,7 +25,8 @@ fn check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> 
     (finished, serde_json::from_slice(&report).unwrap())
 }
 
-/// A folder with one picture, and the arguments that check it with the default models, `more` behind them.
+/// Creates a folder with one image. Returns it with the arguments for a check with the default
+/// models, followed by `more`.
 fn workplace(picture: &str, more: &[&str]) -> (tempfile::TempDir, Vec<String>) {
     let (models, picture) = (testing::models_dir(), testing::picture(picture));
     let folder = tempfile::tempdir().unwrap();
@@ -72,8 +74,9 @@ fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
     assert!(finished.stdout.contains("6 passed, 0 failed"), "{}", finished.stdout);
 }
 
-/// A program that claims a GPU. On the CPU it finds one face; on the GPU the face is `shift` pixels to the right and its
-/// embedding `[1, turn]`; the GPU's operations run on `place`.
+/// Writes a program that claims to have a GPU. On the CPU it finds one face. On the GPU the face is
+/// `shift` pixels to the right, and its embedding is `[1, turn]`. The GPU's operations run on
+/// `place`.
 fn pretender(folder: &Path, shift: f64, turn: f64, place: &str) -> PathBuf {
     let path = folder.join("pretender");
     let program = format!(
@@ -97,7 +100,7 @@ else:
     path
 }
 
-/// `agreement` on such a program.
+/// Runs the check `agreement` on such a program.
 fn agreement(shift: f64, turn: f64, place: &str) -> (i32, Value) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.jpg"), "never read").unwrap();
@@ -112,7 +115,7 @@ fn agreement(shift: f64, turn: f64, place: &str) -> (i32, Value) {
 fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
     let (status, report) = agreement(0.4, 0.01, "cuda:0");
     assert_eq!(outcome(&report, "agreement").0, "passed", "{report}");
-    assert_eq!(outcome(&report, "embedding_throughput").0, "failed", "this program measures nothing");
+    assert_eq!(outcome(&report, "embedding_throughput").0, "failed", "the fake program measures nothing");
     assert_eq!(status, 1);
 
     let (_, report) = agreement(1.5, 0.01, "cuda:0");
@@ -122,14 +125,15 @@ fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
     let (result, reason) = outcome(&report, "agreement");
     assert!(result == "failed" && reason.contains("cosine 0.995"), "{reason}");
 
-    // Equal results from a CPU prove nothing about a GPU.
+    // Equal results from a CPU say nothing about a GPU.
     let (_, report) = agreement(0.0, 0.0, "cpu");
     assert_eq!(outcome(&report, "provider").0, "failed");
     let (result, reason) = outcome(&report, "agreement");
     assert!(result == "failed" && reason.contains("ran on the CPU"), "{reason}");
 }
 
-/// The real program with the CPU dressed up as a GPU: every answer has the real form.
+/// Writes a wrapper of the real program that reports the CPU as a GPU. Every output has the real
+/// format.
 fn dressed_up(folder: &Path) -> PathBuf {
     let program = r#"#!/usr/bin/env python3
 import json, os, subprocess, sys

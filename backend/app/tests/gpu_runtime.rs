@@ -1,7 +1,7 @@
-//! `scripts/gpu-runtime`, what asks for it, and the program with the libraries that it brings.
+//! Tests `scripts/gpu-runtime`, its callers, and the program with the installed libraries.
 //!
-//! The tests with the real libraries run a process each, because a process loads one ONNX Runtime.
-//! They need no GPU: what they show is how the program says what is missing.
+//! Tests with the real libraries use a process each, because a process loads one ONNX Runtime. They
+//! need no GPU: they test how the program reports what is missing.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod common;

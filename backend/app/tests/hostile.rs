@@ -1,4 +1,5 @@
-//! A site that does its worst: the crawl ends, within its limits and with reasons, and the service stays small.
+//! Tests the crawl of a hostile site. It must end within its limits and with reasons, and the
+//! service's memory must stay small.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -19,19 +20,19 @@ use std::time::{Duration, Instant};
 use testing::TestDatabase;
 
 const MAX_PAGES: i64 = 60;
-/// The most memory that the service may have held at any moment, with models, in a build without optimisation.
+/// Maximum growth of the service's peak memory, with models, in an unoptimised build.
 const MAX_GROWTH: u64 = 200 << 20;
 
 const INDEX: &str = "<a href=/loop/a>1</a> <a href=/huge>2</a> <a href=/drip>3</a> <a href=/bomb>4</a> <a href=/many>5</a>
     <a href=/calendar/0>6</a> <a href=/announced>7</a> <a href=/map.xml>8</a> <img src=/good.jpg> <img src=/huge.jpg> <img src=/drip.jpg> <img src=/vast.png>";
 
-/// Ten gigabytes, as long as somebody reads them.
+/// Returns a body of ten gigabytes, generated as it is read.
 fn huge() -> Body {
     let piece = Bytes::from_static(&[b'a'; 1 << 16]);
     Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
 }
 
-/// A byte now and then, for ever.
+/// Returns a body of single bytes with pauses, without end.
 fn drip() -> Body {
     let beat = tokio::time::interval(Duration::from_millis(300));
     Body::from_stream(stream::unfold(beat, async |mut beat| {
@@ -46,12 +47,12 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     out.finish().unwrap()
 }
 
-/// A gigabyte in a few megabytes.
+/// Returns a gigabyte compressed to a few megabytes.
 fn bomb() -> Vec<u8> {
     gzip(&vec![b' '; 8 << 20]).repeat(128)
 }
 
-/// The head of a picture of 900 megapixels.
+/// Returns the head of an image of 900 megapixels.
 fn vast() -> Vec<u8> {
     let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
     png.extend([30_000_u32.to_be_bytes(), 30_000_u32.to_be_bytes()].concat());
@@ -65,7 +66,7 @@ fn html(body: impl Into<Body>) -> impl IntoResponse {
 
 async fn site(good: Vec<u8>) -> String {
     let many: String = (0..100_000).map(|i| format!("<a href=/p/{i}>x</a>")).collect();
-    // A sitemap that unpacks to more than the protocol allows.
+    // A sitemap that decompresses to more than the protocol allows.
     let map = [gzip(b"<urlset><url><loc>/from-map</loc></url>"), bomb()].concat();
     let packed = bomb();
     let router = Router::new()
@@ -102,7 +103,7 @@ async fn site(good: Vec<u8>) -> String {
     url
 }
 
-/// The most memory the process ever held, in bytes.
+/// Returns the peak of the process's memory in bytes.
 fn peak(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -120,7 +121,7 @@ async fn a_hostile_site_ends_within_the_limits() {
     command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
     let service = Service::start(&mut command);
     assert_eq!(get(&format!("{}/health/live", service.base)).await.0, 200);
-    // What the models hold, and what loading them took.
+    // The memory of the models, and of loading them.
     let before = peak(service.child.id());
     let created = reqwest::Client::builder()
         .no_proxy()
@@ -141,7 +142,7 @@ async fn a_hostile_site_ends_within_the_limits() {
             break answer;
         }
         assert!(Instant::now() < deadline, "{answer:#}");
-        // What timed out is tried again; nobody waits for that in a test.
+        // Timed-out pages are retried. The test does not wait for the scheduled time.
         database.execute("update jobs set scheduled_at = now() where state = 'retryable'").await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
@@ -155,12 +156,12 @@ async fn a_hostile_site_ends_within_the_limits() {
         "{answer:#}"
     );
     let reasons = &answer["reasons"];
-    // Pages: huge, announced, bomb; images: huge.
+    // The pages huge, announced and bomb; the image huge.
     assert_eq!(reasons["too_many_bytes"], 4, "{answer:#}");
     assert_eq!(reasons["too_many_redirects"], 1, "{answer:#}");
     assert_eq!(reasons["timeout"], 2, "{answer:#}");
-    assert_eq!(count("images", "skipped"), 2, "the huge and the vast: {answer:#}");
-    assert_eq!(count("images", "failed"), 1, "the slow one: {answer:#}");
+    assert_eq!(count("images", "skipped"), 2, "the huge and the vast image: {answer:#}");
+    assert_eq!(count("images", "failed"), 1, "the slow image: {answer:#}");
     let peak = peak(service.child.id());
     println!("peak resident memory: {} MiB before, {} MiB after", before >> 20, peak >> 20);
     assert!(peak < before + MAX_GROWTH, "{} MiB before, {} MiB after", before >> 20, peak >> 20);

@@ -1,4 +1,4 @@
-//! `facecrawl jobs` on a queue with jobs of every kind of fate.
+//! Tests `facecrawl jobs` on a queue with jobs in several states.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
@@ -7,7 +7,7 @@ use queue::{NewJob, Queue};
 use serde_json::{Value, json};
 use testing::TestDatabase;
 
-/// Three jobs: one waits, two were given up.
+/// Adds three jobs: one is waiting, two are discarded.
 async fn filled(database: &TestDatabase) {
     let queue = Queue::new(database.pool().clone(), queue::Config::default());
     let store = database.store();

@@ -1,4 +1,4 @@
-//! `facecrawl keys`, beside a service that runs.
+//! Tests `facecrawl keys` beside a running service.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -10,7 +10,7 @@ use testing::TestDatabase;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
     let place = Workplace::new();
-    // The private database: the commands join the one that the service runs.
+    // The commands join the private database of the service.
     let bin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);
@@ -39,7 +39,7 @@ async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
         tokio::task::yield_now().await;
     }
 
-    // What a key made over HTTP is counted when it is revoked, and goes with it on request.
+    // Keys that a key created over HTTP are counted when it is revoked, and are revoked on request.
     let maker = keys(&["create", "--all", "--scope", "read,keys", "--json"]).json();
     let body = serde_json::json!({"name": "a", "collection": null, "scopes": ["read"]});
     let make = client.post(format!("{}/keys", service.base)).bearer_auth(maker["key"].as_str().unwrap());

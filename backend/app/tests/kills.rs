@@ -1,4 +1,5 @@
-//! Work that takes long, killed in the middle: what is done is kept, the rest is done by the next, and nothing is done twice.
+//! Tests long work that is killed in the middle: completed work is kept, the next run does the
+//! rest, and nothing is done twice.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -18,11 +19,11 @@ use store::{Blobs, Store};
 use testing::{Hold, TestDatabase, files_below};
 use uuid::Uuid;
 
-/// Faces that one portrait is multiplied to: more than one transaction takes.
+/// Number of copies of one face, more than one transaction handles.
 const COPIES: i64 = 2_000;
-/// Images whose time is over.
+/// Number of images whose retention has ended.
 const EXPIRED: usize = 2_000;
-/// Faces that are drawn for a clustering: steps of 500.
+/// Number of synthetic faces for a clustering, which handles 500 per step.
 const DRAWN: i64 = 3_000;
 
 fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
@@ -31,11 +32,11 @@ fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
     command
 }
 
-/// Asks until it is so.
+/// Waits until `is_so` holds.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so().await {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -58,7 +59,7 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     let collection = default_collection(&store).await;
     let nothing = Finished::of(&mut on(&place, &database, &["reembed", "--json"])).expect(0).json();
     assert_eq!((&nothing["reembedded"], &nothing["collections"]), (&json!(0), &json!({"default": 0})));
-    // As if another model had been in force, on many faces.
+    // Simulates an earlier model with many faces.
     for statement in [
         "insert into embedding_models (identity, name, dimensions) values ('other', 'other', 3)",
         "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, embedding, model_id, chip_key)
@@ -74,7 +75,7 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
         all.await.unwrap() - other.await.unwrap()
     };
     assert_eq!(left().await, COPIES);
-    // The second batch waits, so that the process is killed in the middle however busy the machine is.
+    // The second batch is blocked, so that the process is killed in the middle on any machine.
     let begun =
         "exists (select from faces f join embedding_models m on m.id = f.model_id where m.name <> 'other')";
     let hold = Hold::at(&database, "update", "faces", begun).await;
@@ -85,27 +86,28 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     killed.wait().unwrap();
     hold.release().await;
     let rest = left().await;
-    assert!((1..COPIES).contains(&rest), "{rest} are left");
+    assert!((1..COPIES).contains(&rest), "{rest} faces are left");
 
     // One face has lost its chip in the meantime.
     database
         .execute("update faces set chip_key = null where id = '00000000-0000-7000-8000-000000002000'")
         .await;
     let done = Finished::of(&mut on(&place, &database, &["reembed", "--json"])).expect(3).json();
-    assert_eq!(done["reembedded"], rest - 1, "what was done is not done again: {done}");
+    assert_eq!(done["reembedded"], rest - 1, "completed faces are not reembedded again: {done}");
     assert_eq!(done["left"][0]["reason"], "no_chip");
     let said =
         Finished::of(&mut on(&place, &database, &["reembed", "--collection", "default"])).expect(1).stdout;
     assert!(said.contains("keeps its embedding of other: no_chip"), "{said}");
     let refused = Finished::of(&mut on(&place, &database, &["reembed", "--collection", "nobodys"])).expect(2);
     assert!(refused.stderr.contains("nobodys"), "{}", refused.stderr);
-    // All are the same picture, so all have the same embedding, and are found by the model in force.
+    // All faces come from the same image, so all have the same embedding under the current model.
     let (_, first) = store.embedding("00000000-0000-7000-8000-000000000001".parse().unwrap()).await.unwrap();
     let (_, last) = store.embedding("00000000-0000-7000-8000-000000001999".parse().unwrap()).await.unwrap();
     assert_eq!((first.len(), &first), (128, &last));
 }
 
-/// 3,000 faces of 100 people, each in an image of its own: two of one person are at least 0.9 alike, two others 0.1 at most.
+/// Inserts 3,000 faces of 100 people, each in a separate image. Two faces of one person have a
+/// similarity of at least 0.9; faces of different people, at most 0.1.
 async fn draw(database: &TestDatabase) {
     for statement in [
         "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation, face_count)
@@ -122,7 +124,7 @@ async fn draw(database: &TestDatabase) {
     }
 }
 
-/// The clusters, each by its faces.
+/// Returns the clusters as sets of faces.
 async fn clusters(store: &Store) -> BTreeSet<BTreeSet<Uuid>> {
     let collection_id = default_collection(store).await;
     let filter = SubjectFilter { collection_id, name: None, external_id: None, origin: None };
@@ -144,7 +146,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
         draw(&database).await;
         let store = database.store();
         let collection = default_collection(&store).await;
-        // The second step waits, so that the process is killed in the middle however busy the machine is.
+        // The second step is blocked, so that the process is killed in the middle on any machine.
         let begun = "exists (select from clusterings where looked > 0)";
         let hold = if kill { Some(Hold::at(&database, "update", "clusterings", begun).await) } else { None };
         caller(&service)
@@ -174,7 +176,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
         found.push(clusters(&store).await);
     }
     assert_eq!(found[0].len(), 100, "people");
-    assert!(found[0] == found[1], "the same people, whether it was killed or not");
+    assert!(found[0] == found[1], "the people are the same with and without a kill");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,7 +204,7 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
         log.iter().map(|record| record.detail["images"].as_u64().unwrap()).sum::<u64>()
     };
     assert_eq!(files_below(&folder).len(), EXPIRED);
-    // The second piece waits, so that the process is killed in the middle however busy the machine is.
+    // The second batch is blocked, so that the process is killed in the middle on any machine.
     let begun = "exists (select from audit_log)";
     let hold = Hold::at(&database, "insert", "audit_log", begun).await;
     let mut service = start();
@@ -248,9 +250,9 @@ async fn a_sweep_says_what_it_finds_and_how_it_went() {
         let names = [("blobs", blobs), ("missing", missing), ("orphans", orphans), ("removed", removed)];
         names.map(|(name, count)| (name.to_owned(), count)).into()
     };
-    assert_eq!(counts(0, &["--dry-run", "--json"]), of(5, 1, 0, 0), "it only looks");
+    assert_eq!(counts(0, &["--dry-run", "--json"]), of(5, 1, 0, 0), "a dry run removes nothing");
     assert_eq!(counts(0, &["--json"]), of(5, 1, 1, 0));
-    assert!(!folder.join(&old).exists() && folder.join(&new).exists(), "the new one may get its row");
+    assert!(!folder.join(&old).exists() && folder.join(&new).exists(), "the new blob may still get its row");
     let chip = files_below(&folder.join("chips")).remove(0);
     std::fs::remove_file(&chip).unwrap();
     let said = sweep(3, &[]).stdout;

@@ -1,4 +1,4 @@
-//! The model store against a web server of this test's own.
+//! Tests the model store with a web server of the test.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
@@ -8,7 +8,7 @@ use inference::{Manifest, ModelFile, Pack};
 use std::io::Write;
 use std::path::Path;
 
-/// A model-sized file whose bytes differ everywhere.
+/// Returns a file of the size of a model, whose bytes differ everywhere.
 fn content() -> Vec<u8> {
     (0..300_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
@@ -145,7 +145,7 @@ async fn wrong_content_never_gets_the_models_name() {
 #[tokio::test]
 async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    // A port that nobody listens on, and a mirror that lacks the files.
+    // A port without a listener, and a mirror without the files.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = |name: &str| format!("http://{gone}/{name}");
     let files = ["one.onnx", "two.onnx"].map(|name| file(name, &content(), &[url(name)]));
@@ -161,7 +161,7 @@ async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
     assert_eq!(text.matches("the folder does not have the file").count(), 2, "{text}");
     assert!(text.contains(&mirror.display().to_string()) && text.contains("FACE_MODEL_MIRROR"), "{text}");
     assert!(text.contains(&store.directory.display().to_string()), "{text}");
-    assert!(text.lines().count() <= 24, "it fits a screen: {text}");
+    assert!(text.lines().count() <= 24, "the message must fit on a screen: {text}");
     assert!(on_disk(&store).is_empty(), "{:?}", on_disk(&store));
 }
 
@@ -271,7 +271,7 @@ async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
     ModelStore { accept_license: true, ..store }.prepare(&pack).await.unwrap();
 }
 
-/// A manifest with a model for everyone, and an optional quality model of `content` beside it.
+/// Returns a manifest with an optional quality model of `content`, and that pack.
 fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
     let mut quality = Manifest::builtin().pack("quality").unwrap().clone();
     quality.files[0] = ModelFile { sha256: sha256(content), urls: Vec::new(), ..quality.files[0].clone() };
@@ -297,7 +297,7 @@ async fn a_quality_model_is_used_where_it_lies_and_never_fetched_unasked() {
     std::fs::write(store.directory.join(&name), b"a quality model").unwrap();
     let joined = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap();
     assert_eq!(names(&joined), ["model.onnx", &name]);
-    // Once is enough, however often it is asked for.
+    // Repeated calls add the model only once.
     assert_eq!(names(&store.with_quality(joined, &manifest).await.unwrap()), ["model.onnx", &name]);
 
     std::fs::write(store.directory.join(&name), b"something else").unwrap();

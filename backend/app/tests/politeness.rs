@@ -1,4 +1,5 @@
-//! Two processes on one site that asks for a second between requests: the only place where time is measured, and that at the site.
+//! Tests two processes that crawl a site with a delay of one second. It is the only test that
+//! measures time, and it measures at the site.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -28,7 +29,7 @@ struct Arrival {
     agent: String,
 }
 
-/// Remembers every arrival before it answers.
+/// Records every arrival before it responds.
 type Site = Arc<watch::Sender<Vec<Arrival>>>;
 
 async fn answer(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Response {
@@ -56,7 +57,7 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     let start = |name: &str| {
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("DATABASE_URL", database.url());
-        // No delay of our own: all there is comes from robots.txt.
+        // The crawler's own delay is 0, so the delay comes only from robots.txt.
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
         command.env("CRAWL_USER_AGENT", format!("facecrawl/{name}"));
         Service::start(&mut command)
@@ -70,15 +71,15 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     let created: Value = created.json().await.unwrap();
     let id = created["id"].as_str().unwrap().to_owned();
 
-    // Killed in mid-crawl, as soon as both have been at it.
+    // The process is killed during the crawl, as soon as both have sent requests.
     let agents = |arrivals: &[Arrival]| -> HashSet<String> {
         arrivals.iter().map(|arrival| arrival.agent.clone()).collect()
     };
     site.subscribe().wait_for(|arrivals| arrivals.len() >= 4 && agents(arrivals).len() == 2).await.unwrap();
     two.signal(Signal::KILL);
     let _ = two.ended();
-    // Nobody waits for a minute in a test: a turn that the killed process held counts as lost two seconds after it was granted. Its jobs
-    // return at once.
+    // The test does not wait for a minute. A politeness permit of the killed process counts as lost
+    // two seconds after it was granted. Its jobs return immediately.
     database.execute("update hosts set granted_at = granted_at - interval '58 seconds'").await;
     database
         .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")

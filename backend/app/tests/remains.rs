@@ -1,5 +1,6 @@
-//! What is left of an erased person in the files of the database and of the blobs: nothing, in no form in which an embedding or a chip is ever written.
-//! Compressed columns are unpacked, and stored pictures are decoded.
+//! Tests that nothing of an erased person is left in the files of the database and of the blobs.
+//! It searches for every form in which an embedding or a chip is written. Compressed columns are
+//! decompressed, and stored images are decoded.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -19,11 +20,12 @@ use std::path::Path;
 use std::process::Command;
 use testing::files_below;
 
-/// Components of an embedding that are looked for: no other face has the same in a row.
+/// Number of consecutive components of an embedding that are searched for. No other face has the
+/// same.
 const RUN: usize = 12;
-/// Bytes of a picture that are looked for, from its middle.
+/// Number of bytes from the middle of an image that are searched for.
 const PIECE: usize = 64;
-/// Tables that had something of the person or of where the pictures were found.
+/// Tables that contained data of the person or the sources of the images.
 const TABLES: [&str; 11] = [
     "faces",
     "images",
@@ -47,11 +49,11 @@ fn psql(url: &str, statement: &str) -> String {
         .stdout
 }
 
-/// The forms that a run of components can have in a file.
+/// The forms in which a run of components can appear in a file.
 struct Forms(Vec<(&'static str, Vec<u8>)>);
 
 impl Forms {
-    /// Of a stored face.
+    /// Returns the forms of a stored face.
     fn of(url: &str, face: &str) -> Self {
         let ask = |what: &str| {
             psql(url, &format!("select {what} from faces where id = '{face}'")).trim().to_owned()
@@ -61,7 +63,8 @@ impl Forms {
         let parts: Vec<&str> = text.split(',').take(RUN).collect();
         let floats: Vec<f32> = parts.iter().map(|part| part.parse().unwrap()).collect();
         let doubles = || floats.iter().map(|value| f64::from(*value));
-        // As the wire has it: dimensions and flags, then halves with the high byte first.
+        // The wire format: dimensions and flags, then half-precision values with the high byte
+        // first.
         let halves =
             hex::decode(ask("encode(halfvec_send(embedding), 'hex')")).unwrap()[4..4 + 2 * RUN].to_vec();
         let swapped: Vec<u8> = halves.chunks(2).flat_map(|half| [half[1], half[0]]).collect();
@@ -83,7 +86,7 @@ fn holds(content: &[u8], wanted: &[u8]) -> bool {
     content.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Files with what they hold, compressed parts unpacked; the write-ahead log is left out.
+/// Files with their content, with compressed parts decompressed. The write-ahead log is left out.
 struct Files(Vec<(String, Vec<u8>)>);
 
 impl Files {
@@ -93,33 +96,33 @@ impl Files {
             .filter(|path| !path.components().any(|part| part.as_os_str() == "pg_wal"));
         let read = kept.filter_map(|path| match std::fs::read(&path) {
             Ok(content) => Some((path.display().to_string(), testing::unpacked(content))),
-            // The database deleted it after it was listed.
+            // The database deleted the file after it was listed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => panic!("{}: {error}", path.display()),
         });
         Self(read.collect())
     }
 
-    /// Those that hold it, by name.
+    /// Returns the names of the files that contain `wanted`.
     fn holding(&self, wanted: &[u8]) -> Vec<&str> {
         self.0.iter().filter(|(_, content)| holds(content, wanted)).map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The pictures among them, decoded.
+    /// Returns the files that are images, decoded.
     fn decoded(&self) -> Self {
         let pixels = |content: &[u8]| Some(image::load_from_memory(content).ok()?.into_rgb8().into_raw());
         Self(self.0.iter().filter_map(|(name, content)| Some((name.clone(), pixels(content)?))).collect())
     }
 }
 
-/// Pixels of a picture that are looked for: a run in its middle.
+/// Returns the pixels of an image that are searched for, from its middle.
 fn run_of_pixels(picture: &[u8]) -> Vec<u8> {
     let pixels = image::load_from_memory(picture).unwrap().into_rgb8();
     let start = (pixels.height() / 2 * pixels.width() + pixels.width() / 3) as usize * 3;
     pixels.into_raw()[start..start + PIECE].to_vec()
 }
 
-/// A site on loopback that shows the pictures of a person who has two.
+/// Starts a local site with images of two people, one of whom has two.
 async fn site() -> String {
     const NAMES: [(&str, &str); 3] =
         [("Quaxphoto.jpg", "cora.jpg"), ("Quaxphoto_2.jpg", "cora_2.jpg"), ("ben.jpg", "ben.jpg")];
@@ -173,8 +176,8 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let subject = subject["id"].as_str().unwrap();
     let enrol = json!({"face_ids": faces, "force": true});
     caller.ask(200, Method::POST, &format!("/subjects/{subject}/faces"), Some(&enrol)).await;
-    // Another person, whose only face is in one image, so that the erasure of the image deletes the
-    // person.
+    // Another person, whose only face is in one image. The erasure of that image therefore deletes
+    // the person.
     let probe = json!({"image_base64": BASE64_STANDARD.encode(testing::picture("ben.jpg"))});
     let other = caller.ask(200, Method::POST, "/faces/search", Some(&probe)).await["matches"][0].clone();
     let person = json!({"name": "Ottokar Vexborough", "external_id": "vexborough-4", "metadata": {"born": "vexville"}});
@@ -202,19 +205,19 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
         let middle = picture.len() / 2;
         wanted.push((name.clone(), picture[middle..middle + PIECE].to_vec()));
     }
-    // What the planner keeps samples in is looked at, too, and everything reaches the files.
+    // The planner's samples are searched too, and the checkpoint writes everything to the files.
     psql(&url, "vacuum analyze");
     psql(&url, "checkpoint");
     let blobs = place.path().join("data/blobs");
     let disk = |form: &str| wanted.iter().find(|(name, _)| name.ends_with(form)).unwrap().1.clone();
     let files = Files::below(&data);
-    assert!(files.holding(&disk("halfvec on disk")).len() >= 2, "the table, and the index");
+    assert!(files.holding(&disk("halfvec on disk")).len() >= 2, "the table and the index contain it");
     for word in ["Quaxthorpe", "Quaxsmile", "Quaxtitle", "Vexborough"] {
         assert!(!files.holding(word.as_bytes()).is_empty(), "{word}");
     }
     let stored = Files::below(&blobs);
-    assert_eq!(stored.holding(&pictures[0].1).len(), 1, "the search finds what is there");
-    assert_eq!(stored.decoded().holding(&runs[0].1).len(), 1, "also in pixels");
+    assert_eq!(stored.holding(&pictures[0].1).len(), 1, "the search finds an existing image");
+    assert_eq!(stored.decoded().holding(&runs[0].1).len(), 1, "the search finds existing pixels");
 
     let erase = json!({"subject_id": subject, "suppress_person": true});
     let done: Value = caller.ask(201, Method::POST, "/erasures", Some(&erase)).await;
@@ -233,7 +236,8 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     for (name, bytes) in &runs {
         assert_eq!(shown.holding(bytes), [] as [&str; 0], "{name}");
     }
-    // `vacuum` frees the place of dead rows and does not overwrite it; `vacuum full` writes the table anew. What the index has, plain `vacuum` overwrites.
+    // `vacuum` frees the space of dead rows without overwriting it; `vacuum full` writes the table
+    // anew. Plain `vacuum` overwrites the data of the index.
     drop(service);
     psql(&url, "vacuum");
     for table in TABLES {

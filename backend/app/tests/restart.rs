@@ -1,4 +1,4 @@
-//! Stopping and restarting under load: whoever was accepted is answered.
+//! Tests stopping and restarting under load: every accepted request gets its response.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -14,29 +14,30 @@ use std::time::Duration;
 use testing::TestDatabase;
 use tokio::task::JoinSet;
 
-/// Connections, each with the next request as soon as the last one is answered.
+/// Number of connections. Each sends the next request as soon as the last one is answered.
 const CONNECTIONS: usize = 16;
 
-/// Answers before something happens to the service.
+/// Number of responses before the service is stopped or restarted.
 const BEFORE: usize = 64;
 
-/// What the callers saw.
+/// What the callers observed.
 #[derive(Default)]
 struct Seen {
     answered: AtomicUsize,
-    /// Nobody listened: the request was not accepted, and its caller knows.
+    /// Refused connections: the request was not accepted, and its caller knows.
     refused: AtomicUsize,
     over: AtomicBool,
 }
 
-/// Detects on `CONNECTIONS` keep-alive connections until `over`, or until nobody listens any more. Any answer but 200, and any
-/// request that is neither answered nor refused, fails the test.
+/// Sends detection requests on `CONNECTIONS` keep-alive connections until `over` is set or the port
+/// is closed. Any response other than 200 fails the test, and so does any request that is neither
+/// answered nor refused.
 fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
     let mut callers = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let (url, picture, seen) = (format!("{base}/faces/detect"), picture.to_vec(), Arc::clone(seen));
         callers.spawn(async move {
-            // Nothing is sent twice: what fails is seen.
+            // Without retries, so that every failure is visible.
             let client = reqwest::Client::builder()
                 .no_proxy()
                 .retry(reqwest::retry::never())
@@ -48,7 +49,7 @@ fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
                 match request.send().await {
                     Ok(answer) => {
                         let status = answer.status().as_u16();
-                        let text = answer.text().await.expect("an answer that began goes on to its end");
+                        let text = answer.text().await.expect("a response that has begun is completed");
                         assert_eq!(status, 200, "{text}");
                         assert!(text.contains("\"faces\""), "{text}");
                         seen.answered.fetch_add(1, Ordering::SeqCst);
@@ -57,7 +58,7 @@ fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
                         seen.refused.fetch_add(1, Ordering::SeqCst);
                         return;
                     }
-                    Err(error) => panic!("accepted and not answered: {error:?}"),
+                    Err(error) => panic!("accepted but not answered: {error:?}"),
                 }
             }
         });
@@ -65,7 +66,7 @@ fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
     callers
 }
 
-/// Waits until the callers have been answered so often.
+/// Waits until the callers have received `count` responses.
 async fn answered(seen: &Seen, callers: &mut JoinSet<()>, count: usize) {
     while seen.answered.load(Ordering::SeqCst) < count {
         tokio::select! {
@@ -92,11 +93,15 @@ async fn a_stop_under_load_answers_every_accepted_request() {
     }
     let (status, log) = tokio::task::spawn_blocking(move || service.ended()).await.unwrap();
     assert_eq!(status, Some(0), "{log}");
-    assert_eq!(seen.refused.load(Ordering::SeqCst), CONNECTIONS, "all went on until nobody listened");
+    assert_eq!(
+        seen.refused.load(Ordering::SeqCst),
+        CONNECTIONS,
+        "every connection was used until the port closed"
+    );
     assert!(!log.contains("cut off"), "{log}");
 }
 
-/// The service on a socket that stays open when it goes, as systemd passes it.
+/// Starts the service on a socket that stays open after the service exits, as systemd passes it.
 fn start_on(place: &Workplace, socket: &std::net::TcpListener, database: &TestDatabase) -> Service {
     let facecrawl = place.facecrawl(&["serve", "-s", "DRAIN_SECONDS=120"]);
     let mut shell = Command::new("sh");

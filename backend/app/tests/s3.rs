@@ -1,4 +1,4 @@
-//! Crops, chips and thumbnails in a bucket, on an S3 server that checks signatures.
+//! Tests crops, chips and thumbnails in a bucket of an S3 server that checks signatures.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -43,7 +43,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     place.put("album/ada.jpg", &ada);
     place.put("album/ben.jpg", testing::picture("ben.jpg"));
     Finished::of(&mut on(&place, &database, &bucket, &["scan", "album"])).expect(0);
-    assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip each");
+    assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
     assert!(!place.path().join("data/blobs").exists());
 
     let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
@@ -58,13 +58,13 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
         assert!(caller.bytes(&thumbnail).await.starts_with(b"\xff\xd8"));
     }
 
-    // A backup of a bucket is a folder like any other.
+    // The backup of a bucket is an ordinary folder.
     let report =
         Finished::of(&mut on(&place, &database, &bucket, &["backup", "kept", "--json"])).expect(0).json();
     assert_eq!(report["blobs"]["copied"], 6, "{report}");
     assert_eq!(files_below(&place.path().join("kept/blobs")).len(), 6);
 
-    // What no row names is swept, and nothing else.
+    // The sweep removes only blobs that no row names.
     let (store, blobs) = (database.store(), bucket.blobs());
     let maintenance = Maintenance::new(store, blobs.clone());
     let orphan = blobs.put("crops", "jpg", bytes::Bytes::from_static(b"nobody's")).await.unwrap();
@@ -72,9 +72,9 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     assert_eq!(
         (swept.blobs, swept.orphans, swept.missing),
         (7, 0, Some(0)),
-        "it may be about to get its row"
+        "a new blob may still get its row"
     );
-    // Its age is told in whole seconds.
+    // The server reports the age of a blob in whole seconds.
     let swept = loop {
         let swept = maintenance.sweep(Duration::ZERO, true, false).await.unwrap();
         if swept.orphans > 0 {
@@ -149,7 +149,8 @@ async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
     assert_eq!(caller.get("/faces").await["faces"], json!([]));
     assert_eq!(caller.get("/images").await["images"], json!([]));
 
-    // Back, with other credentials: the bucket is a new one, so this is another start of the service, too.
+    // The server is back with other credentials. The bucket is a new one, so the service is
+    // restarted too.
     bucket.start_again().await;
     drop(service);
     database

@@ -1,4 +1,4 @@
-//! `scan` on real folders, a real site and a real database.
+//! Tests `scan` with real folders, a real site and a real database.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
@@ -57,9 +57,9 @@ async fn every_file_of_a_folder_is_accounted_for() {
     assert_eq!(outcome(&summary, "/two")["faces"], 2);
     let stored = outcome(&summary, "photos/ada.jpg")["faces"].as_i64().unwrap()
         + outcome(&summary, "again/copy.jpg")["faces"].as_i64().unwrap();
-    assert_eq!(stored, 1, "one of the two is the other's duplicate: {summary}");
+    assert_eq!(stored, 1, "one of the two is a duplicate of the other: {summary}");
 
-    // What is on stdout is in the database.
+    // The database agrees with the output on stdout.
     let store = database.store();
     let filter = store::images::ImageFilter { collection: "press".into(), ..Default::default() };
     assert_eq!(store.images(&filter, None, 100).await.unwrap().len(), 2);
@@ -127,7 +127,7 @@ async fn a_scan_that_is_broken_off_says_how_far_it_came() {
     let database = TestDatabase::create().await;
     let place = Workplace::new();
     for i in 0..400u32 {
-        // Trailing bytes make each file another one, and leave its picture as it is.
+        // Trailing bytes make each file different without changing its image.
         place.put(&format!("photos/{i:03}.jpg"), [crowd.as_slice(), i.to_le_bytes().as_slice()].concat());
     }
     let mut command = place.facecrawl(&["scan", "photos", "--json", "--dedupe", "exact"]);

@@ -1,4 +1,4 @@
-//! The service from start to stop, through its signals and over HTTP.
+//! Tests the service from start to stop, through its signals and over HTTP.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -65,9 +65,9 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     let (status, log) = service.ended();
     assert_eq!(status, Some(0), "{log}");
     let pid_file = place.path().join("data/postgres/postmaster.pid");
-    assert!(!pid_file.exists(), "the server was stopped with the service:\n{log}");
+    assert!(!pid_file.exists(), "the database server must stop with the service:\n{log}");
 
-    // The same data again.
+    // The service starts again on the same data.
     let mut service = Service::start(&mut up(&place));
     assert_eq!(get(&format!("{}/collections", service.base)).await.0, 200);
     service.signal(Signal::TERM);
@@ -117,7 +117,7 @@ async fn migrate_says_what_it_did() {
     assert_eq!(migrate.expect(0).json()["migrations_run"], 0);
 }
 
-/// A picture on its way in: the service has begun to read the body, and half of it is still to come.
+/// Sends a half of a request with an image. The service has begun to read the body.
 fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
     let address = base.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -128,7 +128,7 @@ fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // The interim answer is sent when the handler asks for the body.
+    // The interim response is sent when the handler asks for the body.
     let mut interim = [0; 25];
     stream.read_exact(&mut interim).unwrap();
     assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -148,7 +148,7 @@ async fn an_accepted_request_is_answered_after_the_signal() {
     );
     let mut request = half_a_request(&service.base, &ada);
     service.signal(Signal::TERM);
-    service.wait_for("", "stopping;");
+    service.wait_for("", "shutting down;");
     request.write_all(&ada[ada.len() / 2..]).unwrap();
     let mut answer = String::new();
     request.read_to_string(&mut answer).unwrap();
@@ -169,7 +169,7 @@ async fn a_second_signal_ends_it_at_once() {
     );
     let _held = half_a_request(&service.base, &ada);
     service.signal(Signal::TERM);
-    service.wait_for("", "stopping;");
+    service.wait_for("", "shutting down;");
     service.signal(Signal::INT);
     assert_eq!(service.ended().0, Some(130));
 }

@@ -1,4 +1,4 @@
-//! What the service says about its work: log lines with ids, and traces for a collector.
+//! Tests the service's log lines with their ids, and its traces for a collector.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -22,7 +22,7 @@ fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
 }
 
-/// A page with one picture.
+/// Serves a page with one image.
 async fn site(picture: Vec<u8>) -> String {
     let router = Router::new()
         .route("/", route(|| async { Html("<img src=/ada.jpg>") }))
@@ -33,7 +33,7 @@ async fn site(picture: Vec<u8>) -> String {
     url
 }
 
-/// Crawls `seed` to its end.
+/// Crawls `seed` until the crawl ends.
 async fn crawl(base: &str, seed: &str) {
     let body = json!({"seeds": [seed], "delay_ms": 0});
     let created: Value =
@@ -51,7 +51,7 @@ async fn crawl(base: &str, seed: &str) {
     }
 }
 
-/// The fields of the spans around a line, outermost first.
+/// Returns the fields of the spans around a line, outermost first.
 fn spans(line: &Value) -> Vec<&Value> {
     line["spans"].as_array().into_iter().flatten().collect()
 }
@@ -70,9 +70,9 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
     let mut log: Vec<Value> = Vec::new();
     let base = loop {
-        // Every line is one JSON object, the first one included.
+        // Every line is one JSON object, including the first.
         let line: Value =
-            serde_json::from_str(&lines.next().expect("it says that it is ready").unwrap()).unwrap();
+            serde_json::from_str(&lines.next().expect("the service logs that it is ready").unwrap()).unwrap();
         log.push(line);
         let last = log.last().unwrap();
         if last["message"] == "ready" {
@@ -98,7 +98,7 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
         assert!(request, "{line:#}");
     }
     assert!(answered.iter().any(|line| line["span"]["request_id"] == "from-the-caller"), "{answered:#?}");
-    // Everything that is said between the claim of a job and its end.
+    // All lines between the claim of a job and its end.
     let of_jobs: Vec<&Value> = log
         .iter()
         .filter(|line| line["target"].as_str().is_some_and(|target| target.starts_with("pipeline::worker")))
@@ -118,7 +118,7 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
     }
 }
 
-/// What a collector was sent: path, headers, body.
+/// The requests to a collector: path, headers, body.
 type Sent = Arc<Mutex<Vec<(String, HeaderMap, Bytes)>>>;
 
 async fn collector() -> (String, Sent) {
@@ -161,7 +161,7 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
         assert_eq!(headers["content-type"], "application/x-protobuf");
         assert_eq!(headers["x-team"], "archive");
     }
-    // Protobuf writes strings as they are.
+    // Protobuf encodes strings as plain bytes.
     let bodies: Vec<u8> = sent.iter().flat_map(|(_, _, body)| body.iter().copied()).collect();
     let has = |text: &str| bodies.windows(text.len()).any(|window| window == text.as_bytes());
     for text in [
@@ -176,7 +176,7 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
     ] {
         assert!(has(text), "{text} was not sent");
     }
-    assert!(!has("answered") && !has("ada.jpg"), "log lines and what they name stay here");
+    assert!(!has("answered") && !has("ada.jpg"), "log lines and their details are not exported");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,7 +207,7 @@ fn a_protocol_that_is_not_built_in_is_wrong_configuration() {
 async fn a_worker_shows_health_and_metrics_on_a_port_of_its_own() {
     let database = TestDatabase::create().await;
     let place = Workplace::new();
-    // Free a moment ago; the worker says at once if it is no longer.
+    // The port was free a moment ago. If it no longer is, the worker reports that immediately.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let mut command = place.facecrawl(&["worker", "-s"]);
     let mut service =

@@ -1,5 +1,6 @@
-//! The crawler without database and models: `download URL FOLDER` follows the links of one host and keeps every image as a file. What
-//! `scripts/bench crawl` holds against Scrapy's ImagesPipeline, which does the same work.
+//! Runs the crawler without database and models. `download URL FOLDER` follows the links of one
+//! host and stores every image as a file. `scripts/bench crawl` compares it with Scrapy's
+//! ImagesPipeline, which does the same work.
 use crawler::fetch::{AnyHop, Kind};
 use crawler::{Config, Fetcher, Request, Robots, Scope, extract_page, urls};
 use futures::StreamExt;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use url::Url;
 
-/// Requests in flight.
+/// Maximum number of concurrent requests.
 const CONCURRENCY: usize = 32;
 
 enum Done {

@@ -1,36 +1,38 @@
-//! Limits and manners.
+//! Holds the limits of the fetcher and its identity towards servers.
 use crate::fetch::Roots;
 use ipnet::IpNet;
 use std::time::Duration;
 
-/// What the fetcher may do.
+/// Configures the fetcher.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `CRAWL_USER_AGENT`: product token first, then a contact URL.
+    /// `CRAWL_USER_AGENT`: the product token, then a contact URL.
     pub user_agent: String,
-    /// `CRAWL_ALLOW_PRIVATE`: address ranges that are open although they are private; any port is open there.
+    /// `CRAWL_ALLOW_PRIVATE`: private address ranges that the crawler may reach. Inside them, every
+    /// port is allowed.
     pub allow_private: Vec<IpNet>,
-    /// `CRAWL_EXTRA_CA`: authorities that are trusted besides the system's.
+    /// `CRAWL_EXTRA_CA`: certificate authorities that are trusted in addition to the system's.
     pub extra_roots: Roots,
-    /// Ports open everywhere.
+    /// Ports that are allowed on every address.
     pub ports: Vec<u16>,
-    /// To a connected socket (TLS included).
+    /// Time limit for the connection, including TLS.
     pub connect_timeout: Duration,
-    /// For one hop, to the last byte of the body.
+    /// Time limit for one hop, up to the last byte of the body.
     pub total_timeout: Duration,
-    /// Decoded bytes per second below which a body is given up; 0 switches the check off.
+    /// Minimum speed of a body in decoded bytes per second. A slower body is an error. 0 disables
+    /// the check.
     pub min_speed: u64,
-    /// The stretch of time over which `min_speed` is measured.
+    /// Period over which `min_speed` is measured.
     pub min_speed_window: Duration,
-    /// Redirects followed per request.
+    /// Maximum number of redirects per request.
     pub max_redirects: usize,
-    /// Decoded bytes of a page.
+    /// Maximum decoded bytes of a page.
     pub page_limit: usize,
-    /// Decoded bytes of an image.
+    /// Maximum decoded bytes of an image.
     pub image_limit: usize,
-    /// Decoded bytes of robots.txt that are read; the rest is ignored (RFC 9309 2.5).
+    /// Maximum decoded bytes of robots.txt. The rest is ignored (RFC 9309 2.5).
     pub robots_limit: usize,
-    /// Decoded bytes of a sitemap.
+    /// Maximum decoded bytes of a sitemap.
     pub sitemap_limit: usize,
 }
 

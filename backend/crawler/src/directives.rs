@@ -1,6 +1,6 @@
-//! `X-Robots-Tag` and `<meta name=robots>`.
+//! Parses `X-Robots-Tag` headers and `<meta name=robots>` elements.
 
-/// What a page or an image asks of robots.
+/// Holds the restrictions that a page or an image states for robots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Directives {
     /// Do not store the page.
@@ -9,20 +9,23 @@ pub struct Directives {
     pub nofollow: bool,
     /// Do not take its images.
     pub noimageindex: bool,
-    /// Not for machine learning.
+    /// Do not use the page for machine learning.
     pub noai: bool,
-    /// Its images are not for machine learning.
+    /// Do not use its images for machine learning.
     pub noimageai: bool,
 }
 
-/// Directives that carry a value after a colon, so that the colon does not end a user agent's name.
+/// Directives with a value after a colon. The text before such a colon is not the name of a user
+/// agent.
 const WITH_VALUE: &[&str] = &["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
 
 impl Directives {
-    /// Reads header values (with or without a user agent prefix) or meta contents; `agent` is our product token.
+    /// Parses header values (with or without a user agent prefix) or `content` values of `<meta>`.
+    /// `agent` is our product token.
     ///
-    /// A prefix holds to the end of its value or to the next prefix, because servers join several headers with commas. What is said to
-    /// all and what is said to us add up. Unknown words, and dates with their own commas, are skipped.
+    /// A prefix holds until the end of its value or the next prefix, because servers join several
+    /// headers with commas. Directives for all agents and directives for ours are combined. Unknown
+    /// words are skipped, and so are parts of dates that contain commas.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>, agent: &str) -> Self {
         let mut found = Self::default();
         for value in values {
@@ -34,7 +37,8 @@ impl Directives {
                     if WITH_VALUE.iter().any(|d| before.eq_ignore_ascii_case(d)) {
                         continue;
                     }
-                    // The middle of a date ("25 Jun 2010 15:00:00") is no name.
+                    // A colon in the middle of a date ("25 Jun 2010 15:00:00") does not end an
+                    // agent's name.
                     if is_token(before) {
                         for_us = before.eq_ignore_ascii_case(agent) || before == "*";
                         word = after.trim();
@@ -60,7 +64,7 @@ impl Directives {
         }
     }
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     pub fn union(self, other: Self) -> Self {
         Self {
             noindex: self.noindex || other.noindex,
@@ -71,7 +75,8 @@ impl Directives {
         }
     }
 
-    /// Whether images may be taken; the reason code if not (`noindex`, `noimageindex`, `noai`, `noimageai`).
+    /// Returns the reason code if images must not be taken (`noindex`, `noimageindex`, `noai`,
+    /// `noimageai`), or `None` if they may.
     pub fn images_denied(&self) -> Option<&'static str> {
         [
             (self.noindex, "noindex"),
@@ -84,7 +89,7 @@ impl Directives {
     }
 }
 
-/// A product token (RFC 9309 2.2.1), or `*`.
+/// Returns whether `text` is a product token (RFC 9309 2.2.1) or `*`.
 fn is_token(text: &str) -> bool {
     text == "*"
         || (text.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -95,7 +100,8 @@ fn is_token(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The letters of the directives that are set: i(ndex) f(ollow) p(ictures) a(i) m(image ai).
+    /// Returns one letter for each directive that is set: i (noindex), f (nofollow), p
+    /// (noimageindex), a (noai), m (noimageai).
     fn read(values: &[&str]) -> String {
         let d = Directives::parse(values.iter().copied(), "facecrawl");
         [(d.noindex, 'i'), (d.nofollow, 'f'), (d.noimageindex, 'p'), (d.noai, 'a'), (d.noimageai, 'm')]

@@ -1,13 +1,14 @@
-//! Names to vetted addresses.
+//! Resolves host names to addresses that passed the guard.
 use crate::guard::{Guard, GuardError, Reach};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Answers a host name with its addresses. The system's resolver in production; tests play other worlds.
+/// Looks up the addresses of a host name. Production uses the system's resolver; tests use their
+/// own answers.
 #[async_trait::async_trait]
 pub trait Lookup: Send + Sync {
-    /// All addresses of `name`; an empty answer counts as an error.
+    /// Returns all addresses of `name`. The caller treats an empty answer as an error.
     async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
 }
 
@@ -21,12 +22,13 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// The name has no address.
+/// Reports that a name has no address.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NoAddress(pub(crate) String);
 
-/// The resolver that the HTTP client connects through: what it answers has been judged, and nothing else is connected to.
+/// Resolves names for the HTTP client. It returns only addresses that the guard allows, and the
+/// client connects to no others.
 pub(crate) struct VettedResolver {
     pub(crate) guard: Guard,
     pub(crate) lookup: Arc<dyn Lookup>,
@@ -44,7 +46,7 @@ impl Resolve for VettedResolver {
                 Err(error) => Err(NoAddress(format!("{name}: {error}"))),
             }?;
             let vetted: Result<Vec<IpAddr>, GuardError> = guard.check_answer(name, answer, reach);
-            // The client puts the URL's port in place of 0.
+            // The client replaces port 0 by the port of the URL.
             let addresses = vetted?.into_iter().map(|ip| SocketAddr::new(ip, 0));
             Ok(Box::new(addresses) as Addrs)
         })

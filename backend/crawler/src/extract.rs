@@ -1,7 +1,7 @@
-//! Links and image candidates of a page.
+//! Extracts links and image candidates from a page.
 //!
-//! The page is decoded to UTF-8 (`charset`), read once by a streaming parser that never builds a tree (`reader`), and what it finds is
-//! resolved at the end, when `<base href>` is known for certain (`resolve`).
+//! The page is decoded to UTF-8 (`charset`). A streaming parser reads it once and never builds a
+//! tree (`reader`). URLs are resolved at the end, when `<base href>` is known (`resolve`).
 pub(crate) mod budget;
 pub(crate) mod charset;
 mod css;
@@ -23,57 +23,60 @@ use url::Url;
 pub use memory::{LONGEST_MEMORY, reader};
 pub use resolve::{has_image_extension, is_page_path};
 
-/// Links that are kept of one page; later ones are dropped.
+/// Maximum number of links per page. Later ones are dropped.
 pub const MAX_LINKS: usize = 10_000;
-/// Images that are kept of one page; later ones are dropped.
+/// Maximum number of images per page. Later ones are dropped.
 pub const MAX_IMAGES: usize = 5_000;
 /// Maximum bytes of the absolute URLs of a page's links, and separately of its images; later ones
 /// are dropped. An image also counts the page's own URL, because the service stores both.
 pub const MAX_URL_BYTES: usize = 2 << 20;
-/// Characters kept of a title and of an alternative text.
+/// Maximum characters of a title and of an alternative text.
 pub const MAX_TEXT: usize = 500;
 
 /// A link to another page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Absolute, normalised.
+    /// Absolute and normalised.
     pub url: Url,
-    /// `rel=nofollow`, on every link to this URL.
+    /// Whether every link to this URL has `rel=nofollow`.
     pub nofollow: bool,
 }
 
-/// An image to fetch: one per picture on the page, the best of its candidates.
+/// An image to fetch: the best candidate of one image on the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageCandidate {
-    /// Absolute, normalised.
+    /// Absolute and normalised.
     pub url: Url,
-    /// Which form it was found in: `src`, `srcset`, `picture`, `lazy`, `noscript`, `og:image`, `twitter:image`, `json-ld`, `image_src`,
-    /// `css`, `poster`, `link`, `svg`, `itemprop`, `recipe`; `memory` when the page was not read anew.
+    /// Kind of markup in which it was found: `src`, `srcset`, `picture`, `lazy`, `noscript`,
+    /// `og:image`, `twitter:image`, `json-ld`, `image_src`, `css`, `poster`, `link`, `svg`,
+    /// `itemprop`, `recipe`. `memory` if the page was restored from storage instead.
     pub found_in: &'static str,
     /// Alternative text.
     pub alt: Option<String>,
 }
 
-/// What a page holds.
+/// The content extracted from a page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     /// `<title>`.
     pub title: Option<String>,
-    /// Pages it links to, in document order, each once.
+    /// Pages that it links to, unique and in document order.
     pub links: Vec<Link>,
-    /// Its images, in document order, each once.
+    /// Its images, unique and in document order.
     pub images: Vec<ImageCandidate>,
-    /// From `<meta name=robots>` and ours.
+    /// Directives from `<meta name=robots>` and `<meta>` elements with our agent's name.
     pub directives: Directives,
     /// `rel=canonical`.
     pub canonical: Option<Url>,
-    /// Feeds that it announces (`rel=alternate` with a feed's type).
+    /// Feeds that the page announces (`rel=alternate` with the type of a feed).
     pub feeds: Vec<Url>,
 }
 
-/// Reads a page. `content_type` is the header's value; `agent` our product token; `recipe` what is known of the site's markup.
+/// Extracts the content of a page. `content_type` is the value of the header, `agent` our product
+/// token, and `recipe` describes the site's markup.
 ///
-/// Any bytes are a page: broken markup is read as a browser would, and what cannot be read is left out.
+/// Any bytes are accepted. Broken markup is parsed as a browser does; parts that cannot be read are
+/// omitted.
 pub fn extract_page(
     html: &[u8],
     url: &Url,

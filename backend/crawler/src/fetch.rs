@@ -1,4 +1,4 @@
-//! One guarded request at a time, redirects vetted hop by hop.
+//! Fetches one URL at a time. The guard and the policy check each hop of a redirect chain.
 mod body;
 mod client;
 mod post;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::time::Duration;
 use url::Url;
 
-/// What is fetched; chooses the byte limit and the `Accept` header.
+/// What is fetched. Decides the byte limit and the `Accept` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An HTML page.
@@ -21,34 +21,34 @@ pub enum Kind {
     Image,
     /// robots.txt.
     Robots,
-    /// A sitemap or feed, limited to the size of a page.
+    /// A sitemap or feed; the byte limit of a page applies.
     SmallSitemap,
-    /// A sitemap or feed of any allowed size.
+    /// A sitemap or feed; the byte limit of a sitemap applies.
     Sitemap,
 }
 
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Where.
+    /// The URL to fetch.
     pub url: Url,
-    /// What for.
+    /// What the URL is expected to be.
     pub kind: Kind,
-    /// What an earlier answer said of itself; makes the request conditional.
+    /// Validators of an earlier response. They make the request conditional.
     pub validators: Option<Validators>,
 }
 
 impl Request {
-    /// A plain request.
+    /// Returns an unconditional request.
     pub fn new(url: Url, kind: Kind) -> Self {
         Self { url, kind, validators: None }
     }
 }
 
-/// What an answer says of itself, so that it can be asked about again (RFC 9110 8.8).
+/// Validators of a response, for a later conditional request (RFC 9110 8.8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Validators {
-    /// The URL that answered, after redirects. They are sent to no other.
+    /// The URL that responded, after redirects. The validators are sent to no other URL.
     pub url: Url,
     /// Sent as `If-None-Match`.
     pub etag: Option<String>,
@@ -56,15 +56,16 @@ pub struct Validators {
     pub last_modified: Option<String>,
 }
 
-/// Longer validators are not kept: an answer's head is not a place to store things.
+/// Maximum bytes of a validator. Longer ones are dropped, so that servers cannot use them to store
+/// large data.
 const LONGEST_VALIDATOR: usize = 512;
 
-/// An answer whose body is complete.
+/// A response with its complete body.
 #[derive(Clone, Debug)]
 pub struct Fetched {
-    /// After redirects.
+    /// The URL after redirects.
     pub url: Url,
-    /// HTTP status (2xx or 304; others are `FetchError::Status`).
+    /// HTTP status: 2xx or 304. Others are [`FetchError::Status`].
     pub status: u16,
     /// `Content-Type`.
     pub content_type: Option<String>,
@@ -81,7 +82,7 @@ pub struct Fetched {
 }
 
 impl Fetched {
-    /// What can be asked about later; `None` when the answer says nothing of itself.
+    /// Returns the validators for a later request, or `None` if the response has none.
     pub fn validators(&self) -> Option<Validators> {
         let short = |value: &Option<String>| {
             value.clone().filter(|value| !value.is_empty() && value.len() <= LONGEST_VALIDATOR)
@@ -95,25 +96,25 @@ impl Fetched {
     }
 }
 
-/// Why there is no answer.
+/// Why a fetch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The URL or an address of its host is forbidden.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// The policy refused the hop (robots, scope): its code.
+    /// The policy refused the hop (robots.txt, scope). Contains the reason code.
     #[error("not allowed: {0}")]
     Refused(String),
-    /// The policy asks to come back later (politeness).
+    /// The policy asks to try again later (politeness).
     #[error("not now")]
     Later(time::OffsetDateTime),
     /// The host name has no address.
     #[error("the host name cannot be resolved: {0}")]
     Dns(String),
-    /// No connection, or it broke.
+    /// No connection could be made, or it broke.
     #[error("the connection failed: {0}")]
     Connect(String),
-    /// Too slow.
+    /// The connection, the response or the body took too long.
     #[error("timed out: {0}")]
     Timeout(&'static str),
     /// The body is longer than the limit.
@@ -130,14 +131,15 @@ pub enum FetchError {
     Status {
         /// The status.
         status: u16,
-        /// `Retry-After`, as a wait from now.
+        /// `Retry-After`, as a duration from now.
         retry_after: Option<Duration>,
     },
 }
 
 impl FetchError {
-    /// Stable reason code: `forbidden_url`, `forbidden_address`, `robots_disallowed`, `dns_failure`, `connect_failure`, `timeout`,
-    /// `too_many_bytes`, `too_many_redirects`, `http_404`, …
+    /// Returns the stable reason code: `forbidden_url`, `forbidden_address`, `robots_disallowed`,
+    /// `dns_failure`, `connect_failure`, `timeout`, `too_many_bytes`, `too_many_redirects`,
+    /// `http_404`, …
     pub fn code(&self) -> String {
         match self {
             Self::Guard(GuardError::Url(_)) => "forbidden_url".into(),
@@ -152,7 +154,7 @@ impl FetchError {
             Self::Status { status, .. } => format!("http_{status}"),
         }
     }
-    /// Whether another attempt can help.
+    /// Returns whether another attempt may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Later(_) | Self::Dns(_) | Self::Connect(_) | Self::Timeout(_) => true,
@@ -164,22 +166,26 @@ impl FetchError {
     }
 }
 
-/// Asked before every hop, told after it. The crawl's policy checks scope and robots and waits for the host's turn.
+/// Decides about each hop before it is sent, and receives its result afterwards. The crawl's policy
+/// checks scope and robots.txt, and waits for a politeness permit of the host.
 #[async_trait::async_trait]
 pub trait HopPolicy: Send + Sync {
-    /// May this hop be sent now? Waits for its turn when that is near.
+    /// Allows or refuses this hop. Waits if the host will be available soon.
+    ///
+    /// # Errors
+    /// Returns [`FetchError::Refused`] or [`FetchError::Later`] if the hop must not be sent now.
     async fn admit(&self, url: &Url) -> Result<(), FetchError>;
-    /// The head of the answer has arrived (`status`), or the hop failed (`None`). Every hop that was admitted ends with exactly one of this
-    /// and [`Self::abandoned`].
+    /// Reports that the head of the response arrived (`status`), or that the hop failed (`None`).
+    /// Each admitted hop ends with exactly one call of this method or of [`Self::abandoned`].
     async fn finished(&self, url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration);
-    /// The fetch was dropped before the hop's answer came, or before `finished` had been told all of it. Called while dropping, so it must
-    /// not block.
+    /// Reports that the fetch was dropped before the response arrived or before `finished`
+    /// completed. It is called from `drop`, so it must not block.
     fn abandoned(&self, url: &Url) {
         let _ = url;
     }
 }
 
-/// Lets every hop pass (the guard still applies).
+/// Allows every hop. The guard still applies.
 pub struct AnyHop;
 
 #[async_trait::async_trait]

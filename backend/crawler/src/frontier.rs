@@ -1,10 +1,14 @@
-//! Which page is fetched first: by depth, and by what pages like it have yielded so far.
+//! Computes the priority of pages and images in the frontier from their depth and from the yield of
+//! similar pages.
 //!
-//! The yield of a directory is the number of images, new to the crawl, on a page of it that was read. A directory is judged with two pages
-//! as its host has them counted in, and a host with two pages of one image each, so that a single page decides nothing. Integers
-//! only, so that equal counts give equal priorities everywhere.
+//! The yield of a directory is the number of images per page that was read. Only images that are
+//! new to the crawl count.
+//!
+//! The estimates are smoothed, so that a single page decides nothing. A directory starts with
+//! `ASSUMED` pages of its host's yield. A host starts with the same number of pages of one image
+//! each. The arithmetic uses integers only, so that equal counts give equal priorities everywhere.
 
-/// Pages read, and images found on them that were new to the crawl.
+/// Counts the pages that were read, and the images on them that were new to the crawl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Yield {
     /// Pages.
@@ -13,30 +17,35 @@ pub struct Yield {
     pub images: u64,
 }
 
-/// What a level of depth weighs. The poorest pages of one level thus come after the richest of the next.
+/// Priority added per level of depth. The pages of one level with the lowest yield therefore come
+/// after the pages of the next level with the highest yield.
 const LEVEL: i32 = 4;
-/// From so many thousandths of an image a page on, a page is put back by so much.
+/// Penalties by expected yield: (minimum of expected thousandths of an image per page, penalty
+/// added to the priority). The first match counts.
 const STEPS: [(u64, i32); 4] = [(4_000, 0), (1_000, 1), (250, 3), (0, 5)];
-/// Thousandths of an image that a page of an unknown host is thought to have.
+/// Expected thousandths of an image per page on an unknown host.
 const UNKNOWN: u64 = 1_000;
-/// The most that is assumed of a directory because of its host: one rich directory does not speak for all others.
+/// Maximum yield that a directory takes over from its host, in thousandths of an image per page.
+/// One rich directory must not raise all others.
 const MOST_ASSUMED: u64 = 2_000;
-/// Pages for which the assumption counts.
+/// Number of pages as which the assumed yield counts.
 const ASSUMED: u64 = 2;
 
-/// The priority, lower first, of a page `depth` links from a seed in a directory of `directory`'s yield on a host of `host`'s.
+/// Returns the priority of a page; lower values are fetched first. The page is `depth` links away
+/// from a seed. `directory` and `host` are the yields of its directory and its host.
 pub fn priority(depth: i32, directory: Yield, host: Yield) -> i16 {
     let expected = expected(directory, expected(host, UNKNOWN).min(MOST_ASSUMED));
     let back = STEPS.iter().find(|(from, _)| expected >= *from).map_or(0, |(_, back)| *back);
     level(depth).saturating_add(i16::try_from(back).unwrap_or(0))
 }
 
-/// The priority of what nothing is expected of and that is not put back: seeds, sitemaps, images (`depth`: that of their page).
+/// Returns the priority from depth alone, without a penalty. It applies to seeds, sitemaps and
+/// images. The `depth` of an image is that of its page.
 pub fn level(depth: i32) -> i16 {
     i16::try_from(depth.saturating_mul(LEVEL)).unwrap_or(i16::MAX)
 }
 
-/// Thousandths of an image on the next page.
+/// Returns the expected thousandths of an image on the next page.
 fn expected(seen: Yield, assumed: u64) -> u64 {
     let images = seen.images.saturating_mul(1_000).saturating_add(assumed.saturating_mul(ASSUMED));
     images / seen.pages.saturating_add(ASSUMED)
@@ -59,7 +68,8 @@ mod tests {
         let rich = priority(1, seen(3, 60), NOTHING);
         let barren = priority(1, seen(30, 0), seen(30, 0));
         assert!(rich < unknown && unknown < barren);
-        // A level deeper, where there is much to find, comes before where there is nothing; two levels deeper does not.
+        // A page one level deeper with a high yield comes before a page with none. A page two
+        // levels deeper does not.
         assert!(priority(2, seen(3, 60), NOTHING) < barren);
         assert!(priority(3, seen(3, 60), NOTHING) > barren);
         assert!(level(1) < unknown, "images of a page come before the pages it links to");
@@ -68,7 +78,8 @@ mod tests {
     #[test]
     fn an_unknown_directory_is_thought_to_be_like_its_host() {
         assert!(priority(1, NOTHING, seen(50, 500)) < priority(1, NOTHING, seen(50, 0)));
-        // A single page without images says little against a rich host, ten say much.
+        // A single page without images changes little on a host with a high yield; ten such pages
+        // change much.
         assert_eq!(priority(1, seen(1, 0), seen(50, 500)), priority(1, NOTHING, seen(50, 500)));
         assert!(priority(1, seen(10, 0), seen(50, 500)) > priority(1, seen(1, 0), seen(50, 500)));
     }

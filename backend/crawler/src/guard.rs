@@ -1,8 +1,9 @@
-//! Which URLs and addresses may be reached.
+//! Decides which URLs and addresses may be reached.
 //!
-//! A request is judged twice: `check_url` says everything that can be said without DNS, and `check_address` judges every address that a
-//! name resolves to, at the moment of connecting. The fetcher's resolver hands only judged addresses to the socket, so a name that
-//! changes its answer between two questions gains nothing.
+//! Each request is checked twice. `check_url` checks everything that is known without DNS.
+//! `check_address` checks every address of a name at the time of the connection. The fetcher's
+//! resolver returns only checked addresses to the socket. A name that changes its addresses between
+//! two look-ups (DNS rebinding) therefore gains nothing.
 mod ranges;
 #[cfg(test)]
 mod tests;
@@ -15,24 +16,24 @@ use url::{Host, Url};
 /// Why a URL or an address is forbidden.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
-    /// Scheme, userinfo, port, or a host that is no host.
+    /// The scheme, user name, password, port or host is not allowed.
     #[error("the URL is not allowed: {0}")]
     Url(String),
     /// The host is, or resolves to, a forbidden address.
     ///
     /// The text omits the address and its range, so that callers learn nothing about the operator's
-    /// network. [`Self::secret`] has both.
+    /// network. [`Self::secret`] returns both.
     #[error("the URL leads to an address that is not allowed")]
     Address {
         /// The address.
         address: IpAddr,
-        /// The special-purpose range it lies in.
+        /// The special-purpose range that contains the address.
         range: &'static str,
     },
 }
 
 impl GuardError {
-    /// Returns the whole reason, for the operator's log alone.
+    /// Returns the full reason, for the operator's log only.
     pub fn secret(&self) -> String {
         match self {
             Self::Url(why) => why.clone(),
@@ -41,16 +42,17 @@ impl GuardError {
     }
 }
 
-/// Where a connection may lead, by its port: a resolver is asked for a name only, so the port is settled before.
+/// Which addresses a connection may reach, depending on its port. The resolver receives only a
+/// name, so the port is checked before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The port is open everywhere: public addresses and opened ranges.
+    /// The port is allowed everywhere: public addresses and allowed private ranges.
     Public,
-    /// Any other port: opened ranges only.
+    /// Any other port: allowed private ranges only.
     OpenedRanges,
 }
 
-/// The rules; cheap to clone.
+/// The rules of the guard. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Guard {
     rules: Arc<Rules>,
@@ -63,7 +65,7 @@ struct Rules {
 }
 
 impl Guard {
-    /// The rules of a configuration.
+    /// Builds the rules from a configuration.
     pub fn new(config: &Config) -> Self {
         Self {
             rules: Arc::new(Rules {
@@ -73,8 +75,11 @@ impl Guard {
         }
     }
 
-    /// Everything that can be said without DNS. The `url` crate has already turned every spelling of an IPv4 literal (decimal, octal,
-    /// hexadecimal, short, full-width) into the address itself.
+    /// Checks everything that is known without DNS. The `url` crate has already converted every
+    /// spelling of an IPv4 literal (decimal, octal, hexadecimal, short, full-width) to the address.
+    ///
+    /// # Errors
+    /// Returns the reason why the URL is forbidden.
     pub fn check_url(&self, url: &Url) -> Result<(), GuardError> {
         let refuse = |why: String| Err(GuardError::Url(why));
         let length = url.as_str().len();
@@ -101,7 +106,8 @@ impl Guard {
                 if let Some(why) = urls::bad_host(url) {
                     return refuse(why.into());
                 }
-                // Any port is open inside opened ranges; whether the name leads there is known at the time of connecting.
+                // Every port is allowed inside the allowed private ranges. Whether the name
+                // resolves to one is known only at connection time.
                 if self.reach(port) == Reach::Public || self.has_opened_ranges() {
                     Ok(())
                 } else {
@@ -111,7 +117,10 @@ impl Guard {
         }
     }
 
-    /// An address that a name resolved to (or a literal), with the port to connect to.
+    /// Checks an address (resolved or literal) together with the port to connect to.
+    ///
+    /// # Errors
+    /// Returns the reason why the address is forbidden.
     pub fn check_address(&self, address: IpAddr, port: u16) -> Result<(), GuardError> {
         self.check_reach(address, self.reach(port)).map_err(|error| match error {
             GuardError::Url(_) => self.port_error(port),
@@ -119,24 +128,26 @@ impl Guard {
         })
     }
 
-    /// Where a connection to this port may lead.
+    /// Returns which addresses a connection to this port may reach.
     pub(crate) fn reach(&self, port: u16) -> Reach {
         if self.rules.ports.contains(&port) { Reach::Public } else { Reach::OpenedRanges }
     }
 
-    /// Whether any range is opened by configuration.
+    /// Returns whether the configuration allows any private range.
     pub(crate) fn has_opened_ranges(&self) -> bool {
         !self.rules.allow_private.is_empty()
     }
 
-    /// Whether the address lies in an opened range. A mapped address is the IPv4 address that the socket connects to.
+    /// Returns whether the address is in an allowed private range. An IPv4-mapped address counts as
+    /// the IPv4 address that the socket connects to.
     fn is_opened(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.rules.allow_private.iter().any(|net| net.contains(&address))
     }
 
-    /// Judges a whole DNS answer: one forbidden address refuses it. `localhost` alone is filtered instead, because an operator who opens
-    /// 127.0.0.0/8 does not think of ::1, and nobody else answers for that name.
+    /// Checks all addresses of a DNS answer; one forbidden address refuses the whole answer. For
+    /// `localhost`, forbidden addresses are removed instead: an operator who allows 127.0.0.0/8
+    /// does not think of ::1, and only the local system resolves that name.
     pub(crate) fn check_answer(
         &self,
         name: &str,

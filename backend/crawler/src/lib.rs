@@ -1,4 +1,5 @@
-//! Frontier rules, guarded polite fetch, robots, and extraction of links and images. No database, no models.
+//! Crawls politely: frontier rules, guarded requests, robots.txt, and extraction of links and
+//! images. Contains no database access and no models.
 
 pub mod config;
 pub mod directives;

@@ -1,54 +1,56 @@
-//! How long a host is left alone between two requests: one pure step from an answer to the next delay.
+//! Computes the delay between two requests to a host: a pure function from one response to the next
+//! delay.
 //!
-//! The delay follows the host's answering time, so that at most about half of its time goes to us (as Scrapy's AutoThrottle does for one
-//! request at a time). It shrinks step by step and only after answers that went well: errors are often quick, and a host in trouble must
-//! not be asked faster for it.
+//! The delay follows the host's response time. Our requests then occupy at most about half of the
+//! host's time, as with Scrapy's AutoThrottle for one request at a time. The delay shrinks step by
+//! step, and only after successful responses. Errors often arrive fast, and a host in trouble must
+//! not receive requests faster because of them.
 use std::time::Duration;
 
-/// First pause after a 429 or 503 without `Retry-After`; doubles with each in a row.
+/// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive one.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// The longest pause of our own choosing.
+/// The longest pause that the crawler chooses itself.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// What trouble doubles when there was no delay so far.
+/// Starting value that a failure doubles when there was no delay before.
 const FIRST_STEP: Duration = Duration::from_millis(125);
 
-/// What is remembered of a host between two requests. The default is a host never asked.
+/// State of a host between two requests. The default stands for a host without any request so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// From the end of one request to the start of the next.
+    /// Time from the end of one request to the start of the next.
     pub delay: Duration,
-    /// Answers 429 and 503 in a row.
+    /// Number of consecutive 429 and 503 responses.
     pub refusals: u32,
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The head of an answer came.
+    /// The head of a response arrived.
     Answered {
         /// HTTP status.
         status: u16,
-        /// `Retry-After`, as a wait from now.
+        /// `Retry-After`, as a duration from now.
         retry_after: Option<Duration>,
-        /// From sending to the head of the answer.
+        /// Time from sending the request to the head of the response.
         took: Duration,
     },
-    /// No answer: the connection failed, broke or timed out.
+    /// No response: the connection failed, broke or timed out.
     Failed,
 }
 
-/// What the delay may be: `least` is what the operator or robots.txt asks for, and wins over `longest`.
+/// Limits of the delay. `least` comes from the operator or robots.txt and wins over `longest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Never faster than this.
+    /// Minimum delay.
     pub least: Duration,
-    /// The most that a host's own slowness adds up to.
+    /// Maximum delay that a slow host can cause.
     pub longest: Duration,
 }
 
 impl Pace {
-    /// The pace after a request, and the pause, if the host asked for one, during which it gets no request at all. `Retry-After` is passed
-    /// on as it is; the caller bounds it.
+    /// Returns the state after a request. If the host asked for a pause, also returns the duration
+    /// during which it gets no request. `Retry-After` is returned unchanged; the caller limits it.
     #[must_use]
     pub fn after(self, outcome: Outcome, bounds: Bounds) -> (Self, Option<Duration>) {
         let within = |delay: Duration| delay.min(bounds.longest).max(bounds.least);
@@ -60,7 +62,8 @@ impl Pace {
                 (Self { delay: doubled, refusals }, Some(retry_after.unwrap_or(grown)))
             }
             Outcome::Answered { status, took, .. } => {
-                // Up at once, down by halves.
+                // The delay rises to the response time at once, and falls by half of the difference
+                // per response.
                 let followed = took.max((self.delay + took) / 2);
                 let healthy = (200..400).contains(&status);
                 let delay = if healthy { followed } else { followed.max(self.delay) };
@@ -96,7 +99,7 @@ mod tests {
     #[test]
     fn the_delay_follows_the_answering_time() {
         let fast = answered(200, 20);
-        assert_eq!(run(Pace::default(), &[fast, fast]), [100, 100], "never faster than asked for");
+        assert_eq!(run(Pace::default(), &[fast, fast]), [100, 100], "never faster than the minimum delay");
         let slow = answered(200, 800);
         assert_eq!(
             run(Pace::default(), &[slow, slow, fast, fast, fast, fast]),

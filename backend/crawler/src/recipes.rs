@@ -1,48 +1,51 @@
-//! Site recipes: what an operator knows of a site's markup, as CSS selectors.
+//! Holds site recipes: CSS selectors with which an operator describes the markup of a site.
 use crate::scope::listed;
 use lol_html::Selector;
 use std::str::FromStr;
 use std::sync::Arc;
 use url::Url;
 
-/// A recipe as it is written in the configuration. Selectors are those that can be decided while a page streams by: types, classes,
-/// ids, attributes, `:not()`, `:nth-child()`, descendants and children.
+/// A recipe as written in the configuration. Allowed selectors are those that the parser can match
+/// while it streams a page: types, classes, ids, attributes, `:not()`, `:nth-child()`, descendants
+/// and children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// Hosts it holds for: `example.org`, `*.example.org`, `example.org:8080`.
+    /// Hosts to which the recipe applies: `example.org`, `*.example.org`, `example.org:8080`.
     pub hosts: Vec<String>,
-    /// Where images are taken from: these elements and what is inside them. `selector@attribute` takes the URL in that attribute, whatever
-    /// it ends in. Without any, images are taken from the whole page.
+    /// Elements from which images are taken; their descendants are included. `selector@attribute`
+    /// takes the URL in that attribute, whatever its file extension. If the list is empty, images
+    /// are taken from the whole page.
     #[serde(default)]
     pub images: Vec<String>,
-    /// Where links are followed from, in the same way (no attributes).
+    /// Elements from which links are followed; their descendants are included. Attributes cannot be
+    /// named here. If the list is empty, links are followed from the whole page.
     #[serde(default)]
     pub links: Vec<String>,
-    /// What is passed over, with all that is inside; wins over the others.
+    /// Elements that are ignored together with their descendants. This list wins over the others.
     #[serde(default)]
     pub drop: Vec<String>,
 }
 
-/// A recipe that cannot be used: which, where, and why.
+/// Describes an invalid recipe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("recipe {number}, {field}: {value:?} {reason}")]
 pub struct RecipeError {
-    /// Counted from 1.
+    /// Number of the recipe, counted from 1.
     pub number: usize,
     /// `hosts`, `images`, `links` or `drop`.
     pub field: &'static str,
-    /// As written.
+    /// The value as written.
     pub value: String,
-    /// A sentence without its subject.
+    /// The end of a sentence whose subject is the value.
     pub reason: String,
 }
 
-/// All recipes, checked; cheap to clone.
+/// All validated recipes. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Recipes(Arc<[SiteRecipe]>);
 
-/// A recipe that was checked.
+/// A validated recipe.
 #[derive(Clone, Debug)]
 pub struct SiteRecipe {
     hosts: Vec<String>,
@@ -51,7 +54,7 @@ pub struct SiteRecipe {
     pub(crate) drop: Vec<String>,
 }
 
-/// Where an image is.
+/// A place from which a recipe takes images.
 #[derive(Clone, Debug)]
 pub(crate) struct Pick {
     pub(crate) selector: String,
@@ -59,7 +62,7 @@ pub(crate) struct Pick {
 }
 
 impl Recipes {
-    /// Checks every host and selector.
+    /// Validates every host and every selector.
     ///
     /// # Errors
     /// [`RecipeError`] names the recipe, the field and the value.
@@ -68,7 +71,7 @@ impl Recipes {
         Ok(Self(checked.collect::<Result<Vec<_>, _>>()?.into()))
     }
 
-    /// The first recipe that holds for the URL's host.
+    /// Returns the first recipe that applies to the host of `url`.
     pub fn of(&self, url: &Url) -> Option<&SiteRecipe> {
         self.0.iter().find(|recipe| recipe.hosts.iter().any(|host| listed(host, url)))
     }
@@ -122,7 +125,8 @@ impl Pick {
     }
 }
 
-/// Why a selector cannot be used. A list of selectors would not be what it seems once ` *` is put behind it.
+/// Returns why a selector cannot be used. A comma-separated list is refused: the code appends ` *`,
+/// which would apply only to the last selector of the list.
 fn check(text: &str) -> Result<(), String> {
     Selector::from_str(text).map_err(|error| format!("is not a selector that can be used: {error}"))?;
     let mut inside: Vec<char> = Vec::new();

@@ -1,7 +1,8 @@
-//! robots.txt by RFC 9309.
+//! Parses robots.txt according to RFC 9309.
 //!
-//! Own parser: `texting_robots` does not compare percent escapes as section 2.2.2 asks (`/%7Ejoe` against `/~joe`), misses groups named
-//! with a version (`facecrawl/1.0`), and obeys rules that stand outside any group. It stays as the second opinion in the tests.
+//! The parser is our own, because `texting_robots` has three defects. It does not compare percent
+//! escapes as section 2.2.2 requires (`/%7Ejoe` and `/~joe`). It misses groups named with a version
+//! (`facecrawl/1.0`). It obeys rules outside any group. The tests compare both parsers.
 mod rules;
 
 pub use rules::{MAX_RULE, MAX_RULES, MAX_STEPS};
@@ -11,44 +12,45 @@ use std::collections::HashSet;
 use std::time::Duration;
 use url::{Position, Url};
 
-/// Bytes of robots.txt that are read (RFC 9309 2.5).
+/// Maximum bytes of robots.txt that are read (RFC 9309 2.5).
 pub const MAX_BYTES: usize = 500 << 10;
-/// The longest `Crawl-delay` that is obeyed; longer ones count as this.
+/// Maximum `Crawl-delay`. Longer ones are reduced to it.
 pub const MAX_CRAWL_DELAY: Duration = Duration::from_secs(300);
-/// `Sitemap` lines that are kept.
+/// Maximum number of `Sitemap` lines that are kept.
 pub const MAX_SITEMAPS: usize = 1000;
 
-/// The rules that apply to us on one host.
+/// The rules of one host for our agent.
 #[derive(Clone, Debug, Default)]
 pub struct Robots {
-    /// The whole host is closed, robots.txt included (RFC 9309 2.3.1.4: unreachable).
+    /// Whether the whole host is disallowed, including robots.txt (RFC 9309 2.3.1.4: unreachable).
     closed: bool,
     rules: Rules,
     crawl_delay: Option<Duration>,
     sitemaps: Vec<Url>,
 }
 
-/// What robots.txt says about a URL.
+/// The decision of robots.txt about a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether the URL may be fetched.
     pub allowed: bool,
-    /// Bytes of rules and path that were looked at to find out; at most [`MAX_STEPS`].
+    /// Number of bytes of rules and path that were compared; at most [`MAX_STEPS`].
     pub steps: usize,
 }
 
-/// One line that means something.
+/// A line with a known key.
 enum Line<'a> {
     UserAgent(&'a [u8]),
-    /// Whether it is an `Allow`, and its value.
+    /// Whether the line is an `Allow`, and its value.
     Rule(bool, &'a [u8]),
     CrawlDelay(Duration),
     Sitemap(&'a [u8]),
 }
 
 impl Robots {
-    /// From an answer: 2xx parses `body`; 3xx (redirects that led nowhere) and 4xx allow all, except 429; 429, 5xx and 0 (network error)
-    /// disallow all. `agent` is our product token.
+    /// Builds the rules from a response. 2xx parses `body`. 3xx (redirects without a valid target)
+    /// and 4xx except 429 allow everything. 429, 5xx and 0 (network error) disallow everything.
+    /// `agent` is our product token.
     pub fn from_answer(status: u16, body: &[u8], agent: &str) -> Self {
         match status {
             200..=299 => Self::parse(body, agent),
@@ -58,11 +60,11 @@ impl Robots {
         }
     }
 
-    /// The groups that name `agent` count together, or else those for `*` (RFC 9309 2.2.1). Rules before the first `User-agent` line
-    /// belong to nobody.
+    /// Parses the file. All groups that name `agent` are combined; if there are none, those for `*`
+    /// are (RFC 9309 2.2.1). Rules before the first `User-agent` line apply to no agent.
     ///
-    /// A group that disallows more than [`MAX_RULES`] can hold closes the host: which paths the rules that do not fit would have closed is not
-    /// known.
+    /// If a group has more than [`MAX_RULES`] rules and one beyond the limit is a `Disallow`, the
+    /// whole host is disallowed. The paths that the omitted rules disallow are not known.
     fn parse(body: &[u8], agent: &str) -> Self {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let mut ours = Group::default();
@@ -95,7 +97,8 @@ impl Robots {
                         everyone.add(rule);
                     }
                 }
-                // Not in the RFC, but whoever writes it means it as a line of its group, so it ends the list of names.
+                // Not in the RFC, but authors mean it as a line of its group, so it ends the list
+                // of names.
                 Line::CrawlDelay(delay) => {
                     in_names = false;
                     for (applies, group) in [(for_us, &mut ours), (for_all, &mut everyone)] {
@@ -104,7 +107,7 @@ impl Robots {
                         }
                     }
                 }
-                // Belongs to no group and does not end one (RFC 9309 2.2.4).
+                // Belongs to no group and does not end a group (RFC 9309 2.2.4).
                 Line::Sitemap(text) => {
                     let url = std::str::from_utf8(text).ok().and_then(|t| crate::urls::parse(t).ok());
                     if let Some(url) = url
@@ -120,38 +123,39 @@ impl Robots {
         Self { closed: group.overflowed, rules: Rules::new(group.rules), crawl_delay: group.delay, sitemaps }
     }
 
-    /// Whether the URL may be fetched. The longest pattern that matches decides; `Allow` wins a tie; `/robots.txt` itself is always allowed
-    /// on a host that answered.
+    /// Returns whether the URL may be fetched. The longest matching pattern decides; `Allow` wins a
+    /// tie. `/robots.txt` itself is always allowed on a host that responded.
     pub fn allows(&self, url: &Url) -> bool {
         self.judge(url).allowed
     }
 
-    /// [`Self::allows`] with what the answer cost. It never looks at more than [`MAX_STEPS`] bytes, which takes a few milliseconds at worst,
-    /// so it may be called on an async thread.
+    /// Returns the decision of [`Self::allows`] and its cost. At most [`MAX_STEPS`] bytes are
+    /// compared, which takes a few milliseconds at worst, so the call is safe on an async thread.
     pub fn judge(&self, url: &Url) -> Verdict {
         let path = &url[Position::BeforePath..Position::AfterQuery];
         if self.closed || path == "/robots.txt" {
             return Verdict { allowed: !self.closed, steps: 0 };
         }
-        // A longer URL is fetched nowhere.
+        // A longer URL is never fetched.
         if path.len() > crate::urls::MAX_PARSED_LENGTH {
             return Verdict { allowed: false, steps: 0 };
         }
         self.rules.judge(path.as_bytes())
     }
 
-    /// Bytes that the rules and the sitemaps' URLs occupy in memory, about.
+    /// Returns the approximate memory of the rules and the sitemaps' URLs, in bytes.
     pub fn bytes(&self) -> usize {
         let sitemaps: usize = self.sitemaps.iter().map(|url| size_of::<Url>() + url.as_str().len()).sum();
         size_of::<Self>() + self.rules.bytes() + sitemaps
     }
 
-    /// `Crawl-delay`, at most `MAX_CRAWL_DELAY`; the longest where a group gives several.
+    /// Returns the `Crawl-delay`, at most `MAX_CRAWL_DELAY`. If a group has several, returns the
+    /// longest.
     pub fn crawl_delay(&self) -> Option<Duration> {
         self.crawl_delay
     }
 
-    /// `Sitemap` lines: absolute http(s) URLs, in order, each once.
+    /// Returns the `Sitemap` lines: absolute http(s) URLs, in order, without duplicates.
     pub fn sitemaps(&self) -> Vec<Url> {
         self.sitemaps.clone()
     }
@@ -161,7 +165,7 @@ impl Robots {
 struct Group {
     named: bool,
     rules: Vec<Rule>,
-    /// There were more rules than are kept, a `Disallow` among those left out.
+    /// Whether rules were omitted because of the limit, with at least one `Disallow` among them.
     overflowed: bool,
     delay: Option<Duration>,
 }
@@ -176,7 +180,8 @@ impl Group {
     }
 }
 
-/// The lines of the part that is read. A line that the limit cuts is dropped: half of `Disallow: /private` would close the host.
+/// Returns the lines within the byte limit. A line that the limit cuts is omitted: the beginning of
+/// `Disallow: /private` could disallow the whole host.
 fn lines(body: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = if body.len() > MAX_BYTES {
         body[..MAX_BYTES].iter().rposition(|b| is_line_end(*b)).unwrap_or(0)
@@ -200,7 +205,7 @@ fn read_line(line: &[u8]) -> Option<Line<'_>> {
         b"disallow" => Some(Line::Rule(false, value)),
         b"crawl-delay" | b"crawldelay" => {
             let seconds: f64 = std::str::from_utf8(value).ok()?.parse().ok()?;
-            // NaN fails both comparisons.
+            // NaN fails the comparison.
             (seconds >= 0.0).then(|| {
                 Line::CrawlDelay(Duration::from_secs_f64(seconds.min(MAX_CRAWL_DELAY.as_secs_f64())))
             })
@@ -210,7 +215,7 @@ fn read_line(line: &[u8]) -> Option<Line<'_>> {
     }
 }
 
-/// The leading product token of a `User-agent` value: `facecrawl` of `facecrawl/1.0`.
+/// Returns the leading product token of a `User-agent` value: `facecrawl` for `facecrawl/1.0`.
 fn product_token(value: &[u8]) -> &[u8] {
     let end = value
         .iter()

@@ -1,24 +1,26 @@
-//! Which pages belong to a crawl.
+//! Decides which pages belong to a crawl.
 use url::{Host, Url};
 
-/// The crawl's borders. Images may lie anywhere; pages must be inside.
+/// The boundary of a crawl. Pages must be inside; images may be anywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// The seeds' hosts (and ports). `http` and `https` on their default ports are one host, and so are `www.x` and `x`: sites
-    /// redirect between them.
+    /// The hosts and ports of the seeds. `http` and `https` on their default ports count as one
+    /// host, and so do `www.x` and `x`, because sites redirect between them.
     #[default]
     Host,
-    /// The seeds' registrable domains (public suffix list), any port. An address or a name without one (`localhost`) stands for itself.
+    /// The registrable domains of the seeds (public suffix list), on any port. An IP address, or a
+    /// name without a registrable domain (`localhost`), is compared as a whole.
     Domain,
-    /// URLs that start like a seed (up to its last slash), on the seed's host.
+    /// URLs on a seed's host whose path starts with the seed's path up to its last slash.
     Prefix,
-    /// Hosts of the allow list (a leading `*.` covers subdomains, `host:port` one port), and the seeds' hosts.
+    /// Hosts on the allow list, and the hosts of the seeds. A leading `*.` covers subdomains;
+    /// `host:port` covers one port.
     List,
 }
 
 impl Scope {
-    /// Whether `url` is inside.
+    /// Returns whether `url` is inside the scope.
     pub fn contains(self, seeds: &[Url], allow: &[String], url: &Url) -> bool {
         match self {
             Self::Host => seeds.iter().any(|seed| same_host(seed, url)),
@@ -33,7 +35,7 @@ impl Scope {
     }
 }
 
-/// Up to and with the last slash.
+/// Returns the path up to its last slash, inclusive.
 fn folder(path: &str) -> &str {
     path.rfind('/').map_or(path, |i| &path[..=i])
 }
@@ -56,7 +58,7 @@ fn domain(url: &Url) -> Option<&str> {
     }
 }
 
-/// Whether an entry of an allow list names the URL's host.
+/// Returns whether an entry of an allow list matches the host of `url`.
 pub(crate) fn listed(entry: &str, url: &Url) -> bool {
     let Some(host) = url.host_str().map(|h| h.trim_end_matches('.')) else { return false };
     let entry = entry.trim();
@@ -69,7 +71,8 @@ pub(crate) fn listed(entry: &str, url: &Url) -> bool {
     if port.is_some() && port != url.port_or_known_default() {
         return false;
     }
-    // Written by people: capitals, a root dot, IDN in Unicode, a bare IPv6 address.
+    // People write these entries, so they may contain capitals, a root dot, IDN in Unicode, or an
+    // IPv6 address without brackets.
     let ascii = |name: &str| {
         let name = name.trim_end_matches('.');
         let bracketed = name.contains(':') && !name.starts_with('[');

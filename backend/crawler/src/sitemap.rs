@@ -1,4 +1,5 @@
-//! Sitemaps (sitemaps.org, with Google's image and video extensions) and feeds (RSS, Atom, Media RSS).
+//! Parses sitemaps (sitemaps.org, with Google's image and video extensions) and feeds (RSS, Atom,
+//! Media RSS).
 mod gather;
 #[cfg(test)]
 mod tests;
@@ -12,56 +13,60 @@ use std::borrow::Cow;
 use std::io::Read;
 use url::Url;
 
-/// Pages, images and sitemaps that are read of one file, each (the protocol's limit for pages).
+/// Maximum number of pages, of images and of sitemaps that are read from one file, each. The value
+/// is the protocol's limit for pages.
 pub const MAX_URLS: usize = 50_000;
 /// Maximum bytes of the absolute URLs that one file names; later ones are ignored. An image also
 /// counts its page's URL, because the service stores both. 50,000 pages (the protocol's limit) of
 /// 300 bytes each fit.
 pub const MAX_URL_BYTES: usize = 16 << 20;
-/// Bytes that are read of one file after unpacking (the protocol's limit); the rest is ignored.
+/// Maximum number of decompressed bytes that are read from one file (the protocol's limit). The
+/// rest is ignored.
 pub const MAX_BYTES: usize = 50 << 20;
-/// Bytes that are searched for the first element.
+/// Number of bytes that are searched for the first element.
 const HEAD: usize = 4096;
-/// Compressed bytes that are decompressed for that search.
+/// Number of compressed bytes that are decompressed for that search.
 const PACKED_HEAD: usize = 64 << 10;
 /// Maximum number of members of a gzip file that are read. Block compressors (bgzip) write one
 /// member for every 64 KiB. An empty member yields no bytes but costs as much as a full one to
 /// start.
 const MAX_MEMBERS: usize = 1_000;
 
-/// What a sitemap or a feed names. Everything is absolute, normalised, in document order and unique.
+/// The content of a sitemap or a feed. All URLs are absolute, normalised, unique and in document
+/// order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sitemap {
     /// Pages.
     pub pages: Vec<PageEntry>,
-    /// Images, with the page that shows them.
+    /// Images, each with the page that shows it.
     pub images: Vec<ImageEntry>,
-    /// Further sitemaps, of an index.
+    /// Sitemaps that an index lists.
     pub sitemaps: Vec<Url>,
 }
 
 /// A page of a sitemap, or an entry of a feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageEntry {
-    /// Where.
+    /// Address of the page.
     pub url: Url,
-    /// `lastmod`, `updated` or `pubDate`, as written.
+    /// Value of `lastmod`, `updated` or `pubDate`, as written.
     pub last_modified: Option<String>,
 }
 
 /// An image of a sitemap, or the media of a feed's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageEntry {
-    /// Where.
+    /// Address of the image.
     pub url: Url,
-    /// The page or entry it belongs to.
+    /// Page or entry to which the image belongs.
     pub page: Option<Url>,
     /// `sitemap`, `enclosure`, `media` or `feed` (in an entry's HTML).
     pub found_in: &'static str,
 }
 
-/// Reads a file of any of these kinds, gzip or not; also a plain list of URLs, one per line. `url` is where it came from. Of a broken file
-/// counts what stands before the break; what is none of these kinds names nothing.
+/// Parses a sitemap, a feed or a plain list of URLs (one per line), compressed with gzip or not.
+/// `url` is the address of the file. Of a damaged file, returns the entries before the damage. Any
+/// other file yields an empty result.
 pub fn parse(body: &[u8], url: &Url) -> Sitemap {
     let body = unpack(body);
     let (text, _) = charset::decode(&body, None);
@@ -76,7 +81,8 @@ pub fn parse(body: &[u8], url: &Url) -> Sitemap {
     gather.finish()
 }
 
-/// Local name of the first element of an XML file, gzip or not, in lower case; `None` when it does not begin like XML.
+/// Returns the local name of the first element of an XML file in lower case. The file may be
+/// compressed with gzip. Returns `None` if it does not begin like XML.
 pub fn root(body: &[u8]) -> Option<String> {
     let head = match is_gzip(body) {
         true => Cow::Owned(gunzip(&body[..body.len().min(PACKED_HEAD)], HEAD)),
@@ -99,7 +105,7 @@ pub fn root(body: &[u8]) -> Option<String> {
     }
 }
 
-/// Whether an element of this name is the root of a sitemap or a feed.
+/// Returns whether an element of this name is the root of a sitemap or a feed.
 pub fn is_root(name: &str) -> bool {
     matches!(name, "urlset" | "sitemapindex" | "rss" | "feed" | "rdf")
 }
@@ -153,7 +159,8 @@ fn read_xml(text: &str, gather: &mut Gather) {
             Ok(Event::End(tag)) => gather.close(tag.local_name().as_ref()),
             Ok(Event::Text(piece)) => gather.text(&piece.decode().unwrap_or_default()),
             Ok(Event::CData(piece)) => gather.text(&piece.decode().unwrap_or_default()),
-            // Entities are never expanded beyond one character reference: there is nothing to blow up.
+            // The parser expands one character reference at a time and no custom entities, so
+            // entities cannot multiply the text.
             Ok(Event::GeneralRef(name)) => {
                 let name = name.decode().unwrap_or_default();
                 gather.text(&htmlize::unescape(format!("&{name};")));

@@ -1,25 +1,29 @@
-//! One spelling per resource.
+//! Normalises URLs, so that each resource has one spelling. Also detects URLs that look like
+//! crawler traps.
 use url::Url;
 
-/// The longest URL that is read, fetched or stored, in bytes, before and after it is normalised. It holds for links and images of pages, entries
-/// of sitemaps, targets of redirects, seeds, and URLs in calls of the API.
+/// Maximum bytes of a URL that is read, fetched or stored, both before and after it is normalised.
+/// The limit applies to links and images of pages, entries of sitemaps, targets of redirects,
+/// seeds, and URLs in API requests.
 pub const MAX_PARSED_LENGTH: usize = 8192;
-/// The longest URL of a page that is followed, in bytes; longer ones are `url_too_long`.
+/// Maximum bytes of a page's URL that is followed. Longer ones get the reason `url_too_long`.
 pub const MAX_LENGTH: usize = 2048;
 /// Reason code of URLs that are too long to be followed.
 pub const TOO_LONG: &str = "url_too_long";
-/// Reason code of URLs that the guard refuses whatever DNS says.
+/// Reason code of URLs that the guard refuses without a DNS look-up.
 pub const FORBIDDEN: &str = "forbidden_url";
-/// The longest host name (RFC 1123).
+/// Maximum characters of a host name (RFC 1123).
 const MAX_HOST: usize = 253;
-/// The most path segments of a page that is followed; deeper ones are `path_too_deep`.
+/// Maximum number of path segments of a page that is followed. More get the reason `path_too_deep`.
 pub const MAX_SEGMENTS: usize = 20;
-/// The most query parameters of a page that is followed; more are `too_many_parameters`.
+/// Maximum number of query parameters of a page that is followed. More get the reason
+/// `too_many_parameters`.
 pub const MAX_PARAMETERS: usize = 16;
-/// How often a run of up to four segments may follow itself before it is `repeated_segments`.
+/// Number of consecutive equal runs of one to four segments that gets the reason
+/// `repeated_segments`.
 pub const MAX_REPEATS: usize = 3;
 
-/// Query parameters that only tell the server where a visitor came from, or which visit this is. Lower case.
+/// Query parameters that only identify the source of a visitor or the visit itself. Lower case.
 const TRACKING: &[&str] = &[
     "_ga",
     "_gl",
@@ -50,8 +54,11 @@ const TRACKING: &[&str] = &[
     "yclid",
 ];
 
-/// Parses and normalises: lower-case scheme and host, no default port, no fragment, no dot segments, no tracking parameters.
-/// `Err` is a sentence for the caller of the API.
+/// Parses and normalises a URL: lower-case scheme and host, no default port, no fragment, no dot
+/// segments, no tracking parameters.
+///
+/// # Errors
+/// Returns a sentence for the API caller that says what is wrong.
 pub fn parse(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if text.is_empty() {
@@ -76,7 +83,7 @@ pub fn parse(text: &str) -> Result<Url, String> {
     if let Some(why) = bad_host(&url) {
         return Err(format!("the URL {text:?} is not valid: {why}"));
     }
-    // Escapes make up to three bytes of one.
+    // Percent escapes turn one byte into up to three.
     let url = normalise(url);
     if url.as_str().len() > MAX_PARSED_LENGTH {
         return Err(too_long(url.as_str().len()));
@@ -84,8 +91,8 @@ pub fn parse(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Resolves a URL that a page, a sitemap or a server names, and normalises it. `None` for one that cannot be read, is not http or https, or is
-/// longer than [`MAX_PARSED_LENGTH`].
+/// Resolves a URL in a page, a sitemap or a server's response, and normalises it. Returns `None`
+/// for a URL that cannot be parsed, is not http or https, or is longer than [`MAX_PARSED_LENGTH`].
 pub fn resolve(base: &Url, text: &str) -> Option<Url> {
     let text = text.trim();
     if text.len() > MAX_PARSED_LENGTH {
@@ -94,7 +101,7 @@ pub fn resolve(base: &Url, text: &str) -> Option<Url> {
     resolved(base.join(text).ok()?)
 }
 
-/// The last step of [`resolve`], for callers that parse by themselves.
+/// Applies the last step of [`resolve`], for callers that parse the URL themselves.
 pub(crate) fn resolved(url: Url) -> Option<Url> {
     // Checked twice: the first check avoids the copy of a long URL, and normalising can lengthen
     // it.
@@ -103,8 +110,8 @@ pub(crate) fn resolved(url: Url) -> Option<Url> {
     Some(url).filter(fits).map(normalise).filter(fits)
 }
 
-/// Why the host of a URL can be no host name: DNS knows no name of more than 253 characters and no label of more than 63 (RFC 1123). The URL
-/// parser lets longer ones pass.
+/// Returns why the host of a URL is not a valid host name, if it is not. DNS allows at most 253
+/// characters per name and 63 per label (RFC 1123). The URL parser accepts longer ones.
 pub fn bad_host(url: &Url) -> Option<&'static str> {
     let url::Host::Domain(name) = url.host()? else { return None };
     let bare = name.strip_suffix('.').unwrap_or(name);
@@ -136,14 +143,15 @@ pub fn address(text: &str) -> Result<Url, String> {
     spelled.ok_or_else(|| format!("the URL {text:?} does not name a file of this machine"))
 }
 
-/// Normalises an absolute URL (see `parse`). The order of the parameters that stay is kept, and so are their bytes: servers may
-/// sign them.
+/// Normalises an absolute URL (see [`parse`]). The remaining parameters keep their order and their
+/// bytes, because servers may sign them.
 pub fn normalise(mut url: Url) -> Url {
     url.set_fragment(None);
     if let Some(bare) =
         url.domain().and_then(|d| d.ends_with('.').then(|| d.trim_end_matches('.').to_owned()))
     {
-        // The root dot names the same host. A name that is only dots stays, for the guard to refuse.
+        // A trailing root dot does not change the host. A name that consists only of dots stays
+        // unchanged; the guard refuses it.
         if !bare.is_empty() {
             let _ = url.set_host(Some(&bare));
         }
@@ -182,7 +190,8 @@ fn unescaped(path: &str) -> String {
         match bytes[at..] {
             [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 let value = (hex_value(high) << 4) | hex_value(low);
-                // A decoded dot could turn a segment into a dot segment; the parser has already treated those that were.
+                // A decoded dot could create a dot segment. The parser has already handled escaped
+                // dots that form a dot segment.
                 let unreserved = value.is_ascii_alphanumeric() || matches!(value, b'-' | b'_' | b'~');
                 if unreserved && !ends_in_escape(&out) {
                     out.push(char::from(value));
@@ -222,7 +231,7 @@ fn find_session(path: &str, at: usize) -> Option<(usize, usize)> {
     Some((from, to))
 }
 
-/// The value of an ASCII hexadecimal digit.
+/// Returns the value of an ASCII hexadecimal digit.
 pub(crate) fn hex_value(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',
@@ -235,29 +244,30 @@ fn is_tracking(parameter: &str) -> bool {
     key.starts_with("utm_") || TRACKING.binary_search(&key.as_str()).is_ok()
 }
 
-/// What a link does with the last slash of its path.
+/// How a link's trailing slash is normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrailingSlash {
     /// `/a` and `/a/` are two pages.
     #[default]
     Keep,
-    /// `/a/` is `/a`.
+    /// `/a/` becomes `/a`.
     Remove,
-    /// `/a` is `/a/`, unless it ends like a file (`/a.html`).
+    /// `/a` becomes `/a/`, unless its last segment contains a dot (`/a.html`).
     Add,
 }
 
-/// How links to pages are spelled beyond `normalise`: rules that do not hold for every server, so the operator chooses.
+/// Additional normalisation of links to pages. These rules are not valid for every server, so the
+/// operator chooses them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spelling {
-    /// The last slash.
+    /// How the trailing slash is normalised.
     pub trailing_slash: TrailingSlash,
-    /// Names of query parameters that make no other page; capitals count.
+    /// Names of query parameters that do not select another page. Case-sensitive.
     pub drop_parameters: Vec<String>,
 }
 
 impl Spelling {
-    /// The link as it is followed.
+    /// Returns the normalised link.
     pub fn apply(&self, mut url: Url) -> Url {
         let path = url.path();
         let last = path.rsplit('/').next().unwrap_or_default();
@@ -279,7 +289,7 @@ impl Spelling {
     }
 }
 
-/// Keeps the order and the bytes of the parameters that stay.
+/// Keeps the parameters that `keep` accepts, with their order and their bytes.
 fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
     let Some(query) = url.query() else { return };
     if query.split('&').all(&keep) {
@@ -291,7 +301,8 @@ fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
     url.set_query(kept.as_deref());
 }
 
-/// `host:port` of the server that answers, lower case; the unit of politeness (scheme included when not https: `http://host:port`).
+/// Returns `host:port` of the URL's server in lower case, the key of politeness. For schemes other
+/// than https the key includes the scheme: `http://host:port`.
 pub fn host_key(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or_default();
@@ -301,8 +312,9 @@ pub fn host_key(url: &Url) -> String {
     }
 }
 
-/// The directory that a page counts in when a crawl bounds pages per directory: its folder, or the whole path where a query makes the
-/// page. Runs of digits count as one, so that `/calendar/2031/05/` and `/calendar/2031/06/` are one directory.
+/// Returns the directory to which a page counts when a crawl limits the pages per directory. This
+/// is the page's folder or, for a URL with a query, the whole path. Each run of digits becomes one
+/// `#`, so that `/calendar/2031/05/` and `/calendar/2031/06/` are one directory.
 pub fn directory(url: &Url) -> String {
     let path = match url.query() {
         Some(_) => url.path(),
@@ -319,8 +331,8 @@ pub fn directory(url: &Url) -> String {
     format!("{}{name}{}", host_key(url), if url.query().is_some() { "?" } else { "/" })
 }
 
-/// The reason code when the URL cannot be fetched (`forbidden_url`) or looks like a trap (`url_too_long`, `path_too_deep`, `repeated_segments`,
-/// `too_many_parameters`).
+/// Returns the reason code if the URL cannot be fetched (`forbidden_url`) or looks like a trap
+/// (`url_too_long`, `path_too_deep`, `repeated_segments`, `too_many_parameters`).
 pub fn trap(url: &Url) -> Option<&'static str> {
     if bad_host(url).is_some() {
         return Some(FORBIDDEN);
@@ -341,7 +353,8 @@ pub fn trap(url: &Url) -> Option<&'static str> {
     None
 }
 
-/// Whether a run of one to four segments follows itself `MAX_REPEATS` times. Numbers may repeat: `/2011/11/11/11` is a date.
+/// Returns whether a run of one to four segments occurs `MAX_REPEATS` times in a row. Runs of
+/// numbers may repeat: `/2011/11/11/11` is a date.
 fn repeats(segments: &[&str]) -> bool {
     (1..=4).any(|period| {
         segments.windows(period * MAX_REPEATS).any(|window| {

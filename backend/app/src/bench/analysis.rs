@@ -1,10 +1,10 @@
-//! GPU against CPU, and the headline.
+//! Compares the GPU with the CPU, and selects the summary.
 use super::report::Analysis;
 use super::{Gain, Results, SideReport, Subject, Summary};
 use std::collections::BTreeMap;
 
-/// The guide's gains: `(cpu - gpu) / cpu` of times, `(gpu - cpu) / cpu` of throughput, in per cent. A GPU side whose work the CPU
-/// did has no gain, whatever the figures say.
+/// Computes the gains in per cent: `(cpu - gpu) / cpu` for times and `(gpu - cpu) / cpu` for
+/// throughput. A GPU side whose work ran on the CPU has no gain, whatever its figures are.
 pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
     let none = |note: String| Gain {
         time_improvement_percent: None,
@@ -42,7 +42,7 @@ pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
     }
 }
 
-/// Gains where both sides were measured.
+/// Computes the gains where both sides were measured.
 pub(crate) fn analysis(results: &Results) -> Analysis {
     let mut performance_gains: BTreeMap<String, BTreeMap<String, Gain>> = BTreeMap::new();
     for (operation, sizes) in results {
@@ -55,7 +55,7 @@ pub(crate) fn analysis(results: &Results) -> Analysis {
     Analysis { performance_gains }
 }
 
-/// The headline of what was measured.
+/// Selects the result for the summary.
 pub(crate) fn summary(results: &Results) -> Option<Summary> {
     let pipeline = results.get_key_value(Subject::Pipeline.name());
     let (operation, sizes) = pipeline.or_else(|| results.first_key_value())?;

@@ -1,35 +1,38 @@
+//! Recommends a batch size from measurements.
 use serde::Serialize;
 
-/// Throughput within this share of the best counts as the best: a larger batch that gains less costs memory and latency for nothing.
+/// A throughput of at least this share of the best one counts as equally good. A larger batch that
+/// gains less costs memory and latency without benefit.
 const GOOD_ENOUGH: f64 = 0.97;
 
-/// One batch size.
+/// The measurement of one batch size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// `GPU_BATCH_SIZE` of this step; on the CPU, pictures in flight.
+    /// `GPU_BATCH_SIZE` of this step; on the CPU, the number of concurrent images.
     pub batch: usize,
-    /// Pictures per second; `null` where it could not be measured.
+    /// Images per second; `null` if the step could not be measured.
     pub images_per_second: Option<f64>,
-    /// GPU memory in use after the step, in bytes, where the driver tells.
+    /// GPU memory in use after the step, in bytes, if the driver reports it.
     pub gpu_memory_bytes: Option<u64>,
-    /// Why it could not be measured, or is not to be recommended.
+    /// Why the step could not be measured or is not recommended.
     pub reason: Option<String>,
 }
 
-/// All steps and the choice.
+/// All steps and the recommendation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AutoBatch {
-    /// Smallest first.
+    /// The steps, smallest batch first.
     pub steps: Vec<Step>,
     /// The smallest batch whose throughput is within 3 % of the best.
     pub recommended_batch: Option<usize>,
-    /// The same as a value for `GPU_BATCH_SIZE`; `null` on the CPU, where a run is always one picture.
+    /// The same as a value for `GPU_BATCH_SIZE`; `null` on the CPU, where each run contains one
+    /// image.
     pub recommended_gpu_batch_size: Option<usize>,
-    /// A sentence.
+    /// An explanation in one sentence.
     pub why: String,
 }
 
-/// 1, 2, 4, … and `most`.
+/// Returns 1, 2, 4, … and `most`.
 pub(crate) fn sizes(most: usize) -> Vec<usize> {
     let doubling = std::iter::successors(Some(1_usize), |size| size.checked_mul(2));
     let mut sizes: Vec<usize> = doubling.take_while(|size| *size < most).collect();
@@ -37,7 +40,8 @@ pub(crate) fn sizes(most: usize) -> Vec<usize> {
     sizes
 }
 
-/// Chooses among the steps that have a throughput and no reason against them. `memory_limit` is in bytes.
+/// Recommends one of the steps that have a throughput and no reason against them. `memory_limit` is
+/// in bytes.
 pub fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
     for step in &mut steps {
         if let (Some(used), None) = (step.gpu_memory_bytes, &step.reason)
@@ -100,7 +104,11 @@ mod tests {
             step(16, None, 0, Some("out of memory")),
         ];
         let found = recommend(steps.clone(), true, 5.0);
-        assert_eq!(found.recommended_gpu_batch_size, Some(2), "8 does not fit, and 4 is hardly faster");
+        assert_eq!(
+            found.recommended_gpu_batch_size,
+            Some(2),
+            "8 does not fit in memory, and 4 is less than 3 % faster"
+        );
         assert!(
             found.steps[3].reason.as_deref().is_some_and(|reason| reason.contains("GPU_MEMORY_LIMIT_GB"))
         );

@@ -1,41 +1,42 @@
+//! Finds what limits the throughput of a measurement.
 use super::Device;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Share of the cores from which they count as busy.
+/// Share of the cores above which they count as saturated.
 const BUSY: f64 = 0.85;
-/// Share of waiting for a thread or session from which there is more work than hands.
+/// Wait share (for a thread or session) above which workers count as saturated.
 const WAITING: f64 = 0.1;
 
-/// What is known about a measurement.
+/// The measured values that the decision needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// Milliseconds per picture and stage, `queue` among them.
+    /// Milliseconds per image and stage; the stage `queue` is the waiting time.
     pub stages: &'a BTreeMap<&'static str, f64>,
-    /// Where the operations run.
+    /// The device of each operation.
     pub device: &'a BTreeMap<&'static str, Device>,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// CPU time by wall time, where the system tells.
+    /// CPU time divided by wall time, if the system reports it.
     pub cores_used: Option<f64>,
-    /// Pictures in flight.
+    /// Number of concurrent images.
     pub in_flight: usize,
 }
 
 /// What limits the throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bottleneck {
-    /// `cpu`, `gpu`, or `concurrency` (nothing is busy: more could be in flight).
+    /// `cpu`, `gpu`, or `concurrency` (nothing is saturated; more images could be in flight).
     pub resource: &'static str,
-    /// The stage that takes the largest share of the work.
+    /// The stage with the largest share of the work.
     pub stage: &'static str,
-    /// Its share of all stages but waiting, 0..=1.
+    /// Its share of all stages except `queue`, 0..=1.
     pub share: f64,
-    /// A sentence.
+    /// An explanation in one sentence.
     pub why: String,
 }
 
-/// Judges from what was measured; `None` when nothing was.
+/// Returns the bottleneck, or `None` if nothing was measured.
 pub fn bottleneck(facts: &Facts<'_>) -> Option<Bottleneck> {
     let Facts { stages, device, cores, cores_used, in_flight } = *facts;
     let working = || stages.iter().filter(|(stage, _)| **stage != "queue");
@@ -73,7 +74,7 @@ pub fn bottleneck(facts: &Facts<'_>) -> Option<Bottleneck> {
     Some(Bottleneck { resource, stage, share, why })
 }
 
-/// The GPU that a stage runs on.
+/// Returns the GPU on which a stage runs, or `None` if it runs on the CPU.
 fn runs_on<'a>(stage: &str, device: &'a BTreeMap<&'static str, Device>) -> Option<&'a str> {
     let operation = match stage {
         "detect" => "face_detection",
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!(
             (host.resource, host.stage),
             ("cpu", "decode"),
-            "a GPU that waits for pixels is no bottleneck"
+            "a GPU that waits for pixels is not the bottleneck"
         );
     }
 

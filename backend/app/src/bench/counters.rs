@@ -1,8 +1,9 @@
-//! What the engine counts while it is measured: runs on devices, and requests that fell back to the CPU.
+//! Reads the engine's counters during a measurement: runs on devices, and requests that fell back
+//! to the CPU.
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::BTreeMap;
 
-/// The process's metrics, where they are recorded.
+/// The process's metrics, if they are recorded.
 #[derive(Clone, Default)]
 pub struct Counters {
     handle: Option<PrometheusHandle>,
@@ -14,17 +15,17 @@ impl std::fmt::Debug for Counters {
     }
 }
 
-/// Counts per operation.
+/// The counts per operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Counts {
-    /// Runs, and requests in them.
+    /// Number of runs, and of requests in them.
     pub(super) runs: BTreeMap<String, (f64, f64)>,
-    /// Requests that the CPU answered in place of the device.
+    /// Number of requests that the CPU answered instead of the device.
     pub(super) fallbacks: f64,
 }
 
 impl Counters {
-    /// Reads this recorder.
+    /// Reads the counters of this recorder.
     pub fn new(handle: PrometheusHandle) -> Self {
         Self { handle: Some(handle) }
     }
@@ -35,7 +36,7 @@ impl Counters {
 }
 
 impl Counts {
-    /// What came to these between `self` and `later`.
+    /// Returns the increase from `self` to `later`.
     pub(super) fn until(&self, later: &Self) -> Self {
         let runs = later.runs.iter().map(|(operation, (runs, requests))| {
             let (old_runs, old_requests) = self.runs.get(operation).copied().unwrap_or_default();
@@ -52,14 +53,14 @@ impl Counts {
         self.fallbacks += other.fallbacks;
     }
 
-    /// Requests per run, of the operations that ran.
+    /// Returns the mean number of requests per run, for the operations that ran.
     pub(super) fn mean_batch(&self) -> BTreeMap<String, f64> {
         let ran = self.runs.iter().filter(|(_, (runs, _))| *runs > 0.0);
         ran.map(|(operation, (runs, requests))| (operation.clone(), requests / runs)).collect()
     }
 }
 
-/// From Prometheus' text format.
+/// Parses Prometheus' text format.
 fn parse(text: &str) -> Counts {
     let mut counts = Counts::default();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -1,28 +1,29 @@
-//! Runs and counts.
+//! Runs the work and collects the results.
 use super::counters::Counts;
 use crate::telemetry::cpu_seconds;
 use futures::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// One picture's result.
+/// The result of one image.
 pub(super) struct Sample {
-    /// From call to answer.
+    /// Time from call to result.
     pub(super) took: Duration,
     pub(super) faces: usize,
-    /// By stage.
+    /// Time by stage.
     pub(super) stages: BTreeMap<&'static str, Duration>,
 }
 
-/// One round's results, in the order in which they came, each with the time since the round's beginning.
+/// The results of one round in order of completion, each with the time since the start of the
+/// round.
 pub(super) struct Round {
     answers: Vec<(Duration, Result<Sample, String>)>,
     wall: Duration,
-    /// CPU seconds, where the system tells.
+    /// CPU seconds, if the system reports them.
     cpu: Option<f64>,
 }
 
-/// Does `once` for 0, 1, …, `count` - 1, with `in_flight` of them under way at any time.
+/// Calls `once` with 0, 1, …, `count` - 1, and runs `in_flight` of the calls concurrently.
 pub(super) async fn round<F>(once: impl Fn(usize) -> F, count: usize, in_flight: usize) -> Round
 where
     F: Future<Output = Result<Sample, String>>,
@@ -37,27 +38,28 @@ where
     Round { answers, wall: began.elapsed(), cpu }
 }
 
-/// What all rounds of one side came to.
+/// The totals of all rounds of one side.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// Milliseconds per picture, one value per iteration.
+    /// Milliseconds per image, one value per iteration.
     pub(super) per_picture: Vec<f64>,
-    /// Milliseconds from call to answer, one value per picture.
+    /// Milliseconds from call to result, one value per image.
     pub(super) latencies: Vec<f64>,
     pub(super) failed: usize,
-    /// Reasons, counted.
+    /// Number of failures by reason.
     pub(super) errors: BTreeMap<String, usize>,
     pub(super) faces: usize,
     pub(super) stages: BTreeMap<&'static str, Duration>,
     pub(super) wall: Duration,
-    /// CPU seconds; `None` where the system does not tell.
+    /// CPU seconds; `None` if the system does not report them.
     pub(super) cpu: Option<f64>,
     pub(super) counts: Counts,
 }
 
 impl Tally {
-    /// Adds a round. An iteration is the next `batch` answers, from the last answer of the one before to its own last: so
-    /// many were in flight all the time, and no pause lies between iterations.
+    /// Adds a round. An iteration consists of `batch` consecutive results and lasts from the last
+    /// result of the previous iteration to its own last result. The images in flight stay constant,
+    /// so there is no pause between iterations.
     pub(super) fn add(&mut self, round: Round, batch: usize, counts: &Counts) {
         self.wall += round.wall;
         self.cpu = round.cpu.map(|seconds| self.cpu.unwrap_or(0.0) + seconds);
@@ -133,7 +135,7 @@ mod tests {
         assert_eq!(
             tally.per_picture,
             [10.0, 30.0],
-            "failures do not count as pictures, nor as iterations of their own"
+            "failures count neither as images nor as separate iterations"
         );
         assert_eq!((tally.latencies.len(), tally.failed, tally.faces), (3, 3, 6));
         assert_eq!(tally.errors["no"], 3);

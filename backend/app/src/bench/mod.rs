@@ -1,7 +1,8 @@
-//! Measures the operations and the whole path from bytes to embeddings, on the CPU and on a GPU.
+//! Measures single operations and the whole pipeline from bytes to embeddings, on the CPU and on a
+//! GPU.
 //!
-//! Everything is measured through the same code that serves: [`pipeline::Analyzer`] and [`inference::Engine`]. `docs/BENCHMARKS.md`
-//! describes the report.
+//! The measurements use the same code as the service: [`pipeline::Analyzer`] and
+//! [`inference::Engine`]. `docs/BENCHMARKS.md` describes the report.
 mod analysis;
 mod auto_batch;
 mod bottleneck;
@@ -32,42 +33,43 @@ use pipeline::Analyzer;
 use std::collections::BTreeMap;
 use work::Work;
 
-/// CPU and GPU take turns this often, so that a busy neighbour troubles both.
+/// Number of rounds in which CPU and GPU alternate, so that other load on the machine affects both.
 const ROUNDS: usize = 5;
 
-/// What is measured, and how long.
+/// What is measured, and for how long.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Operations, in the order of the report.
+    /// The operations, in the order of the report.
     pub subjects: Vec<Subject>,
-    /// Pictures (or faces) in flight at once; one iteration is so many of them.
+    /// Number of images (or faces) in flight; also their number per iteration.
     pub batch_size: usize,
-    /// Iterations that count.
+    /// Number of iterations that are measured.
     pub iterations: usize,
-    /// Iterations before them that do not.
+    /// Number of iterations before the measurement.
     pub warmup: usize,
 }
 
-/// One way of running: an engine of its own.
+/// One way to run the work: a separate engine.
 #[derive(Clone)]
 pub struct Side {
-    /// Whether it was asked for GPUs.
+    /// Whether the engine was asked to use GPUs.
     pub gpu: bool,
-    /// Its path.
+    /// The pipeline of this side.
     pub analyzer: Analyzer,
 }
 
 impl Side {
-    /// Its key in the report.
+    /// Returns the key of this side in the report.
     pub fn key(&self) -> &'static str {
         if self.gpu { "gpu_true" } else { "gpu_false" }
     }
 }
 
-/// Results by operation, size and side.
+/// The results by operation, size and side.
 pub type Results = BTreeMap<String, BTreeMap<String, BTreeMap<String, SideReport>>>;
 
-/// The results of every operation, size and side, in the order of the documentation and not of the alphabet.
+/// Returns the results of every operation, size and side in the order of the documentation, not of
+/// the alphabet.
 fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
     let rank = |names: &[&str], name: &str| names.iter().position(|n| *n == name).unwrap_or(names.len());
     let operations = Subject::ALL.map(Subject::name);
@@ -86,10 +88,12 @@ fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
     all
 }
 
-/// Measures every operation on every size of `pictures`, the sides in turns. `progress` hears what is measured next.
+/// Measures every operation on every size of `pictures`; the sides alternate. `progress` is called
+/// with the name of the next measurement.
 ///
 /// # Errors
-/// When none of the pictures of a size can be used. A picture that fails is no error; it lowers `success_rate`.
+/// Fails if no image of a size can be used. An image that fails is not an error; it lowers
+/// `success_rate`.
 pub async fn measure(
     plan: &Plan,
     sides: &[Side],
@@ -114,7 +118,8 @@ pub async fn measure(
     Ok(results)
 }
 
-/// Warm-up, then rounds in which every side has its turn; the order changes from round to round.
+/// Runs the warm-up, then rounds in which each side is measured. The order of the sides changes
+/// between rounds.
 async fn turns(plan: &Plan, sides: &[Side], work: &Work, counters: &Counters) -> Vec<Tally> {
     let run = async |side: &Side, iterations: usize| {
         let once = |index| work.once(&side.analyzer, index);
@@ -126,7 +131,7 @@ async fn turns(plan: &Plan, sides: &[Side], work: &Work, counters: &Counters) ->
     let mut tallies: Vec<Tally> = sides.iter().map(|_| Tally::default()).collect();
     let rounds = if sides.len() > 1 { plan.iterations.min(ROUNDS) } else { 1 };
     for number in 0..rounds {
-        // As even as it gets: of 7 iterations in 5 rounds two have two.
+        // Distributes the iterations evenly: of 7 iterations in 5 rounds, two rounds have two.
         let share = plan.iterations * (number + 1) / rounds - plan.iterations * number / rounds;
         let mut order: Vec<usize> = (0..sides.len()).collect();
         order.rotate_left(number % sides.len());

@@ -1,13 +1,13 @@
-//! What is measured on: drawn pictures of three sizes, or a folder of one's own.
+//! Provides the images of a benchmark: drawn images of three sizes, or those of a folder.
 use anyhow::Context;
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vision::{Frame, Letterbox, Limits};
 
-/// Different drawn pictures per size; more would only take longer to draw.
+/// Number of different drawn images per size. More would only take longer to draw.
 const DRAWN: u32 = 4;
-/// JPEG quality of pictures that are made here.
+/// JPEG quality of images that are encoded here.
 const QUALITY: u8 = 90;
 
 /// `--image-size`.
@@ -22,10 +22,10 @@ pub enum ImageSize {
 }
 
 impl ImageSize {
-    /// All, smallest first.
+    /// All sizes, smallest first.
     pub const ALL: [Self; 3] = [Self::Small, Self::Medium, Self::Large];
 
-    /// Its key in the report.
+    /// Returns the key of the size in the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -34,7 +34,7 @@ impl ImageSize {
         }
     }
 
-    /// Width and height in pixels.
+    /// Returns width and height in pixels.
     pub fn pixels(self) -> (u32, u32) {
         match self {
             Self::Small => (320, 240),
@@ -44,19 +44,19 @@ impl ImageSize {
     }
 }
 
-/// Pictures as files hold them, and decoded. One that cannot be read keeps its place, with the reason.
+/// Images as files and decoded. An image that cannot be read keeps its place with the reason.
 #[derive(Clone, Debug)]
 pub struct Pictures {
     /// `small`, `medium`, `large`, or `original` for a folder's own sizes.
     pub size: String,
-    /// Files.
+    /// The encoded files.
     pub files: Vec<Bytes>,
-    /// The same, decoded.
+    /// The same images, decoded.
     pub frames: Vec<Result<Arc<Frame>, String>>,
 }
 
 impl Pictures {
-    /// Four drawn pictures with four people each, as JPEG.
+    /// Returns four drawn images with four people each, as JPEG.
     pub fn drawn(size: ImageSize) -> Self {
         let (width, height) = size.pixels();
         let frames = (0..DRAWN).map(|number| Arc::new(inference::drawing::group(width, height, number)));
@@ -68,7 +68,7 @@ impl Pictures {
         }
     }
 
-    /// Files as they are. The reasons of those that cannot be decoded are those of the service.
+    /// Decodes the files. For files that cannot be decoded, the reasons are those of the service.
     pub fn of(files: Vec<Bytes>, limits: &Limits) -> Self {
         let decode = |bytes: &Bytes| match vision::decode(bytes, limits) {
             Ok(decoded) => Ok(Arc::new(decoded.frame)),
@@ -77,7 +77,8 @@ impl Pictures {
         Self { size: "original".to_owned(), frames: files.iter().map(decode).collect(), files }
     }
 
-    /// The same pictures scaled to fit into `size`, the rest black, as JPEG again. What cannot be read stays as it is.
+    /// Returns the same images as JPEG, scaled to fit into `size` with the rest black. Images that
+    /// cannot be read stay unchanged.
     #[must_use]
     pub fn scaled(&self, size: ImageSize) -> Self {
         let scale = |frame: &Frame| {
@@ -100,10 +101,10 @@ pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Bytes>> {
     paths.iter().map(|path| read(path).map(Bytes::from)).collect()
 }
 
-/// The folder's pictures, in the order of their names.
+/// Returns the images of a folder, ordered by name.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the folder.
+/// Returns a sentence that says what is wrong with the folder.
 pub(crate) fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Err(format!("--images {}: it is no folder", path.display()));

@@ -1,4 +1,4 @@
-//! Throughput as horizontal bars, in SVG.
+//! Draws the throughput as horizontal bars in SVG.
 use super::{Results, ordered};
 use std::fmt::Write;
 
@@ -8,11 +8,11 @@ const RIGHT: f64 = 110.0;
 const TOP: f64 = 60.0;
 const BAR: f64 = 18.0;
 const GAP: f64 = 10.0;
-/// Height of an operation's name.
+/// Height of an operation's heading.
 const HEADING: f64 = 26.0;
 
-/// A bar for every side of every size of every operation; within an operation the longest bar is full, because operations
-/// differ by orders of magnitude.
+/// Draws a bar for every side of every size of every operation. The longest bar of each operation
+/// has the full width, because operations differ by orders of magnitude.
 pub fn svg(results: &Results, title: &str) -> String {
     let bars = ordered(results);
     let groups: usize = results.values().map(|sizes| sizes.len()).sum();

@@ -1,140 +1,143 @@
-//! The report. `docs/BENCHMARKS.md` says the same in prose.
+//! Defines the report. `docs/BENCHMARKS.md` describes it in prose.
 use super::measure::{Tally, milliseconds};
 use super::{AutoBatch, Bottleneck, Facts, Results, Side, Spread, Subject, bottleneck};
 use inference::report::{GpuDevice, LoadedModel};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Everything that one run of `facecrawl bench` found.
+/// The results of one run of `facecrawl bench`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// By operation, size and `gpu_true` or `gpu_false`.
+    /// Results by operation, size, and `gpu_true` or `gpu_false`.
     pub benchmark_results: Results,
-    /// What follows from them.
+    /// Conclusions from the results.
     pub analysis: Analysis,
-    /// The headline.
+    /// The most important result.
     pub summary: Option<Summary>,
-    /// The search for a batch size, if it was asked for.
+    /// The search for a batch size, if it was requested.
     pub auto_batch: Option<Auto>,
     /// What was measured.
     pub plan: Plan,
-    /// What it was measured on.
+    /// The machine and the program that were measured.
     pub system: System,
-    /// What a reader must know, in sentences: a GPU that is not there, a side that fell back.
+    /// Notes for the reader in sentences, such as a missing GPU or a side that fell back.
     pub notes: Vec<String>,
 }
 
-/// What follows from the results.
+/// Conclusions from the results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Analysis {
-    /// By operation and size, where both sides were measured.
+    /// Gains by operation and size, where both sides were measured.
     pub performance_gains: BTreeMap<String, BTreeMap<String, Gain>>,
 }
 
-/// The GPU's side against the CPU's.
+/// Comparison of the GPU side with the CPU side.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gain {
-    /// Per cent of the CPU's time per picture that is saved; negative where the GPU is slower.
+    /// Saved time per image in per cent of the CPU's time; negative if the GPU is slower.
     pub time_improvement_percent: Option<f64>,
-    /// Per cent by which pictures per second grow.
+    /// Increase of the throughput in per cent.
     pub throughput_improvement_percent: Option<f64>,
-    /// Why there is no gain to speak of, or why it is not the GPU's alone.
+    /// Why there is no gain, or why it is not due to the GPU alone.
     pub note: Option<String>,
 }
 
-/// One operation, size and side.
+/// Results of one operation, size and side.
 #[derive(Clone, Debug, Serialize)]
 pub struct SideReport {
-    /// Milliseconds per picture: wall time by pictures, with `batch_size` in flight. `null` when every picture failed.
+    /// Milliseconds per image: wall time divided by the number of images, with `batch_size` in
+    /// flight. `null` if every image failed.
     pub mean_time_ms: Option<f64>,
-    /// Pictures per second, 1000 / `mean_time_ms`.
+    /// Images per second, 1000 / `mean_time_ms`.
     pub mean_throughput: f64,
-    /// Share of pictures without an error, 0..=1.
+    /// Share of images without an error, 0..=1.
     pub success_rate: f64,
-    /// Of the iterations' milliseconds per picture.
+    /// Median of the iterations' milliseconds per image.
     pub median_time_ms: Option<f64>,
-    /// Likewise.
+    /// 95th percentile of the iterations' milliseconds per image.
     pub p95_time_ms: Option<f64>,
-    /// Likewise.
+    /// Minimum of the iterations' milliseconds per image.
     pub min_time_ms: Option<f64>,
-    /// Likewise.
+    /// Maximum of the iterations' milliseconds per image.
     pub max_time_ms: Option<f64>,
-    /// Likewise.
+    /// Standard deviation of the iterations' milliseconds per image.
     pub stdev_time_ms: Option<f64>,
-    /// From call to answer, per picture.
+    /// Time from call to result, per image.
     pub latency_ms: Option<Spread>,
-    /// What is counted: `picture`, or `face` for `face_embedding`.
+    /// What `images` counts: `picture`, or `face` for `face_embedding`.
     pub unit: &'static str,
-    /// How many were measured without an error.
+    /// Number of images that were measured without an error.
     pub images: usize,
-    /// How many failed.
+    /// Number of images that failed.
     pub failed: usize,
-    /// Why they failed, and how many for each reason.
+    /// Number of failures by reason.
     pub errors: BTreeMap<String, usize>,
-    /// Faces that were found or embedded.
+    /// Number of faces that were found or embedded.
     pub faces: usize,
-    /// The same, per second.
+    /// Faces per second.
     pub faces_per_second: f64,
-    /// Milliseconds per picture and stage, of the stages that the operation has.
+    /// Milliseconds per image and stage, for the stages of the operation.
     pub stages: BTreeMap<&'static str, f64>,
-    /// CPU time of the whole process per picture, in milliseconds; `null` where the system does not tell.
+    /// CPU time of the whole process per image, in milliseconds; `null` if the system does not
+    /// report it.
     pub cpu_ms_per_image: Option<f64>,
-    /// CPU time by wall time.
+    /// CPU time divided by wall time.
     pub cores_used: Option<f64>,
-    /// Requests per run of a model, by operation.
+    /// Mean number of requests per run of a model, by operation.
     pub mean_batch: BTreeMap<String, f64>,
-    /// Where the operations that are used run.
+    /// The devices of the operations that are used.
     pub device: BTreeMap<&'static str, Device>,
-    /// How much of it runs on a GPU: `all`, `some` or `none` of the operations.
+    /// How many of the operations run on a GPU: `all`, `some` or `none`.
     pub on_gpu: &'static str,
-    /// Whether a GPU was asked for and the CPU did the work, wholly or in part.
+    /// Whether a GPU was requested and the CPU did all or a part of the work.
     pub fell_back: bool,
-    /// Requests that the CPU answered because a run on the device failed.
+    /// Number of requests that the CPU answered because a run on the device failed.
     pub runtime_fallbacks: u64,
-    /// What limits it.
+    /// What limits the throughput.
     pub bottleneck: Option<Bottleneck>,
 }
 
-/// Where an operation runs.
+/// The device of an operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Device {
-    /// What was asked for: `cpu`, `cuda`, `auto`, …
+    /// The requested device: `cpu`, `cuda`, `auto`, …
     pub asked: String,
-    /// What does the work: `cpu`, `cuda:0`, …
+    /// The device that does the work: `cpu`, `cuda:0`, …
     pub effective: String,
     /// Why they differ.
     pub reason: Option<String>,
-    /// Whether a GPU was asked for and the CPU does the work.
+    /// Whether a GPU was requested and the CPU does the work.
     pub fell_back: bool,
 }
 
-/// The headline: of the pipeline where it was measured, of medium pictures where there are any, on a GPU where one did the work.
+/// The most important result: that of the pipeline if it was measured, of medium images if there
+/// are any, and of a GPU if one did the work.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Operation.
+    /// The operation.
     pub operation: String,
-    /// Size.
+    /// The image size.
     pub image_size: String,
     /// `gpu_true` or `gpu_false`.
     pub side: String,
-    /// Pictures (of `face_embedding`: chips) per second.
+    /// Images per second (for `face_embedding`, chips).
     pub images_per_second: f64,
     /// Faces per second.
     pub faces_per_second: f64,
-    /// What limits it.
+    /// What limits the throughput.
     pub bottleneck: Option<Bottleneck>,
 }
 
 /// The search for a batch size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Auto {
-    /// Operation.
+    /// The operation.
     pub operation: &'static str,
-    /// Size.
+    /// The image size.
     pub image_size: String,
     /// `gpu_true` or `gpu_false`.
     pub side: &'static str,
-    /// The steps and what follows.
+    /// The steps and the recommendation.
     #[serde(flatten)]
     pub found: AutoBatch,
 }
@@ -142,46 +145,46 @@ pub struct Auto {
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// Pictures in flight.
+    /// Number of concurrent images.
     pub batch_size: usize,
-    /// Iterations.
+    /// Number of measured iterations.
     pub iterations: usize,
-    /// Iterations before.
+    /// Number of iterations before the measurement.
     pub warmup: usize,
-    /// `drawn`, or the folder.
+    /// `drawn`, or the path of the folder.
     pub images: String,
-    /// How many different pictures there are per size.
+    /// Number of different images per size.
     pub pictures: usize,
 }
 
 /// The machine and the program.
 #[derive(Clone, Debug, Serialize)]
 pub struct System {
-    /// Of facecrawl.
+    /// Version of facecrawl.
     pub version: &'static str,
-    /// `release` or `debug`: figures of a debug build mean little.
+    /// `release` or `debug`. The figures of a debug build say little about a release build.
     pub build: &'static str,
     /// Operating system and architecture.
     pub platform: String,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// Sessions per model on the CPU.
+    /// Number of sessions per model on the CPU.
     pub cpu_sessions: usize,
-    /// Threads of each.
+    /// Number of threads per session.
     pub cpu_session_threads: usize,
-    /// Of ONNX Runtime.
+    /// Version of ONNX Runtime.
     pub onnxruntime: String,
     /// Providers in its library that this program can use.
     pub backends: Vec<String>,
-    /// Models.
+    /// Name of the model pack.
     pub model_pack: String,
-    /// Detector's name.
+    /// Name of the detector.
     pub detector: String,
-    /// Embedder's name.
+    /// Name of the embedder.
     pub embedder: String,
-    /// The same in memory: devices, sessions, load times, GPU memory before and after.
+    /// The loaded models: devices, sessions, load times, GPU memory before and after.
     pub models: Vec<LoadedModel>,
-    /// GPUs, with the memory in use after the measurements where the driver tells.
+    /// The GPUs, with the memory in use after the measurements if the driver reports it.
     pub gpus: Vec<GpuDevice>,
     /// `GPU_BATCH_SIZE`.
     pub gpu_batch_size: usize,
@@ -190,7 +193,7 @@ pub struct System {
 }
 
 impl Report {
-    /// Draws the conclusions.
+    /// Builds the report and computes its conclusions.
     pub fn new(
         results: Results,
         auto_batch: Option<Auto>,

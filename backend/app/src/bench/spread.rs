@@ -1,24 +1,25 @@
+//! Computes the distribution of measured times.
 use serde::Serialize;
 
-/// How single times lie around their mean, in milliseconds.
+/// The distribution of single times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// Arithmetic mean.
     pub mean: f64,
-    /// Half are below; between two values their mean.
+    /// The median; for an even number of values, the mean of the two in the middle.
     pub median: f64,
-    /// The smallest value that at least 95 % do not exceed (nearest rank).
+    /// The smallest value that at least 95 % of the values do not exceed (nearest rank).
     pub p95: f64,
-    /// Smallest.
+    /// The smallest value.
     pub min: f64,
-    /// Largest.
+    /// The largest value.
     pub max: f64,
-    /// Of the sample (n - 1); 0 for a single value.
+    /// The standard deviation of the sample (n - 1); 0 for a single value.
     pub stdev: f64,
 }
 
 impl Spread {
-    /// `None` for no values.
+    /// Computes the distribution. Returns `None` if there are no values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -1,14 +1,14 @@
-//! The report for people.
+//! Formats the report for people.
 use super::{Report, SideReport, ordered};
 use crate::cli::{table, whole};
 use std::fmt::Write;
 
-/// Order in which stages are passed.
+/// The stages in the order in which an image passes them.
 const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", "enhance", "embed", "queue"];
 
-/// Two tables, the headline and the notes.
+/// Returns two tables, the summary and the notes.
 pub fn text(report: &Report) -> String {
-    // Two values in a cell: twelve columns would not fit the width of a page.
+    // Some cells contain two values, because twelve columns would not fit the width of a page.
     let mut speeds = whole(
         &[0],
         [
@@ -90,7 +90,8 @@ fn number(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
 }
 
-/// `cpu`, `cuda:0`, or both where an operation's parts differ; marked where a GPU was asked for and not had.
+/// Returns `cpu`, `cuda:0`, or both if the operation uses several devices. Marks sides that fell
+/// back to the CPU.
 fn places(result: &SideReport) -> String {
     let mut places: Vec<&str> = result.device.values().map(|device| device.effective.as_str()).collect();
     places.sort_unstable();

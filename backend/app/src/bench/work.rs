@@ -1,4 +1,4 @@
-//! One operation on one picture.
+//! Runs one operation on one image.
 use super::Pictures;
 use super::measure::Sample;
 use anyhow::bail;
@@ -10,20 +10,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vision::{Frame, Letterbox};
 
-/// Side of the chips that embedders take, in pixels.
+/// Side in pixels of the chips that embedders accept.
 const CHIP: u32 = 112;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// One operation by itself.
+    /// One operation alone.
     Operation(Operation),
-    /// Bytes to embeddings.
+    /// The whole pipeline, from bytes to embeddings.
     Pipeline,
 }
 
 impl Subject {
-    /// All, in the order of the documentation.
+    /// All subjects, in the order of the documentation.
     pub const ALL: [Self; 6] = [
         Self::Operation(Operation::FaceDetection),
         Self::Operation(Operation::FaceEmbedding),
@@ -33,7 +33,7 @@ impl Subject {
         Self::Pipeline,
     ];
 
-    /// Its snake_case name.
+    /// Returns the name in snake_case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Operation(operation) => operation.name(),
@@ -41,7 +41,7 @@ impl Subject {
         }
     }
 
-    /// The operations whose devices it uses, the one that it is about first.
+    /// Returns the operations whose devices the subject uses. The measured operation comes first.
     pub fn uses(self) -> &'static [Operation] {
         use Operation::{FaceDetection, FaceEmbedding, ImageEnhancement, ImageProcessing, QualityChecks};
         match self {
@@ -54,20 +54,21 @@ impl Subject {
         }
     }
 
-    /// What is counted: `picture`, or `face` where chips go in.
+    /// Returns what is counted: `picture`, or `face` if the inputs are chips.
     pub fn unit(self) -> &'static str {
         if self == Self::Operation(Operation::FaceEmbedding) { "face" } else { "picture" }
     }
 }
 
-/// Inputs, ready to be used again and again.
+/// Inputs that can be used repeatedly.
 pub(super) enum Work {
     Pipeline(Vec<Bytes>),
     Operation(Operation, Vec<Result<Arc<Frame>, String>>),
 }
 
 impl Work {
-    /// Everything that must not be measured happens here: decoding for single operations, finding chips.
+    /// Prepares the inputs. All work that must not be measured happens here: decoding images for
+    /// single operations, and finding chips.
     pub(super) async fn prepare(
         subject: Subject,
         pictures: &Pictures,
@@ -88,7 +89,7 @@ impl Work {
         Ok(Self::Operation(operation, pictures.frames.clone()))
     }
 
-    /// Does it once; inputs are taken in turn.
+    /// Runs the work once. `index` selects the input, modulo the number of inputs.
     pub(super) async fn once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
         match self {
             Self::Pipeline(files) => whole(analyzer, files[index % files.len()].clone()).await,
@@ -100,7 +101,7 @@ impl Work {
     }
 }
 
-/// The chips of all faces that are found, or a drawn one where there are none.
+/// Returns the chips of all faces found in the files, or a drawn one if there are none.
 async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Result<Arc<Frame>, String>>> {
     let options =
         AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };
@@ -144,7 +145,8 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
     match operation {
         Operation::FaceDetection => {
             let min_score = engine.detector().min_score;
-            // As the pipeline does: where both operations share a device, the picture crosses to it once, and the canvas is part of the run.
+            // The pipeline does the same: if both operations share a device, the image is copied to
+            // it once, and the canvas is part of the run.
             let found = if engine.detects_frames() {
                 let letterbox = letterbox(analyzer, &frame);
                 engine.detect_frame(frame, letterbox, min_score, Lane::Background).await?
@@ -176,14 +178,14 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
     Ok(Sample { took: asked.elapsed(), faces, stages })
 }
 
-/// The frame's place on the detector's canvas.
+/// Returns the placement of the frame on the detector's canvas.
 pub(crate) fn letterbox(analyzer: &Analyzer, frame: &Frame) -> Letterbox {
     let side = analyzer.config().det_size;
     let size = analyzer.engine().detector().fixed_size.unwrap_or((side, side));
     analyzer.engine().placed(Letterbox::fit((frame.width(), frame.height()), size))
 }
 
-/// The frame on the detector's canvas.
+/// Returns the frame drawn on the detector's canvas.
 async fn canvas(
     analyzer: &Analyzer,
     frame: Arc<Frame>,

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! Declares the command-line arguments.
 use crate::config::{Flag, Sources};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -153,7 +153,7 @@ fn assignment(text: &str) -> Result<(String, String), String> {
 }
 
 impl GlobalArgs {
-    /// Where the configuration of this process comes from.
+    /// Returns the configuration sources of this process.
     pub(super) fn sources(&self) -> Sources {
         let set = self.set.iter().map(|(name, value)| Flag {
             flag: "--set".into(),

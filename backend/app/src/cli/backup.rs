@@ -1,4 +1,4 @@
-//! `backup`.
+//! Implements `backup`.
 use super::{Exit, output};
 use crate::config::Settings;
 use crate::service::{Database, Sharing, open_blobs, postgres};
@@ -12,17 +12,19 @@ use std::path::{Path, PathBuf};
 use store::copies::Copied;
 use store::{Blobs, Store};
 
-/// What `pg_dump` writes, in its custom format.
+/// Name of the file that `pg_dump` writes, in its custom format.
 pub(super) const DUMP: &str = "faces.dump";
-/// Crops, chips and thumbnails.
+/// Folder of the crops, chips and thumbnails.
 pub(super) const BLOBS: &str = "blobs";
-/// What was deleted and is kept out, one JSON document a line.
+/// Journal of what was deleted and what is suppressed: one JSON document per line.
 pub(super) const JOURNAL: &str = "erasures.jsonl";
 
 /// Copy the database, the blobs and the journal of erasures into a folder
 ///
-/// Works beside a running service. A folder that has a backup already is brought up to date: blobs that are there are not copied again, and those that nothing
-/// names any more are removed. Write the journal often (--only-erasures) and keep a copy of it elsewhere: `restore` deletes again what it says was deleted.
+/// Works beside a running service. A folder that has a backup already is brought up to date: blobs
+/// that are there are not copied again, and those that nothing names any more are removed. Write
+/// the journal often (--only-erasures) and keep a copy of it elsewhere: `restore` deletes again
+/// what it says was deleted.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
     /// Where to; made when it is not there, for its owner alone
@@ -39,18 +41,18 @@ pub struct BackupArgs {
     json: bool,
 }
 
-/// What was copied.
+/// The result of a backup.
 #[derive(Default, Serialize)]
 struct Report {
-    /// Of the dump; none where it was left out.
+    /// Size of the dump; `None` if the database was left out.
     database_bytes: Option<u64>,
-    /// None with --only-erasures.
+    /// `None` with --only-erasures.
     blobs: Option<Copied>,
-    /// Lines of the journal.
+    /// Number of lines in the journal.
     journal: u64,
 }
 
-/// Exit status 3 when blobs are missing.
+/// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result<Exit> {
     let database = Database::open(settings, Sharing::Join).await?;
     let written = write(settings, &database, &args).await;
@@ -65,8 +67,9 @@ pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result
     Ok(Exit::of(1, usize::try_from(missing).unwrap_or(usize::MAX)))
 }
 
-/// The database first: blobs are written before the rows that name them, so what the dump names is there by then. The journal last, so that it has
-/// everything that was deleted in between.
+/// Writes the backup. The database comes first: blobs are written before the rows that name them,
+/// so the blobs of the dump exist by then. The journal comes last, so that it contains everything
+/// deleted in the meantime.
 async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<Report> {
     database.store.check_schema().await?;
     let folder = &args.folder;
@@ -91,7 +94,7 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
 
 async fn dump(settings: &Settings, database: &Database, folder: &Path) -> anyhow::Result<u64> {
     let (draft, whole) = (folder.join(".faces.dump.new"), folder.join(DUMP));
-    // Made here, so that nobody else can read it; the program writes into it.
+    // The file is created here, so that no other user can read it. `pg_dump` writes into it.
     private_file(&draft)?;
     let file = format!("--file={}", draft.display());
     postgres::run(settings, "pg_dump", &database.url, ["--format=custom", "--no-password", &file]).await?;

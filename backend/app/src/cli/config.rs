@@ -1,4 +1,4 @@
-//! `config check` and `config example`.
+//! Implements `config check` and `config example`.
 use super::{Exit, output};
 use crate::config::{Loaded, env_example};
 use clap::{Args, Subcommand};
@@ -28,7 +28,8 @@ pub(super) fn run(loaded: &Loaded, args: ConfigArgs) -> anyhow::Result<Exit> {
         output::line(env_example().trim_end())?;
         return Ok(Exit::Success);
     };
-    // The rule of the commands that listen: an operator wants to hear of it here, and not when the service starts.
+    // Applies the rule of the commands that listen, so that an operator sees the error before the
+    // service starts.
     loaded.settings.check_listen().map_err(crate::config::ConfigErrors::from)?;
     if json {
         output::json(&json!({ "variables": loaded.resolved }))?;

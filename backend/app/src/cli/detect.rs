@@ -1,4 +1,4 @@
-//! `detect`: the faces of files, with models and without a database.
+//! Implements `detect`, which prints the faces of files without a database.
 use super::{Exit, UsageError, draw, output};
 use crate::config::{Settings, cores};
 use crate::service::start_engine;
@@ -71,13 +71,14 @@ impl DetectArgs {
     }
 }
 
-/// Why a file has no answer: a stable code and a sentence.
+/// Why a file has no result: a stable code and a sentence.
 struct Refusal {
     code: &'static str,
     detail: String,
 }
 
-/// What is kept of a file until all are done: not its pixels, whose memory the others wait for.
+/// The result of one file, kept until all files are done. It does not contain the pixels, because
+/// other files wait for their memory.
 struct Found {
     faces: Vec<AnalyzedFace>,
     document: Value,
@@ -91,7 +92,7 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());
     let answers: Vec<(PathBuf, Result<Found, Refusal>)> = stream::iter(&args.files)
         .map(|file| one(&analyzer, file, &options, args.draw.as_deref()))
-        // In the order of the command line.
+        // Results are in the order of the command line.
         .buffered(cores() + 1)
         .try_collect()
         .await?;
@@ -105,7 +106,8 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     Ok(Exit::of(answers.len() - failed, failed))
 }
 
-/// The file with its answer, drawn into `draw` if that is given. The outer error is that of the drawing.
+/// Analyzes a file and returns its path with the result. If `draw` is set, draws the faces into
+/// that file; the outer error is that of the drawing.
 async fn one(
     analyzer: &Analyzer,
     file: &Path,
@@ -133,7 +135,7 @@ async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> 
         .map_err(|error| Refusal { code: error.code(), detail: error.to_string() })
 }
 
-/// The API's answer with the file's name in front, or its error.
+/// Returns the API's response or the error, with the name of the file added.
 fn document(file: &Path, answer: &Result<Found, Refusal>) -> Value {
     let mut document = match answer {
         Ok(found) => found.document.clone(),

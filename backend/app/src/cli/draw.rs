@@ -1,11 +1,11 @@
-//! Boxes and landmarks on a picture.
+//! Draws boxes and landmarks on an image.
 use vision::{Detection, Frame};
 
 const BOX: [u8; 3] = [64, 255, 64];
 /// One colour per landmark: right eye, left eye, nose, right and left mouth corner.
 const POINTS: [[u8; 3]; 5] = [[255, 64, 64], [64, 64, 255], [255, 255, 64], [255, 64, 255], [64, 255, 255]];
 
-/// Draws every face onto the frame, with lines that stay visible at any size.
+/// Draws every face onto the frame. The lines are thick enough to be visible at any image size.
 pub(super) fn faces(frame: &mut Frame, faces: &[Detection]) {
     let thickness = (frame.width().max(frame.height()) / 400).max(2);
     for face in faces {
@@ -22,10 +22,10 @@ pub(super) fn faces(frame: &mut Frame, faces: &[Detection]) {
     }
 }
 
-/// Fills a rectangle, as far as it lies on the frame.
+/// Fills the part of a rectangle that lies on the frame.
 fn fill(frame: &mut Frame, left: f32, top: f32, right: f32, bottom: f32, colour: [u8; 3]) {
     let (width, height) = (frame.width(), frame.height());
-    // `as` saturates: what lies outside ends at the border, and NaN at zero.
+    // `as` saturates: values outside end at the border, and NaN becomes 0.
     let clamp = |value: f32, limit: u32| (value.round().max(0.0) as u32).min(limit);
     let (left, right) = (clamp(left, width), clamp(right, width));
     for y in clamp(top, height)..clamp(bottom, height) {

@@ -1,4 +1,4 @@
-//! `gpu`: devices and operations, and a test of every device.
+//! Implements `gpu`, which lists devices and operations, and tests every device.
 use super::{Command, Exit, output};
 use crate::config::Settings;
 use crate::service::{prepare_models, start_engine};
@@ -11,8 +11,8 @@ use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, Outcome
 pub struct GpuArgs {
     /// Load and run every model on every provider and device, compare with the CPU, and time it
     ///
-    /// Status 0: everything that is there passed. 1: nothing passed, or the GPU_BACKEND that was asked for is not there.
-    /// 3: some devices failed.
+    /// Status 0: everything that is there passed. 1: nothing passed, or the GPU_BACKEND that was
+    /// asked for is not there. 3: some devices failed.
     #[arg(long)]
     test: bool,
     /// Print one JSON document; without --test, the answer of GET /gpu
@@ -24,7 +24,7 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
     if args.test {
         return test(settings, args.json).await;
     }
-    // Only a loaded model tells where it runs: what a driver lists and what works are two things.
+    // Only a loaded model shows where it runs. A device that the driver lists may still not work.
     let report = start_engine(settings).await?.report();
     if args.json {
         output::json(&report)?;
@@ -34,8 +34,8 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
-/// Prints for `scripts/run` what `scripts/gpu-runtime` has to bring before `command` starts; an empty
-/// output means nothing.
+/// Prints, for `scripts/run`, the GPU runtime that `scripts/gpu-runtime` must install before
+/// `command` starts. Prints nothing if none is needed.
 pub(super) fn print_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::Result<Exit> {
     let loads_models = match command {
         None => true,
@@ -86,7 +86,7 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
     output::line(models)
 }
 
-/// Reasons, each once, with what they are the reason of.
+/// Reasons without duplicates, each with the operations or devices to which it applies.
 #[derive(Default)]
 struct Reasons(Vec<(String, Vec<String>)>);
 
@@ -162,7 +162,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
     );
     let mut reasons = Reasons::default();
     for test in &report.tests {
-        // One line for a device on which everything has the same reason.
+        // One line for a device if all its tests have the same reason.
         let alike = |other: &DeviceTest| other.device != test.device || other.reason == test.reason;
         match test.operation {
             Some(operation) if !report.tests.iter().all(alike) => {
@@ -197,7 +197,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
     reasons.print()
 }
 
-/// What the tests come to, when `backend` was asked for.
+/// Returns the exit status of the tests, depending on the configured `backend`.
 fn verdict(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
     let asked = match backend {
         GpuBackend::Auto | GpuBackend::Cpu => None,

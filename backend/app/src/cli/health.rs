@@ -1,4 +1,4 @@
-//! `health`: for the healthcheck of a container that has no other client.
+//! Implements `health`, for the health check of a container that contains no other HTTP client.
 use super::{Exit, output};
 use crate::config::Settings;
 use anyhow::Context;
@@ -20,7 +20,7 @@ pub struct HealthArgs {
 pub(super) async fn run(settings: &Settings, args: HealthArgs) -> anyhow::Result<Exit> {
     let base = args.url.map_or_else(|| local(settings), |url| url.to_string());
     let url = format!("{}/health/ready", base.trim_end_matches('/'));
-    // A healthcheck asks this machine; a proxy of the environment would answer for another.
+    // A health check asks this machine. A proxy from the environment would answer for another one.
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(args.timeout)).build()?;
     let response = client.get(&url).send().await.with_context(|| format!("no answer from {url}"))?;
     let status = response.status();
@@ -33,7 +33,7 @@ pub(super) async fn run(settings: &Settings, args: HealthArgs) -> anyhow::Result
     Ok(Exit::Failure)
 }
 
-/// The address of a service with these settings, as this machine reaches it.
+/// Returns the URL at which this machine reaches a service with these settings.
 fn local(settings: &Settings) -> String {
     let host = match settings.service.host {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

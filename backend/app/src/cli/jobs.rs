@@ -1,4 +1,5 @@
-//! `jobs list|show|retry|cancel|stats`: the queue, for those who keep the service running. It needs the database alone.
+//! Implements `jobs list|show|retry|cancel|stats`, with which operators manage the queue. Needs
+//! only the database.
 use super::output::at;
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
@@ -30,7 +31,8 @@ enum JobsCommand {
         /// Its id
         id: Uuid,
     },
-    /// Give discarded or cancelled jobs a new life with fresh attempts; status 3 if some cannot have one
+    /// Give discarded or cancelled jobs a new life with fresh attempts; status 3 if some cannot
+    /// have one
     Retry(RetryArgs),
     /// End jobs that have not ended; their pages and images are skipped
     Cancel {
@@ -81,7 +83,7 @@ struct RetryArgs {
     crawl: Option<Uuid>,
 }
 
-/// A state, or any.
+/// A state, or `None` for any.
 #[derive(Clone, Copy, Debug)]
 struct Wanted(Option<JobState>);
 
@@ -224,7 +226,7 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
-/// What became of the jobs that were named.
+/// The result for the jobs that were named.
 #[derive(Default)]
 struct Told {
     done: u64,
@@ -232,7 +234,8 @@ struct Told {
 }
 
 impl Told {
-    /// A job whose state does not allow it is told of; a database that fails ends the command.
+    /// Counts a result. A job whose state does not allow the operation is reported. Any other error
+    /// ends the command.
     fn add(&mut self, id: Uuid, result: Result<JobRow, CrawlError>) -> anyhow::Result<()> {
         match result {
             Ok(_) => self.done += 1,
@@ -260,7 +263,7 @@ impl Told {
     }
 }
 
-/// Why it does not run, if that is not what its state says.
+/// Returns the state of a job, and whether it is held.
 fn state(job: &JobRow) -> String {
     if job.held { format!("{} (held)", job.state) } else { job.state.to_string() }
 }

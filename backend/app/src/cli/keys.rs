@@ -1,4 +1,4 @@
-//! `keys create|list|revoke`.
+//! Implements `keys create|list|revoke`.
 use super::output::at;
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
@@ -69,7 +69,7 @@ struct CreateArgs {
     json: bool,
 }
 
-/// A scope on the command line.
+/// A scope as a command-line value.
 #[derive(Clone, Copy, Debug)]
 struct ScopeArg(Scope);
 
@@ -92,7 +92,7 @@ impl ValueEnum for ScopeArg {
     }
 }
 
-/// `12h`, `90d`, `52w`.
+/// Parses a duration like `12h`, `90d` or `52w`.
 fn span(text: &str) -> Result<Duration, String> {
     const ALLOWED: &str = "a whole number with h, d or w, up to 100 years: 12h, 90d, 52w";
     let unit = match text.chars().last() {
@@ -152,7 +152,7 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
         output::json(&shown)?;
         return Ok(Exit::Success);
     }
-    // The key alone on stdout, so that a script can take it; what is said of it goes to people.
+    // Only the key goes to stdout, so that a script can read it. The explanation goes to stderr.
     output::line(key)?;
     eprintln!(
         "This is the only time that the key is shown. Key {} of {}: {}",
@@ -163,7 +163,7 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// A collection that is there; a name that is not is answered with those that are.
+/// Returns the collection. If it does not exist, the error lists the existing ones.
 async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
     match store.collection(name).await {
         Err(StoreError::NotFound { .. }) => {

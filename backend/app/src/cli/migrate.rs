@@ -1,4 +1,4 @@
-//! `migrate`.
+//! Implements `migrate`.
 use super::{Exit, output};
 use crate::config::Settings;
 use crate::service::{Database, Sharing};

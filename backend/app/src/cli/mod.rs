@@ -1,4 +1,4 @@
-//! The command line. Results go to stdout; logs and progress go to stderr.
+//! Implements the command line. Results go to stdout; logs and progress go to stderr.
 
 mod args;
 mod backup;
@@ -34,21 +34,21 @@ use listenfd::ListenFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// How a command ended, as its exit status.
+/// The result of a command, as its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// 0: everything was done.
+    /// 0: the command did everything.
     Success,
-    /// 1: nothing, or not what was asked for, was done.
+    /// 1: the command did nothing, or not what was asked for.
     Failure,
-    /// 2: the command line or the configuration is wrong.
+    /// 2: the arguments or the configuration are invalid.
     Usage,
-    /// 3: some of the input failed.
+    /// 3: a part of the input failed.
     Partial,
 }
 
 impl Exit {
-    /// The exit status.
+    /// Returns the exit status.
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -58,7 +58,7 @@ impl Exit {
         }
     }
 
-    /// Of many inputs, so many went well and so many failed.
+    /// Returns the result for the given numbers of inputs that succeeded and failed.
     pub fn of(succeeded: usize, failed: usize) -> Self {
         match (succeeded, failed) {
             (_, 0) => Self::Success,
@@ -68,15 +68,16 @@ impl Exit {
     }
 }
 
-/// The command line asks for something that cannot be.
+/// The arguments ask for something impossible.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Runs a command to its end and returns the process's exit status. `inherited` are the sockets that a service manager opened for this
-/// process.
+/// Runs a command and returns the process's exit status. `inherited` are the sockets that a service
+/// manager opened for this process.
 ///
-/// It is not `async`: a future is compiled in the crate that polls it, and the binary would compile all commands again.
+/// The function is not `async`, because the crate that polls a future compiles it. The binary would
+/// otherwise compile all commands again.
 pub fn main_of(cli: Cli, inherited: ListenFd) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -86,14 +87,15 @@ pub fn main_of(cli: Cli, inherited: ListenFd) -> ExitCode {
         }
     };
     let exit = runtime.block_on(run(cli, inherited));
-    // A blocking call that nobody waits for any more must not hold up the exit.
+    // Blocking calls whose results are no longer needed must not delay the exit.
     runtime.shutdown_background();
     ExitCode::from(exit.code())
 }
 
-/// Runs a command to its end. `inherited` are the sockets that a service manager opened for this process.
+/// Runs a command. `inherited` are the sockets that a service manager opened for this process.
 pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
-    // reqwest, the crawler and the database use rustls; the first to ask must find the provider in place.
+    // reqwest, the crawler and the database use rustls. The provider must be installed before the
+    // first of them needs it.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
         Ok(loaded) if cli.global.gpu_runtime => gpu::print_runtime(cli.command.as_ref(), &loaded.settings),
@@ -106,7 +108,7 @@ pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
     })
 }
 
-/// Logs, and traces and the profile where they were asked for, around the command.
+/// Runs the command with logs, and with traces and the profile if they are requested.
 async fn start(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Result<Exit> {
     let wanted = match &cli.command {
         Some(Command::Bench(args)) => args.profile(),
@@ -158,7 +160,8 @@ async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Resu
     }
 }
 
-/// A command that somebody waits for says only what matters, unless `LOG_LEVEL` or `DEBUG` asks for more; a service tells its story.
+/// Returns the log settings. Commands that are not services log only warnings and the progress of
+/// model downloads, unless `LOG_LEVEL` or `DEBUG` is set. Services keep the configured level.
 fn log_of(cli: &Cli, loaded: &Loaded) -> Log {
     let mut log = loaded.settings.log.clone();
     let serves = matches!(cli.command, None | Some(Command::Up | Command::Serve | Command::Worker));

@@ -1,4 +1,4 @@
-//! `models list|fetch|verify|samples|build`.
+//! Implements `models list|fetch|verify|samples|build`.
 mod list;
 
 use super::{Exit, UsageError, output, samples};
@@ -38,7 +38,8 @@ enum ModelsCommand {
         json: bool,
     },
     Samples(samples::SamplesArgs),
-    /// Build the TensorRT engines of the pack ahead of time, for every GPU of GPU_DEVICE_IDS (GPU_BACKEND=tensorrt)
+    /// Build the TensorRT engines of the pack ahead of time, for every GPU of GPU_DEVICE_IDS
+    /// (GPU_BACKEND=tensorrt)
     Build {
         /// Print one JSON document
         #[arg(long)]
@@ -63,7 +64,7 @@ pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result
     }
 }
 
-/// The engines of the models in use: those that the service would look for when it starts.
+/// Builds the TensorRT engines that the service would look for when it starts.
 async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     if settings.gpu.backend != GpuBackend::Tensorrt {
         return Err(UsageError("engines are those of TensorRT: set GPU_BACKEND=tensorrt".into()).into());

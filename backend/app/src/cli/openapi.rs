@@ -1,4 +1,4 @@
-//! `openapi`.
+//! Implements `openapi`.
 use super::{Exit, output};
 
 pub(super) fn run() -> anyhow::Result<Exit> {

@@ -1,14 +1,15 @@
-//! Tables and JSON on stdout.
+//! Prints tables and JSON to stdout.
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use std::io::{self, Write};
 use store::copies::Copied;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Most columns of a table: what a terminal, a log and an issue show without breaking lines.
+/// Maximum width of a table in characters. Terminals, logs and issues show such lines without
+/// breaking them.
 const COLUMNS: u16 = 100;
 
-/// An empty table in the house style, as wide as the terminal and at most 100 columns.
+/// Returns an empty table in the common style, as wide as the terminal and at most 100 characters.
 pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table
@@ -20,7 +21,8 @@ pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// The same with columns whose words are never broken; the others are as wide as the rest allows.
+/// Returns a table in which the given columns never break words. The other columns share the rest
+/// of the width.
 pub(crate) fn whole<const N: usize>(columns: &[usize], header: [&str; N]) -> Table {
     let mut table = table(header);
     for column in columns {
@@ -31,7 +33,7 @@ pub(crate) fn whole<const N: usize>(columns: &[usize], header: [&str; N]) -> Tab
     table
 }
 
-/// Prints a line. A reader that went away (`| head`) is no error.
+/// Prints a line. A reader that closed the pipe (`| head`) is not an error.
 pub(super) fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -44,7 +46,7 @@ pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     line(serde_json::to_string_pretty(value)?)
 }
 
-/// What became of copied blobs.
+/// Prints the result of copying blobs.
 pub(super) fn copied(blobs: &Copied) -> anyhow::Result<()> {
     line(format!(
         "blobs: {} copied, {} there already, {} removed, {} missing",
@@ -53,13 +55,13 @@ pub(super) fn copied(blobs: &Copied) -> anyhow::Result<()> {
     blobs.missing_keys.iter().try_for_each(|key| line(format!("missing: {key}")))
 }
 
-/// A moment to the second, as RFC 3339 has it.
+/// Formats a time in RFC 3339, without fractions of a second.
 pub(super) fn at(time: OffsetDateTime) -> String {
     let time = time.replace_nanosecond(0).unwrap_or(time);
     time.format(&Rfc3339).unwrap_or_default()
 }
 
-/// Bytes for people: `4.2 MB`.
+/// Formats a number of bytes for people: `4.2 MB`.
 pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

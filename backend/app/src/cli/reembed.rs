@@ -1,4 +1,4 @@
-//! `reembed`.
+//! Implements `reembed`.
 use super::{Exit, output};
 use crate::config::Settings;
 use crate::progress;
@@ -12,10 +12,12 @@ use store::StoreError;
 use store::collections::Collection;
 use tokio_util::sync::CancellationToken;
 
-/// Compute the embeddings of faces of other models anew, from their stored chips, for the model in force
+/// Compute the embeddings of faces of other models anew, from their stored chips, for the model in
+/// force
 ///
-/// A face is found by search while its embedding is of the model in force. The embeddings are replaced in place, batch by batch; an interrupted or killed run is
-/// taken up by the next one. Faces without a chip keep what they have and are named.
+/// A face is found by search while its embedding is of the model in force. The embeddings are
+/// replaced in place, batch by batch; an interrupted or killed run is taken up by the next one.
+/// Faces without a chip keep what they have and are named.
 #[derive(Args, Debug)]
 pub struct ReembedArgs {
     /// Only the faces of this collection
@@ -26,18 +28,18 @@ pub struct ReembedArgs {
     json: bool,
 }
 
-/// What became of the faces.
+/// The result of the command.
 #[derive(Serialize)]
 struct Report {
-    /// The model in force.
+    /// Name of the current embedding model.
     model: String,
-    /// Faces whose embedding is of it now, and was not before.
+    /// Number of faces that got an embedding of the current model.
     reembedded: u64,
     /// Faces that keep an embedding of another model.
     left: Vec<Left>,
-    /// By collection, those that were worked on.
+    /// Number of faces that were reembedded, by collection.
     collections: BTreeMap<String, u64>,
-    /// The run was asked to stop before the end.
+    /// Whether the command was interrupted before the end.
     interrupted: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `restore`.
+//! Implements `restore`.
 use super::backup::{BLOBS, DUMP, JOURNAL};
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
@@ -17,8 +17,10 @@ use store::journal::Entry;
 
 /// Bring a backup back into an empty database, and delete again what was deleted since
 ///
-/// Stop every process of the service first. Faces, images, people and collections that the journals say were deleted go before anything is served; what is kept
-/// out stays out, revoked keys stay revoked. Only blobs that a row still names are copied. Killed halfway, it is taken up with --without-database.
+/// Stop every process of the service first. Faces, images, people and collections that the journals
+/// say were deleted go before anything is served; what is kept out stays out, revoked keys stay
+/// revoked. Only blobs that a row still names are copied. Killed halfway, it is taken up with
+/// --without-database.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
     /// What `backup` wrote
@@ -35,16 +37,16 @@ pub struct RestoreArgs {
     json: bool,
 }
 
-/// What came back, and what did not.
+/// The result of the command.
 #[derive(Serialize)]
 struct Report {
-    /// Deleted again.
+    /// What was deleted again.
     erased_again: Reapplied,
-    /// Copied back.
+    /// The blobs that were copied back.
     blobs: Copied,
 }
 
-/// Exit status 3 when blobs are missing.
+/// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn run(settings: &Settings, args: RestoreArgs) -> anyhow::Result<Exit> {
     let journal = journals(&args)?;
     let database = Database::open(settings, Sharing::Alone).await?;
@@ -77,7 +79,8 @@ async fn restore(
         );
         let dump = args.folder.join(DUMP);
         ensure!(dump.is_file(), "{} is not there", dump.display());
-        // All or nothing; owners and rights are those of whoever restores.
+        // A single transaction restores all or nothing. Owners and privileges are those of the user
+        // who restores.
         let how =
             ["--exit-on-error", "--single-transaction", "--no-owner", "--no-privileges", "--no-comments"];
         let file = dump.to_string_lossy();
@@ -94,7 +97,7 @@ async fn restore(
     Ok(Report { erased_again, blobs: copied })
 }
 
-/// The folder's own journal and those that were named.
+/// Reads the folder's own journal and the journals named on the command line.
 fn journals(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
     let own = args.folder.join(JOURNAL);
     if !own.is_file() && args.erasures.is_empty() {

@@ -1,4 +1,5 @@
-//! `models samples`: what the models are shown of a folder of pictures.
+//! Implements `models samples`, which writes the inputs that the models receive for a folder of
+//! images.
 use super::{Exit, UsageError, output};
 use crate::bench::{letterbox, pictures};
 use crate::config::Settings;
@@ -10,15 +11,17 @@ use pipeline::{AnalyzeOptions, Analyzer};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Write what detector and embedder are shown of a folder of pictures: to calibrate an INT8 version of them, or to look at it
+/// Write what detector and embedder are shown of a folder of pictures: to calibrate an INT8 version
+/// of them, or to look at it
 #[derive(Args, Debug)]
 pub(super) struct SamplesArgs {
     /// A folder of pictures with faces
     #[arg(long, value_name = "FOLDER")]
     images: PathBuf,
-    /// A new or empty folder. It gets chips.rgb, every face's aligned chip, 112x112 RGB bytes one after the other; canvas_N.rgb, each picture on the
-    /// detector's canvas, RGB bytes; detector.onnx and embedder.onnx, both models in FP32; and samples.json with the canvases' sizes and numbers of faces,
-    /// and what the manifest says of both models
+    /// A new or empty folder. It gets chips.rgb, every face's aligned chip, 112x112 RGB bytes one
+    /// after the other; canvas_N.rgb, each picture on the detector's canvas, RGB bytes;
+    /// detector.onnx and embedder.onnx, both models in FP32; and samples.json with the canvases'
+    /// sizes and numbers of faces, and what the manifest says of both models
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
 }
@@ -48,7 +51,7 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
         let analysis = match analyzer.analyze(bytes, &options, Lane::Background).await {
             Ok(analysis) => analysis,
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "left out");
+                tracing::warn!(file = %path.display(), %error, "skipped a file");
                 failed += 1;
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `sweep`.
+//! Implements `sweep`.
 use super::{Exit, output};
 use crate::config::Settings;
 use crate::service::{Database, Sharing, open_blobs};
@@ -17,7 +17,7 @@ pub struct SweepArgs {
     json: bool,
 }
 
-/// Exit status 3 when blobs are missing.
+/// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn run(settings: &Settings, args: SweepArgs) -> anyhow::Result<Exit> {
     let blobs = open_blobs(settings)?;
     let database = Database::open(settings, Sharing::Join).await?;

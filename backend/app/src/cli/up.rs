@@ -1,4 +1,4 @@
-//! `up`, `serve` and `worker`: the service in its roles.
+//! Implements `up`, `serve` and `worker`: the service in its roles.
 use super::Exit;
 use crate::config::{LogFormat, Settings};
 use crate::service::{Foundation, Sharing, Surface, bind, listen_for_signals, serve, start_runner};
@@ -8,17 +8,18 @@ use listenfd::ListenFd;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What this process does.
+/// The roles of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Roles {
-    /// Answers HTTP.
+    /// Whether it serves the API over HTTP.
     pub(super) api: bool,
-    /// Runs jobs.
+    /// Whether it runs jobs.
     pub(super) worker: bool,
 }
 
 impl Roles {
-    /// What it answers over HTTP, and on which port; a worker only where one was chosen.
+    /// Returns what this process serves over HTTP, and its port. A worker serves only if
+    /// `WORKER_PORT` is set.
     fn listens(self, settings: &Settings) -> Option<(Surface, u16)> {
         if self.api {
             return Some((Surface::Api, settings.service.port));
@@ -41,7 +42,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
         foundation = Foundation::start(settings, Sharing::Alone) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Success),
     };
-    // Fires for a signal and for a failure alike.
+    // Fires for a signal and for a failure.
     let shutdown = signal.child_token();
     let runner = roles.worker.then(|| start_runner(&foundation, settings, shutdown.clone()));
     let address = listener.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
@@ -50,7 +51,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
         address = address.map(tracing::field::display),
         "ready"
     );
-    // For people; a program that reads JSON lines has the line above.
+    // A message for people. Programs that read JSON lines use the log line above.
     if settings.log.format == LogFormat::Text {
         match address {
             Some(address) if roles.api => {
@@ -60,7 +61,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             None => eprintln!("facecrawl worker is ready"),
         }
     }
-    // Readiness does not wait for a count of faces.
+    // The service is ready before the count of faces is known.
     let outdated = async {
         if let Err(error) = foundation.tell_outdated_faces(settings).await {
             tracing::warn!(%error, "failed to count faces of other embedding models");
@@ -85,7 +86,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             None => shutdown.cancelled().await,
         }
     };
-    // Requests and jobs drain side by side, then the database goes.
+    // Requests and jobs drain concurrently. The database closes after them.
     let (served, (), _) = tokio::join!(guarded, stopped, shutdown.run_until_cancelled(outdated));
     foundation.database.close().await;
     served?;
@@ -93,7 +94,8 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     Ok(Exit::Success)
 }
 
-/// Runs `serving` to its end; when it fails or the database is lost, everything else is asked to stop too.
+/// Runs `serving` until it ends. If it fails or the database is lost, fires `shutdown` so that
+/// everything else stops too.
 async fn fail_together(
     serving: impl Future<Output = anyhow::Result<()>>,
     lost: impl Future<Output = ()>,

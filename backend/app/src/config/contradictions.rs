@@ -1,4 +1,4 @@
-//! Values that are fine alone and cannot hold together.
+//! Finds values that are each allowed but contradict each other.
 use super::error::ConfigError;
 use super::{Loaded, Settings};
 use inference::{GpuBackend, Manifest, Operation};
@@ -124,7 +124,8 @@ fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
 }
 
 impl Settings {
-    /// Refuses to open the API to a network unless it was said who may call. Checked by the commands that listen.
+    /// Refuses to open the API to the network unless `AUTH` is set. Called by the commands that
+    /// listen.
     pub fn check_listen(&self) -> Result<(), ConfigError> {
         let host = self.service.host;
         if host.to_canonical().is_loopback() || self.service.auth.is_some() {

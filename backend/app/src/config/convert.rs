@@ -1,4 +1,4 @@
-//! From settings to each crate's own configuration.
+//! Converts the settings to the configuration of each crate.
 use super::{Loaded, Settings};
 use inference::Operation;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const DATABASE: &str = "facecrawl";
 
 impl Settings {
-    /// Operations whose flag, or `ALL_GPU` in its place, asks for the GPU.
+    /// Returns the operations whose own variable, or else `ALL_GPU`, asks for the GPU.
     pub fn gpu_operations(&self) -> Vec<Operation> {
         let gpu = &self.gpu;
         let asked = |operation| match operation {
@@ -21,7 +21,7 @@ impl Settings {
         Operation::ALL.into_iter().filter(|operation| asked(*operation).unwrap_or(gpu.all)).collect()
     }
 
-    /// For the engine.
+    /// Returns the configuration of the inference engine.
     pub fn inference(&self) -> inference::Config {
         let gpu = &self.gpu;
         let performance = self.performance();
@@ -57,7 +57,7 @@ impl Settings {
         }
     }
 
-    /// Decoding limits.
+    /// Returns the limits of decoding.
     pub fn limits(&self) -> vision::Limits {
         vision::Limits {
             max_bytes: (self.service.max_image_mb as usize) << 20,
@@ -66,15 +66,17 @@ impl Settings {
         }
     }
 
-    /// Millions of pixels that may be decoded at once.
+    /// Returns the limit of concurrently decoded images in millions of pixels.
     fn decoded_megapixels(&self) -> u64 {
         let largest = u64::from(self.service.max_image_megapixels);
-        // Five of the largest, so that even one whose decoding takes most fits into the part of crawls; with many cores enough photographs to keep them busy.
+        // Five of the largest images, so that even the image whose decoding takes the most fits
+        // into the share of crawls. With many cores, 40 per core, so that photographs keep the
+        // cores busy.
         let enough = || (5 * largest).max(40 * cores() as u64);
         self.service.max_decoded_megapixels.map_or_else(enough, u64::from)
     }
 
-    /// For the analysis of pictures.
+    /// Returns the configuration of the image analysis.
     pub fn pipeline(&self) -> pipeline::Config {
         pipeline::Config {
             limits: self.limits(),
@@ -87,7 +89,7 @@ impl Settings {
         }
     }
 
-    /// For the fetcher.
+    /// Returns the configuration of the fetcher.
     pub fn crawler(&self) -> crawler::Config {
         let defaults = crawler::Config::default();
         crawler::Config {
@@ -100,7 +102,7 @@ impl Settings {
         }
     }
 
-    /// Manners of all crawls.
+    /// Returns the politeness rules and other defaults of all crawls.
     pub fn crawls(&self) -> pipeline::crawl::Config {
         pipeline::crawl::Config {
             default_delay: Duration::from_millis(self.crawl.delay_ms),
@@ -114,7 +116,7 @@ impl Settings {
         }
     }
 
-    /// For the API.
+    /// Returns the configuration of the API.
     pub fn server(&self) -> server::Config {
         server::Config {
             auth: self.service.auth.unwrap_or_default(),
@@ -137,18 +139,18 @@ impl Settings {
         }
     }
 
-    /// For the store, on the given database.
+    /// Returns the configuration of the store for the database at `url`.
     pub fn store(&self, url: String) -> store::Config {
         store::Config { url, max_connections: self.storage.database_connections, ..Default::default() }
     }
 
-    /// Where blobs go.
+    /// Returns the location of the blobs.
     pub fn blob_store(&self) -> String {
         let folder = || self.storage.data_dir.join("blobs").to_string_lossy().into_owned();
         self.storage.blob_store_url.clone().unwrap_or_else(folder)
     }
 
-    /// `AWS_` variables that are set, for a bucket.
+    /// Returns the `AWS_` variables that are set, for an S3 bucket.
     pub fn bucket(&self) -> Vec<(&'static str, String)> {
         let storage = &self.storage;
         let http = storage.aws_allow_http.then(|| "true".to_owned());
@@ -165,41 +167,42 @@ impl Settings {
         .collect()
     }
 
-    /// Pages, and images, in work at once, where their own variables are unset.
+    /// Returns the default number of concurrent pages, and of concurrent images.
     pub fn workers(&self) -> usize {
         match self.crawl.workers {
-            // A job waits for the network most of its time; decoding and models have their own bounds.
+            // A job waits for the network most of its time. Decoding and models have their own
+            // limits.
             0 => (cores() * 4).clamp(4, 64),
             explicit => explicit,
         }
     }
 
-    /// Pages in work at once.
+    /// Returns the maximum number of concurrent pages.
     pub fn page_workers(&self) -> usize {
         self.crawl.page_workers.unwrap_or_else(|| self.workers())
     }
 
-    /// Images in work at once, while memory lasts.
+    /// Returns the maximum number of concurrent images while memory is sufficient.
     pub fn image_workers(&self) -> usize {
         self.crawl.image_workers.unwrap_or_else(|| self.workers())
     }
 
-    /// How long a stop waits.
+    /// Returns the time limit of a shutdown.
     pub fn drain(&self) -> Duration {
         Duration::from_secs(self.service.drain_seconds)
     }
 
-    /// Where the programs of the private Postgres lie, if they were found.
+    /// Returns the folder of the private Postgres's programs, if it was found.
     pub fn postgres_bin_dir(&self) -> Option<PathBuf> {
         self.storage.postgres_bin_dir.clone().or_else(|| self.runtime_part("postgres/bin"))
     }
 
-    /// The folder of the private Postgres.
+    /// Returns the data folder of the private Postgres.
     pub fn postgres_data_dir(&self) -> PathBuf {
         self.storage.data_dir.join("postgres")
     }
 
-    /// The folder that is searched before a model is downloaded.
+    /// Returns the folder that is searched before a model is downloaded.
     pub fn model_mirror(&self) -> Option<PathBuf> {
         let beside = || Some(PathBuf::from("../shared/models")).filter(|folder| folder.is_dir());
         self.models.mirror.clone().or_else(beside)
@@ -207,23 +210,24 @@ impl Settings {
 }
 
 impl Loaded {
-    /// The source of a variable's value.
+    /// Returns the source of a variable's value.
     pub fn source(&self, name: &str) -> &str {
         self.resolved.iter().find(|resolved| resolved.name == name).map_or("default", |r| r.source.as_str())
     }
 
-    /// A variable's value in force as text, secrets masked; `None` when it is unset.
+    /// Returns the current value of a variable as text with secrets masked, or `None` if it is
+    /// unset.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.resolved.iter().find(|resolved| resolved.name == name)?.value.as_deref()
     }
 
-    /// Whether a variable was set anywhere.
+    /// Returns whether a variable is set in any layer.
     pub fn is_set(&self, name: &str) -> bool {
         self.source(name) != "default"
     }
 }
 
-/// Cores this process may use.
+/// Returns the number of cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,7 +1,7 @@
-//! What can be wrong with a configuration. All mistakes are reported at once.
+//! Defines the errors of a configuration. All of them are reported together.
 use std::fmt;
 
-/// One mistake.
+/// One error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A value that is not allowed.
@@ -9,37 +9,37 @@ pub enum ConfigError {
     Invalid {
         /// The variable.
         key: String,
-        /// As it was given, secrets masked.
+        /// The value as given, with secrets masked.
         value: String,
-        /// The layer it came from.
+        /// The layer that contains the value.
         origin: String,
         /// What is allowed.
         allowed: String,
     },
-    /// A key that no variable has.
+    /// A key that does not name a variable.
     #[error("unknown key `{key}` in {origin}; {hint}")]
     Unknown {
-        /// As it was written.
+        /// The key as written.
         key: String,
-        /// The file or flag.
+        /// The file or flag that contains it.
         origin: String,
-        /// The nearest name, or where the names are listed.
+        /// The most similar name, or where the names are listed.
         hint: String,
     },
-    /// Values that cannot hold together.
+    /// Values that contradict each other.
     #[error("{0}")]
     Contradiction(String),
     /// A file that cannot be read.
     #[error("cannot read {file}: {reason}")]
     File {
-        /// Which.
+        /// The path.
         file: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Every mistake that was found; never empty.
+/// All errors that were found. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 

@@ -1,9 +1,10 @@
-//! `.env.example`, written from the variables themselves.
+//! Generates `.env.example` from the variables.
 use super::variables;
 
 const WIDTH: usize = 110;
 
-/// What docker-compose.yml reads besides: name, default, meaning. The program does not know them.
+/// Variables that only docker-compose.yml reads: name, default, meaning. The program does not know
+/// them.
 const CONTAINERS: &[(&str, &str, &str)] = &[
     ("POSTGRES_PASSWORD", "facecrawl", "Password of the database, which only the containers can reach."),
     (
@@ -20,7 +21,8 @@ const CONTAINERS: &[(&str, &str, &str)] = &[
     ("GRAFANA_PASSWORD", "facecrawl", "Password of Grafana's user admin, at its first start."),
 ];
 
-/// The text of `.env.example`: every variable with its meaning, what is allowed and its default.
+/// Returns the text of `.env.example`: each variable with its meaning, its allowed values and its
+/// default.
 pub fn env_example() -> String {
     let mut text = String::from(
         "# Configuration of facecrawl. Copy to .env and change what you need; every line is optional.\n\

@@ -1,4 +1,5 @@
-//! The layers a value can come from, lowest first: defaults, `facecrawl.toml`, `.env`, the environment, flags.
+//! Merges the layers of the configuration, lowest first: defaults, `facecrawl.toml`, `.env`, the
+//! environment, flags.
 use super::error::{ConfigError, ConfigErrors};
 use super::toml::Toml;
 use super::variable::{Variable, as_text};
@@ -7,10 +8,10 @@ use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use std::path::PathBuf;
 
-/// A value given on the command line.
+/// A value from the command line.
 #[derive(Clone, Debug)]
 pub struct Flag {
-    /// As the user typed it: `--port`.
+    /// The flag as typed: `--port`.
     pub flag: String,
     /// The variable it sets.
     pub variable: String,
@@ -18,26 +19,28 @@ pub struct Flag {
     pub value: String,
 }
 
-/// Set by `scripts/run`, which may be called from any folder: where the files and folders with relative default names are.
+/// Variable that `scripts/run` sets, because it can be called from any folder. It names the folder
+/// to which the default paths are relative.
 const ROOT: &str = "FACECRAWL_ROOT";
 
-/// Where values may come from.
+/// The sources of values.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// The configuration file.
     pub file: PathBuf,
-    /// Whether the file has to exist (it was asked for by name).
+    /// Whether the file must exist, because the user named it.
     pub file_required: bool,
-    /// The `.env` file; may be absent.
+    /// The `.env` file. It may be absent.
     pub dotenv: PathBuf,
-    /// The process environment; names that are no variables are ignored.
+    /// The process environment. Names that are not variables are ignored.
     pub environment: Vec<(String, String)>,
-    /// The command line.
+    /// Values from the command line.
     pub flags: Vec<Flag>,
 }
 
 impl Sources {
-    /// The files of the working folder (or of `FACECRAWL_ROOT`), the process environment, and `flags`.
+    /// Returns the files of the working folder (or of `FACECRAWL_ROOT`), the process environment,
+    /// and `flags`.
     pub fn of_process(file: Option<PathBuf>, flags: Vec<Flag>) -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let root = std::env::var_os(ROOT).map(PathBuf::from).unwrap_or_default();
@@ -52,7 +55,7 @@ impl Sources {
 }
 
 impl Sources {
-    /// The value of `FACECRAWL_ROOT`.
+    /// Returns the value of `FACECRAWL_ROOT`.
     pub(super) fn root(&self) -> Option<PathBuf> {
         let root = self.environment.iter().find(|(name, value)| name == ROOT && !value.is_empty());
         root.map(|(_, value)| PathBuf::from(value))
@@ -65,7 +68,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Empty values are left out: they count as unset.
+    /// Creates a layer. Empty values count as unset and are omitted.
     fn new(name: impl Into<String>, values: impl IntoIterator<Item = (String, Value)>) -> Self {
         let values =
             values.into_iter().filter(|(_, value)| as_text(value).is_none_or(|text| !text.trim().is_empty()));
@@ -82,7 +85,10 @@ impl Provider for Layer {
     }
 }
 
-/// All layers merged. Unknown keys in the file or on the command line, and files that cannot be read, are errors.
+/// Merges all layers.
+///
+/// # Errors
+/// Fails on unknown keys in the file or on the command line, and on files that cannot be read.
 pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment, ConfigErrors> {
     let mut errors = Vec::new();
     let defaults =
@@ -111,7 +117,7 @@ pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment
     if errors.is_empty() { Ok(figment) } else { Err(ConfigErrors(errors)) }
 }
 
-/// The folders of the checkout, when it is not the working folder.
+/// Returns the folders of the checkout, if it is not the working folder.
 fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
     let Some(root) = sources.root() else { return Layer::new(ROOT, []) };
     let inside = |name: &str, folder: &str| (name.to_owned(), root.join(folder).display().to_string());
@@ -119,14 +125,15 @@ fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
     if root.join("../shared/models").is_dir() {
         pairs.push(inside("FACE_MODEL_MIRROR", "../shared/models"));
     }
-    // A build outside the checkout, called from elsewhere, finds it nowhere above itself.
+    // A build outside the checkout that runs in another folder does not find this folder above
+    // itself.
     if root.join(".runtime/postgres/bin").exists() {
         pairs.push(inside("POSTGRES_BIN_DIR", ".runtime/postgres/bin"));
     }
     Layer::new(ROOT, known(variables, &pairs))
 }
 
-/// The pairs that name a variable, by the variable's key.
+/// Returns the pairs that name a variable, with the variable's key.
 fn known(variables: &[Variable], pairs: &[(String, String)]) -> Vec<(String, Value)> {
     let find = |name: &str| variables.iter().find(|variable| variable.name == name);
     pairs
@@ -156,7 +163,7 @@ fn file_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Vec<Co
 
 fn dotenv_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, ConfigError> {
     let name = sources.dotenv.display().to_string();
-    // The line itself may hold a secret and is not repeated.
+    // The line may contain a secret, so the error does not repeat it.
     let wrong = |error: dotenvy::Error| {
         let reason = match error {
             dotenvy::Error::LineParse(_, at) => format!("a line is not NAME=value (at character {at} of it)"),
@@ -182,7 +189,7 @@ fn unknown(key: &str, origin: &str, variables: &[Variable]) -> ConfigError {
     ConfigError::Unknown { key: key.into(), origin: origin.into(), hint }
 }
 
-/// Levenshtein distance (Levenshtein 1966), row by row.
+/// Computes the Levenshtein distance (Levenshtein 1966), row by row.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,9 +1,9 @@
-//! Secrets never reach a log or a terminal.
+//! Masks secrets, so that they never reach a log or a terminal.
 use url::Url;
 
 const MASK: &str = "***";
 
-/// Variables that are secret as a whole.
+/// Variables whose whole value is secret.
 const SECRETS: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -12,7 +12,8 @@ const SECRETS: [&str; 5] = [
     "WEBHOOK_SECRET",
 ];
 
-/// The value of `name` as it may be shown: whole secrets, passwords and keys inside URLs are replaced by `***`.
+/// Returns the value of `name` for display. Secret values, and passwords and keys inside URLs, are
+/// replaced by `***`.
 pub fn mask(name: &str, value: &str) -> String {
     if value.is_empty() {
         return String::new();
@@ -26,10 +27,11 @@ pub fn mask(name: &str, value: &str) -> String {
     mask_url(value)
 }
 
-/// A URL without its password and without the values of query parameters that name a secret.
+/// Returns a URL without its password and without the values of query parameters whose names
+/// suggest a secret.
 pub fn mask_url(text: &str) -> String {
     let Ok(mut url) = Url::parse(text) else {
-        // Not a URL after all, but it may be a mistyped one with a password in it.
+        // The text is not a URL, but it may be a mistyped one that contains a password.
         return match (text.find("://"), text.rfind('@')) {
             (Some(scheme), Some(at)) if scheme < at => {
                 format!("{}{MASK}{}", &text[..scheme + 3], &text[at..])

@@ -1,7 +1,8 @@
-//! Configuration: the only reader of the environment.
+//! Loads the configuration. No other module reads the environment for settings.
 //!
-//! Defaults < `facecrawl.toml` < `.env` < environment < flags. Unknown keys in the file, values that are not allowed and
-//! contradictions are errors that name the key, the value, where it came from and what is allowed; all are reported at once.
+//! Order, lowest first: defaults, `facecrawl.toml`, `.env`, environment, flags. Unknown keys in the
+//! file, values that are not allowed, and contradictions are errors. Each error names the key, the
+//! value, its source and what is allowed. All errors are reported together.
 
 mod contradictions;
 mod convert;
@@ -28,16 +29,19 @@ pub use settings::{
 };
 pub use variable::{Resolved, Variable};
 
-/// Settings with the origin of every value.
+/// The settings, and the source of each value.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The values.
     pub settings: Settings,
-    /// Every variable as text, secrets masked, in the order of the documentation.
+    /// Every variable as text, with secrets masked, in the order of the documentation.
     pub resolved: Vec<Resolved>,
 }
 
 /// Reads, checks and converts every variable.
+///
+/// # Errors
+/// Returns all errors in the configuration.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     let figment = layers::merge(sources, &variables())?;
     let mut reader = variable::Reader { figment: &figment, errors: Vec::new(), resolved: Vec::new() };

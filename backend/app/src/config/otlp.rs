@@ -1,7 +1,8 @@
-//! The standard `OTEL_` variables, as far as this program decides by them; the OpenTelemetry SDK reads the others itself.
+//! Reads the standard `OTEL_` variables that affect this program's decisions. The OpenTelemetry SDK
+//! reads the others.
 use super::error::ConfigError;
 
-/// Spans are to be exported.
+/// Settings of the trace export. They exist only if spans are exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Otlp {
     /// Whether the environment names the service.
@@ -9,7 +10,11 @@ pub struct Otlp {
 }
 
 impl Otlp {
-    /// `None` unless an endpoint for traces is named and nothing switches them off. Only OTLP over HTTP with protobuf is built in.
+    /// Returns `None` if no endpoint for traces is named or the export is switched off. Only OTLP
+    /// over HTTP with protobuf is supported.
+    ///
+    /// # Errors
+    /// Fails if the environment asks for another protocol.
     pub fn from_environment() -> Result<Option<Self>, ConfigError> {
         Self::read(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }

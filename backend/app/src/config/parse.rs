@@ -1,4 +1,4 @@
-//! From the text of a variable to a value, with a sentence that says what is allowed.
+//! Parses the text of a variable. Each parser also describes what is allowed.
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 type Parse<T> = Box<dyn Fn(&str) -> Option<T>>;
 
-/// Reads one kind of value.
+/// Parses one kind of value.
 pub struct Parser<T> {
     allowed: String,
     parse: Parse<T>,
@@ -17,12 +17,12 @@ impl<T: 'static> Parser<T> {
         Self { allowed: allowed.into(), parse: Box::new(parse) }
     }
 
-    /// What is allowed, as it ends the sentence "allowed: …".
+    /// Returns what is allowed, as the end of the sentence "allowed: …".
     pub fn allowed(&self) -> &str {
         &self.allowed
     }
 
-    /// The value, or `None` when the text is not allowed.
+    /// Returns the value, or `None` if the text is not allowed.
     pub fn parse(&self, text: &str) -> Option<T> {
         (self.parse)(text)
     }
@@ -33,7 +33,7 @@ impl<T: 'static> Parser<T> {
     }
 }
 
-/// A whole or broken number within `range`.
+/// Parses a number within `range`; integer or decimal, depending on `T`.
 pub fn number<T>(range: RangeInclusive<T>) -> Parser<T>
 where
     T: FromStr + PartialOrd + Display + 'static,
@@ -42,7 +42,7 @@ where
     Parser::new(allowed, move |text| text.parse().ok().filter(|n| range.contains(n)))
 }
 
-/// A whole number within `range` that `step` divides.
+/// Parses an integer within `range` that is a multiple of `step`.
 pub fn multiple(range: RangeInclusive<u32>, step: u32) -> Parser<u32> {
     let allowed = format!("a multiple of {step} from {} to {}", range.start(), range.end());
     Parser::new(allowed, move |text| {
@@ -50,7 +50,7 @@ pub fn multiple(range: RangeInclusive<u32>, step: u32) -> Parser<u32> {
     })
 }
 
-/// `true` or `false`, with the usual spellings.
+/// Parses `true` or `false`, also spelled 1, yes, on or 0, no, off.
 pub fn flag() -> Parser<bool> {
     Parser::new("true or false", |text| match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Some(true),
@@ -59,7 +59,7 @@ pub fn flag() -> Parser<bool> {
     })
 }
 
-/// One of a few words, in any case.
+/// Parses one of the given words, in any case.
 pub fn choice<T: Copy + 'static>(words: &'static [(&'static str, T)]) -> Parser<T> {
     let allowed = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
     Parser::new(allowed, move |text| {
@@ -67,17 +67,17 @@ pub fn choice<T: Copy + 'static>(words: &'static [(&'static str, T)]) -> Parser<
     })
 }
 
-/// Whatever the type itself accepts.
+/// Parses any text that the type's `FromStr` accepts.
 pub fn typed<T: FromStr + 'static>(allowed: &'static str) -> Parser<T> {
     Parser::new(allowed, |text| text.parse().ok())
 }
 
-/// Any text.
+/// Accepts any text.
 pub fn text(allowed: &'static str) -> Parser<String> {
     typed(allowed)
 }
 
-/// A URL with one of the schemes; kept as it was written.
+/// Parses a URL with one of the schemes. Returns the text as written.
 pub fn url(schemes: &'static [&'static str], allowed: &'static str) -> Parser<String> {
     Parser::new(allowed, move |text| {
         let url = url::Url::parse(text).ok()?;
@@ -85,24 +85,24 @@ pub fn url(schemes: &'static [&'static str], allowed: &'static str) -> Parser<St
     })
 }
 
-/// A text that passes a test.
+/// Accepts a text for which `test` returns `true`.
 pub fn checked(allowed: &'static str, test: fn(&str) -> bool) -> Parser<String> {
     Parser::new(allowed, move |text| test(text).then(|| text.to_owned()))
 }
 
-/// A file or folder; relative to the working folder.
+/// Parses the path of a file or folder, relative to the working folder.
 pub fn path() -> Parser<PathBuf> {
     Parser::new("a path", |text| Some(PathBuf::from(text)))
 }
 
-/// A file of certificates, which is read.
+/// Reads and parses a file of certificates.
 pub fn certificates() -> Parser<crawler::Roots> {
     Parser::new("a readable file with one or more certificates in PEM form", |text| {
         crawler::Roots::from_pem(&std::fs::read(text).ok()?).ok()
     })
 }
 
-/// May be left unset.
+/// Parses a value that may be unset.
 pub fn optional<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
     let mut parser = parser.map(Some);
     parser.allowed.push_str(", or unset");
@@ -110,7 +110,7 @@ pub fn optional<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
     Parser::new(parser.allowed, move |text| if text.is_empty() { Some(None) } else { inner(text) })
 }
 
-/// Values separated by commas; none when unset.
+/// Parses values separated by commas. An empty text is an empty list.
 pub fn list<T: 'static>(item: Parser<T>, allowed: &'static str) -> Parser<Vec<T>> {
     Parser::new(allowed, move |text| {
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| item.parse(part)).collect()

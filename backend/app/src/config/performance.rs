@@ -1,25 +1,26 @@
-//! What `PERFORMANCE_MODE` decides where a variable does not say it itself.
+//! Derives the values that depend on `PERFORMANCE_MODE`, where their own variables are unset.
 use super::{Resolved, Settings, cores};
 use inference::PerformanceMode;
 
-/// Most threads of a CPU session that the mode chooses: models of this size gain little from more.
+/// Maximum number of threads per CPU session that the mode selects. Models of this size gain little
+/// from more.
 const MOST_THREADS: usize = 4;
 
-/// Delay, batch and sessions in force.
+/// The delay, batch size and sessions in use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Performance {
-    /// Milliseconds that a GPU batch waits for more.
+    /// Time in milliseconds that a GPU batch waits for more items.
     pub(super) delay_ms: f64,
-    /// Most items in one run on a GPU.
+    /// Maximum number of items in one run on a GPU.
     pub(super) batch: usize,
-    /// Sessions per model on the CPU.
+    /// Number of sessions per model on the CPU.
     pub(super) sessions: usize,
-    /// Threads of each.
+    /// Number of threads per session.
     pub(super) threads: usize,
 }
 
 impl Settings {
-    /// The mode's values, overruled by those that are set.
+    /// Returns the values of the mode. Variables that are set take precedence.
     pub(super) fn performance(&self) -> Performance {
         let gpu = &self.gpu;
         let (delay_ms, batch, threads) = match gpu.performance_mode {
@@ -40,7 +41,7 @@ impl Settings {
     }
 }
 
-/// Puts the values in force where a listing would say "unset".
+/// Shows these values in listings that would otherwise say "unset".
 pub(super) fn show(settings: &Settings, mut resolved: Vec<Resolved>) -> Vec<Resolved> {
     let Performance { delay_ms, batch, sessions, threads } = settings.performance();
     let mode = resolved.iter().find(|r| r.name == "PERFORMANCE_MODE").map(|r| r.source.clone());

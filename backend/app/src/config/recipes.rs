@@ -1,4 +1,5 @@
-//! The `[[recipe]]` tables of `facecrawl.toml`: what is known of sites' markup. No variable can hold them.
+//! Reads the `[[recipe]]` tables of `facecrawl.toml`, which describe the markup of sites. Variables
+//! cannot hold them.
 use super::error::{ConfigError, ConfigErrors};
 use super::layers::Sources;
 use super::toml::Toml;
@@ -6,10 +7,10 @@ use crawler::{Recipe, Recipes};
 use figment::Figment;
 use figment::providers::Format;
 
-/// Their key in the file.
+/// The key of the tables in the file.
 pub(super) const KEY: &str = "recipe";
 
-/// Reads and checks them; a file that is not there has none.
+/// Reads and validates the recipes. If there is no file, there are no recipes.
 pub(super) fn read(sources: &Sources) -> Result<Recipes, ConfigErrors> {
     let Ok(text) = std::fs::read_to_string(&sources.file) else { return Ok(Recipes::default()) };
     let file = Figment::from(Toml::string(&text));

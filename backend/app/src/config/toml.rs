@@ -1,4 +1,4 @@
-//! TOML as a format of figment, read by the parser that the rest of the workspace uses.
+//! Implements figment's format trait for TOML with the parser that the rest of the workspace uses.
 use figment::providers::Format;
 use serde::de::DeserializeOwned;
 

@@ -1,5 +1,6 @@
-//! One variable: its name, default, meaning and allowed values. The `settings!` macro declares the typed fields and
-//! this table from the same lines, so that neither can lack what the other has.
+//! Describes one variable: its name, default, meaning and allowed values. The `settings!` macro
+//! generates the typed fields and the table of variables from the same lines, so that both are
+//! always complete.
 use super::error::ConfigError;
 use super::parse::Parser;
 use figment::Figment;
@@ -8,20 +9,20 @@ use figment::value::Value;
 /// A variable as `.env.example` and `config check` show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// `GPU_BATCH_SIZE`, …
+    /// The name, such as `GPU_BATCH_SIZE`.
     pub name: &'static str,
     /// Title of its group.
     pub group: &'static str,
-    /// Empty when it is unset by default.
+    /// The default; empty if the variable is unset by default.
     pub default: &'static str,
-    /// One or more sentences.
+    /// The description, in one or more sentences.
     pub meaning: String,
     /// What is allowed.
     pub allowed: String,
 }
 
 impl Variable {
-    /// `doc` is the field's doc comment, which starts with the variable's name.
+    /// Creates a variable. `doc` is the field's doc comment, which starts with the variable's name.
     pub(super) fn new(
         name: &'static str,
         group: &'static str,
@@ -33,24 +34,24 @@ impl Variable {
         Self { name, group, default, meaning, allowed: allowed.into() }
     }
 
-    /// The key in `facecrawl.toml`.
+    /// Returns the key in `facecrawl.toml`.
     pub fn key(&self) -> String {
         self.name.to_ascii_lowercase()
     }
 }
 
-/// A variable's value in force.
+/// The current value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Resolved {
     /// The variable.
     pub name: &'static str,
-    /// Its text with secrets masked; `None` when it is unset.
+    /// The text with secrets masked, or `None` if it is unset.
     pub value: Option<String>,
     /// `default`, the file, `environment`, or the flag.
     pub source: String,
 }
 
-/// Reads variables from the merged layers and collects every mistake.
+/// Reads variables from the merged layers and collects all errors.
 pub(super) struct Reader<'a> {
     pub(super) figment: &'a Figment,
     pub(super) errors: Vec<ConfigError>,
@@ -78,7 +79,7 @@ impl Reader<'_> {
     }
 }
 
-/// TOML's numbers, flags and arrays as an environment variable would spell them.
+/// Returns a TOML number, flag or array in the spelling of an environment variable.
 pub(super) fn as_text(value: &Value) -> Option<String> {
     match value {
         Value::String(_, text) => Some(text.clone()),
@@ -97,7 +98,8 @@ pub(super) fn as_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Declares groups of fields. A field reads `/// doc`, `name: Type = VARIABLE, "default", parser;`.
+/// Declares groups of fields. The syntax of a field is `/// doc`, `name: Type = VARIABLE,
+/// "default", parser;`.
 macro_rules! settings {
     ($(#[doc = $settings_doc:literal])+ pub struct $Settings:ident {
         $($(#[doc = $group_doc:literal])+ $group:ident: $Group:ident($title:literal) {
@@ -108,9 +110,9 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct $Settings {
             $($(#[doc = $group_doc])+ pub $group: $Group,)+
-            /// What is known of sites' markup; only in the file.
+            /// Recipes that describe the markup of sites. Only the file contains them.
             pub recipes: crawler::Recipes,
-            /// The checkout that `scripts/run` was called from, where it was.
+            /// The checkout from which `scripts/run` was called, if it was used.
             pub root: Option<std::path::PathBuf>,
         }
         $($(#[doc = $group_doc])+
@@ -125,13 +127,13 @@ macro_rules! settings {
             }
         })+
         impl $Settings {
-            // All groups are read before the first one can fail, so that every mistake is reported.
+            // All groups are read before the first one can fail, so that every error is reported.
             pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
                 $(let $group = $Group::read(reader);)+
                 Some(Self { $($group: $group?,)+ recipes: crawler::Recipes::default(), root: None })
             }
         }
-        /// Every variable, in the order of the documentation.
+        /// Returns every variable, in the order of the documentation.
         pub fn variables() -> Vec<Variable> {
             vec![$($({
                 let parser: Parser<$Type> = $parser;

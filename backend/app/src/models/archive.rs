@@ -1,4 +1,4 @@
-//! A model inside a zip archive.
+//! Extracts a model from a zip archive.
 use super::file::{part_path, settle};
 use inference::ModelFile;
 use std::fs::File;
@@ -6,10 +6,11 @@ use std::io::{self, Read};
 use std::path::Path;
 use zip::ZipArchive;
 
-/// No model that we know is larger.
+/// Maximum size of a model without a known length. All known models are smaller.
 const LARGEST: u64 = 2 << 30;
 
-/// Unpacks `member` (its path in the archive, or its file name in whatever folder) to `target`.
+/// Extracts `member` to `target`. `member` is the path in the archive, or a file name in any of its
+/// folders.
 pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelFile) -> Result<(), String> {
     let say = |error: &dyn std::fmt::Display| format!("{}: {error}", archive.display());
     let mut zip = ZipArchive::new(File::open(archive).map_err(|e| say(&e))?).map_err(|error| say(&error))?;

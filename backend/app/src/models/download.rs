@@ -1,4 +1,5 @@
-//! A file over HTTP: with a progress bar, continued where it broke off, checked before it counts.
+//! Downloads a file over HTTP with a progress bar. Interrupted downloads are resumed, and the file
+//! is verified before it gets its name.
 use super::file::{part_path, settle};
 use crate::progress;
 use futures::StreamExt;
@@ -8,28 +9,29 @@ use std::time::Duration;
 use tokio::fs::OpenOptions;
 use tokio::io::AsyncWriteExt;
 
-/// Attempts per URL without progress; each continues where the one before broke off.
+/// Maximum number of attempts per URL. Each attempt resumes the download of the one before.
 const ATTEMPTS: u32 = 2;
 
-/// A plain client: the URLs are the manifest's or the operator's, not a stranger's.
+/// An HTTP client without the guard, because the URLs come from the manifest or the operator, not
+/// from third parties.
 pub(super) struct Downloader {
     client: Client,
 }
 
-/// What one attempt came to.
+/// The result of one attempt.
 enum Attempt {
     /// The body is complete.
     Complete,
-    /// It broke off (why); the part that arrived is kept.
+    /// The download broke off for this reason. The part that arrived is kept.
     Broken(String),
-    /// There is no point in another attempt.
+    /// The download failed for this reason, and another attempt cannot help.
     Hopeless(String),
 }
 
 impl Downloader {
     pub(super) fn new() -> Self {
         let client = Client::builder()
-            // Ranges count bytes of the file, so the body must not be re-encoded on its way.
+            // Ranges count the bytes of the file, so the body must not be re-encoded in transit.
             .no_gzip()
             .no_brotli()
             .no_zstd()
@@ -37,11 +39,12 @@ impl Downloader {
             .connect_timeout(Duration::from_secs(10))
             .read_timeout(Duration::from_secs(30))
             .build()
-            .expect("a client without files or environment can be built");
+            .expect("a client that reads no files and no environment can be built");
         Self { client }
     }
 
-    /// Fetches `url` to `target`. `bytes` is the length, where it is known. The error is a reason for people.
+    /// Downloads `url` to `target`. `bytes` is the length if it is known. The error is a reason for
+    /// people.
     pub(super) async fn get(
         &self,
         url: &str,
@@ -62,7 +65,8 @@ impl Downloader {
                     let settled = tokio::task::spawn_blocking(move || settle(&part, &target, &sha256)).await;
                     match settled.map_err(|error| error.to_string()).and_then(|settled| settled) {
                         Ok(()) => break Ok(()),
-                        // What was continued may have been wrong from the start; what came whole will not get better.
+                        // A resumed download may have started with wrong bytes. A whole download
+                        // with a wrong checksum does not get better.
                         Err(reason) if continued == 0 => break Err(reason),
                         Err(reason) => reason,
                     }
@@ -105,7 +109,8 @@ impl Downloader {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, continued) => true,
             StatusCode::OK => false,
             StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PARTIAL_CONTENT => {
-                // Longer than the file, or the server counts in its own way: start over.
+                // The part is longer than the file, or the server counts ranges differently. Start
+                // over.
                 return match tokio::fs::remove_file(part).await {
                     Ok(()) => Attempt::Broken("the server cannot continue the download".into()),
                     Err(error) => Attempt::Hopeless(format!("{}: {error}", part.display())),
@@ -161,7 +166,7 @@ fn starts_at(response: &reqwest::Response, offset: u64) -> bool {
     range.is_some_and(|range| range.starts_with(&format!("bytes {offset}-")))
 }
 
-/// The error in one line, without the URL, which is told beside it.
+/// Returns the error in one line without the URL, which is reported beside it.
 fn chain(error: reqwest::Error) -> String {
     let (connect, timeout) = (error.is_connect(), error.is_timeout());
     let error = error.without_url();

@@ -1,4 +1,4 @@
-//! One model file on disk: hashed, copied, put in place.
+//! Hashes, copies and renames one model file on disk.
 use super::ModelError;
 use inference::ModelFile;
 use sha2::{Digest, Sha256};
@@ -6,22 +6,22 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// What is under a file's name.
+/// The state of a model file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum FileState {
-    /// The right bytes.
+    /// The file has the expected content.
     Verified,
-    /// Nothing.
+    /// The file does not exist.
     Missing,
-    /// Other bytes than the manifest says.
+    /// The content differs from the manifest.
     Corrupt {
-        /// Their sha256, hex.
+        /// The sha256 of the content, in hex.
         sha256: String,
     },
 }
 
-/// Reads the file and tells what it is.
+/// Reads the file and returns its state.
 pub(super) fn inspect(directory: &Path, file: &ModelFile) -> Result<FileState, ModelError> {
     let path = directory.join(&file.file);
     match sha256_of(&path) {
@@ -32,7 +32,7 @@ pub(super) fn inspect(directory: &Path, file: &ModelFile) -> Result<FileState, M
     }
 }
 
-/// The hex sha256 of a file's content.
+/// Returns the sha256 of a file's content in hex.
 pub(super) fn sha256_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
@@ -45,15 +45,16 @@ pub(super) fn sha256_of(path: &Path) -> io::Result<String> {
     }
 }
 
-/// A name beside `target` for its bytes before they are verified; carries the checksum, so that the remains of another
-/// version are never continued.
+/// Returns the name, beside `target`, of a file that is not verified yet. The name contains the
+/// checksum, so that a partial download of another version is never resumed.
 pub(super) fn part_path(target: &Path, sha256: &str) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.part", sha256.get(..12).unwrap_or(sha256)));
     target.with_file_name(name)
 }
 
-/// Checks `part` against the checksum and renames it to `target`. A wrong `part` is removed.
+/// Verifies the checksum of `part` and renames it to `target`. Removes `part` if the checksum is
+/// wrong.
 pub(super) fn settle(part: &Path, target: &Path, sha256: &str) -> Result<(), String> {
     let say = |error: io::Error| format!("{}: {error}", part.display());
     let found = sha256_of(part).map_err(say)?;
@@ -65,7 +66,7 @@ pub(super) fn settle(part: &Path, target: &Path, sha256: &str) -> Result<(), Str
     std::fs::rename(part, target).map_err(say)
 }
 
-/// Copies the file from the mirror; the inner error says why the mirror does not serve.
+/// Copies the file from the mirror. The inner error says why the mirror cannot provide it.
 pub(super) fn copy_from(
     mirror: &Path,
     directory: &Path,

@@ -1,9 +1,10 @@
-//! One process fetches at a time.
+//! Ensures that one process at a time fetches models.
 use super::ModelError;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 
-/// Waits for the folder's lock. It is held while the file is open and goes with the process, however that ends.
+/// Waits for the lock of the folder. The lock is held while the file is open. It is released when
+/// the process ends, for any reason.
 pub(super) fn acquire(directory: &Path) -> Result<File, ModelError> {
     let path = directory.join(".lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);

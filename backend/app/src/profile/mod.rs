@@ -1,7 +1,8 @@
-//! A Chrome trace of stages and device runs, for `chrome://tracing` and Perfetto.
+//! Writes a Chrome trace of stages and device runs, for `chrome://tracing` and Perfetto.
 //!
-//! The spans are those of [`inference::trace`]. A run becomes a bar on its thread; a stage of a picture, which waits and changes threads,
-//! becomes an asynchronous bar, and all stages of one picture are nested under one id. The format is Google's "Trace Event Format".
+//! The spans are those of [`inference::trace`]. A run becomes a bar on its thread. A stage of an
+//! image waits and changes threads, so it becomes an asynchronous bar; all stages of one image are
+//! nested under one id. The format is Google's "Trace Event Format".
 mod events;
 
 use events::Events;
@@ -23,12 +24,12 @@ pub struct ChromeLayer {
     events: Arc<Events>,
 }
 
-/// The file's end. [`Profile::finish`] makes it a whole JSON document.
+/// Handle that ends the file. [`Profile::finish`] completes the JSON document.
 pub struct Profile {
     events: Arc<Events>,
 }
 
-/// Only spans that belong to a profile reach the layer.
+/// Returns the filter that passes only the spans of a profile to the layer.
 pub fn filter() -> Targets {
     Targets::new().with_target(STAGE, LevelFilter::TRACE).with_target(RUN, LevelFilter::TRACE)
 }
@@ -40,13 +41,14 @@ pub fn create(path: &Path) -> io::Result<(ChromeLayer, Profile)> {
 }
 
 impl Profile {
-    /// Ends the document; spans that close later are not in it. Tells the first error of all writing.
+    /// Ends the document. Spans that close later are not in it. Returns the first error of all
+    /// writes.
     pub fn finish(self) -> io::Result<()> {
         self.events.finish()
     }
 }
 
-/// What a span says about itself.
+/// The recorded fields of a span.
 #[derive(Default)]
 struct Noted {
     label: Option<String>,
@@ -86,7 +88,7 @@ impl Visit for Noted {
     }
 }
 
-/// The outermost span's id: one per picture.
+/// Returns the id of the outermost span, which is unique per image.
 fn picture<S: for<'a> LookupSpan<'a>>(span: &SpanRef<'_, S>) -> u64 {
     span.scope().last().map_or_else(|| span.id(), |root| root.id()).into_u64()
 }

@@ -1,4 +1,5 @@
-//! The database: the one of `DATABASE_URL`, or a private Postgres that lives and dies with this process.
+//! Opens the database: that of `DATABASE_URL`, or a private Postgres that runs as long as this
+//! process.
 use super::memory;
 use crate::config::{DATABASE, Settings, mask::mask_url};
 use anyhow::{Context, bail};
@@ -6,29 +7,29 @@ use embedded_postgres::Cluster;
 use std::time::{Duration, Instant};
 use store::Store;
 
-/// How long connections in use may hold up the end.
+/// Maximum time to wait for connections in use when the database closes.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// A connection, and the private server behind it where there is one.
+/// A database connection, with the private server if there is one.
 pub struct Database {
-    /// Rows.
+    /// Access to the tables.
     pub store: Store,
-    /// Where it is, password included: never to be shown.
+    /// The connection URL with its password. It must not be shown.
     pub url: String,
     cluster: Option<Cluster>,
 }
 
-/// What to do when another process runs the private server already.
+/// What to do if another process already runs the private server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Refuse: a service is alone on its data.
+    /// Refuses. A service must be the only one on its data.
     Alone,
-    /// Use that server while it lasts: a command beside a running service.
+    /// Connects to that server while it runs. For commands that run beside a service.
     Join,
 }
 
 impl Database {
-    /// Starts the private server where no other is named, and connects.
+    /// Connects to the database. Starts the private server if `DATABASE_URL` is unset.
     pub async fn open(settings: &Settings, sharing: Sharing) -> anyhow::Result<Self> {
         let started = Instant::now();
         let (url, cluster) = match &settings.storage.database_url {
@@ -56,7 +57,7 @@ impl Database {
         Ok(Self { store, url, cluster })
     }
 
-    /// Brings the schema up to date; the number of migrations that ran.
+    /// Applies the missing schema migrations and returns their number.
     pub async fn migrate(&self) -> anyhow::Result<usize> {
         let ran = self.store.migrate().await?;
         if ran > 0 {
@@ -65,7 +66,7 @@ impl Database {
         Ok(ran)
     }
 
-    /// Resolves when the private server has gone by itself; never without one.
+    /// Resolves when the private server exits on its own. Without a private server, never resolves.
     pub async fn lost(&self) {
         match &self.cluster {
             Some(cluster) => cluster.exited().await,
@@ -73,10 +74,11 @@ impl Database {
         }
     }
 
-    /// Closes the connections and stops the private server. Whoever still holds a connection is waited for, but not for long.
+    /// Closes the connections and stops the private server. Waits for connections in use, at most
+    /// `CLOSING`.
     pub async fn close(self) {
         if tokio::time::timeout(CLOSING, self.store.pool().close()).await.is_err() {
-            tracing::warn!("some database connections were still in use and are cut");
+            tracing::warn!("closed database connections that were still in use");
         }
         if let Some(cluster) = self.cluster {
             cluster.stop().await;
@@ -99,8 +101,10 @@ fn private(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
     Ok(config)
 }
 
-/// What the private server keeps in memory of its own, in bytes, of a machine (or container) with so much: an eighth, since models, pictures and
-/// the kernel's cache want theirs, and the HNSW index of a million faces takes half a gigabyte. Pages are taken as they are used.
+/// Returns the `shared_buffers` of the private server in bytes, for a machine or container with
+/// `total` bytes of memory. The value is an eighth, between 128 MiB and 8 GiB. Models, images and
+/// the kernel's page cache need memory too, and the HNSW index of a million faces takes half a
+/// gigabyte. Postgres allocates the pages when it uses them.
 fn shared_buffers(total: u64) -> u64 {
     (total / 8).clamp(128 << 20, 8 << 30)
 }

@@ -1,4 +1,4 @@
-//! The API, or a worker's health and metrics, on a socket.
+//! Serves the API, or a worker's health and metrics, on a socket.
 use super::Foundation;
 use crate::config::Settings;
 use anyhow::{Context, bail};
@@ -9,17 +9,18 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// What a process answers on its port.
+/// What a process serves on its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
     /// The whole API.
     Api,
-    /// Health and metrics alone.
+    /// Only health and metrics.
     Status,
 }
 
-/// Takes the address before anything slow starts, so that a port in use is said at once. A socket that a service manager has
-/// opened for this process (systemd's `LISTEN_FDS`) goes before `HOST` and the port.
+/// Binds the socket. The caller does this before slow steps, so that a port in use is reported at
+/// once. A socket that a service manager has opened for this process (systemd's `LISTEN_FDS`) takes
+/// precedence over `HOST` and the port.
 pub async fn bind(settings: &Settings, port: u16, mut inherited: ListenFd) -> anyhow::Result<TcpListener> {
     if let Some(listener) = inherited.take_tcp_listener(0).context("the socket of the service manager")? {
         if inherited.len() > 1 {
@@ -36,14 +37,16 @@ pub async fn bind(settings: &Settings, port: u16, mut inherited: ListenFd) -> an
         .with_context(|| format!("cannot listen on {address} (set HOST and PORT to choose another address)"))
 }
 
-/// An address that others can reach needs `AUTH`, whoever chose it.
+/// Checks that `AUTH` is set if the address can be reached from other machines, whoever chose the
+/// address.
 fn check(settings: &Settings, address: SocketAddr) -> anyhow::Result<()> {
     let mut settings = settings.clone();
     settings.service.host = address.ip();
     Ok(settings.check_listen().map_err(crate::config::ConfigErrors::from)?)
 }
 
-/// Answers until `shutdown` fires, then finishes what was accepted, for `DRAIN_SECONDS` at most.
+/// Serves requests until `shutdown` fires. Then finishes accepted requests, for at most
+/// `DRAIN_SECONDS`.
 pub async fn serve(
     listener: TcpListener,
     surface: Surface,
@@ -53,7 +56,7 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     if settings.server().auth == server::Auth::Keys && foundation.store().keys(None, 1).await?.is_empty() {
-        tracing::warn!("AUTH=keys, and there is no key yet: `facecrawl keys create` makes one");
+        tracing::warn!("AUTH=keys, but there is no key yet; create one with `facecrawl keys create`");
     }
     let services = Services {
         analyzer: foundation.analyzer.clone(),
@@ -64,7 +67,7 @@ pub async fn serve(
         ingest: foundation.ingest.clone(),
         fetcher: foundation.fetcher.clone(),
     };
-    // A socket of the service manager has an address of its own.
+    // The socket of a service manager may have another address than `HOST`.
     let listen = listener.local_addr().map_or(settings.service.host, |address| address.ip());
     let config = server::Config { listen, ..settings.server() };
     let state = AppState::new(services, config.clone(), metrics, shutdown.clone());

@@ -1,29 +1,31 @@
-//! How much memory there is left, and how many images may be in work with it.
+//! Limits the number of concurrent images by the available memory.
 use queue::Concurrency;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks.
+/// Time between two measurements.
 const EVERY: Duration = Duration::from_secs(1);
-/// What an image in work takes: a photograph of ten megapixels, decoded, and room for its copies.
+/// Memory assumed per image in progress: a decoded photograph of ten megapixels and space for its
+/// copies.
 const PER_IMAGE: u64 = 64 << 20;
-/// What has to be free beyond what a slot needs before it is given back, so that one image more or less does not make the limit swing.
+/// Extra memory that must be available before a slot is given back, so that the limit does not
+/// oscillate by one image.
 const MARGIN: u64 = 64 << 20;
-/// The floor where none is configured, at most; smaller machines keep a smaller share.
+/// Default memory floor in bytes. If a sixteenth of the total memory is less, that is the floor.
 const FLOOR: u64 = 128 << 20;
 const FLOOR_SHARE: u64 = 16;
 
-/// Memory that could still be had, and the most there is, in bytes.
+/// Available and total memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// Free, or taken by caches that give way.
+    /// Free memory, and caches that the kernel can reclaim.
     pub(super) available: u64,
-    /// Of the machine, or of the narrowest control group.
+    /// Memory of the machine, or the limit of the tightest control group.
     pub(super) total: u64,
 }
 
-/// How many images may be in work.
+/// The number of images that may be processed concurrently.
 #[derive(Debug)]
 pub(super) struct ImageSlots {
     most: usize,
@@ -32,16 +34,19 @@ pub(super) struct ImageSlots {
 }
 
 impl ImageSlots {
-    /// As many as `most` while memory lasts; none below `floor` bytes (by default 128 MiB, or a sixteenth of all memory where that is less).
+    /// Returns `most` slots, which are reduced when memory is low. No slots remain at `floor`
+    /// available bytes (default: 128 MiB, or a sixteenth of all memory if that is less).
     pub(super) fn new(most: usize, floor: Option<u64>) -> Self {
         Self { most, floor, now: most }
     }
 
-    /// What a look at the memory changes while `used` images are in work: the new number, or `None` when it stays. Slots are taken away at once
-    /// and come back one at a time.
+    /// Updates the number of slots from a measurement made while `used` images are in progress.
+    /// Returns the new number, or `None` if it is unchanged. Slots are removed at once and given
+    /// back one at a time.
     pub(super) fn after(&mut self, memory: Memory, used: usize) -> Option<usize> {
         let floor = self.floor.unwrap_or_else(|| FLOOR.min(memory.total / FLOOR_SHARE));
-        // What the images in work hold is not available any more, so what is left is room for others beside them.
+        // The memory of images in progress is no longer available, so the rest is room for
+        // additional images.
         let room = |available: u64| match available.saturating_sub(floor) {
             0 => 0,
             left => usize::try_from(left.div_ceil(PER_IMAGE))
@@ -60,8 +65,8 @@ impl ImageSlots {
     }
 }
 
-/// Keeps the number of images in work within the memory until `shutdown` fires. `read` is asked every second; while it knows nothing,
-/// nothing changes.
+/// Keeps the number of concurrent images within the memory until `shutdown` fires. `read` is called
+/// every second; if it returns `None`, the number stays unchanged.
 pub(super) async fn keep_within(
     read: impl Fn() -> Option<Memory>,
     mut slots: ImageSlots,
@@ -69,11 +74,11 @@ pub(super) async fn keep_within(
     concurrency: Concurrency,
     shutdown: CancellationToken,
 ) {
-    metrics::describe_gauge!("facecrawl_worker_slots", "Jobs that may be in work at once, by kind");
+    metrics::describe_gauge!("facecrawl_worker_slots", "Maximum number of concurrent jobs, by kind");
     metrics::describe_gauge!(
         "facecrawl_memory_available_bytes",
         metrics::Unit::Bytes,
-        "Memory that could still be had, in this process's control group or on the machine"
+        "Memory available in this process's control group or on the machine"
     );
     let slots_gauge = metrics::gauge!("facecrawl_worker_slots", "kind" => kind);
     slots_gauge.set(slots.now as f64);
@@ -91,20 +96,21 @@ pub(super) async fn keep_within(
             slots_gauge.set(now as f64);
             let available_mb = memory.available >> 20;
             match (now, before) {
-                (0, _) => tracing::warn!(available_mb, "memory is short: no more images until some is free"),
+                (0, _) => tracing::warn!(available_mb, "low memory: no new images until memory is available"),
                 (now, before) if now < before => {
-                    tracing::warn!(available_mb, slots = now, "memory is short: fewer images at once");
+                    tracing::warn!(available_mb, slots = now, "low memory: reduced image slots");
                 }
                 (now, _) => {
-                    tracing::info!(available_mb, slots = now, "memory is free again: more images at once")
+                    tracing::info!(available_mb, slots = now, "memory available again: increased image slots")
                 }
             }
         }
     }
 }
 
-/// As the kernel says it: what the machine has available, or less where a control group (version 2) of this process or above it leaves less.
-/// `None` where there is no `/proc`.
+/// Returns the kernel's values: the available memory of the machine, or less if a control group
+/// (version 2) of this process or one of its parents has less left. Returns `None` if there is no
+/// `/proc`.
 pub(super) fn read() -> Option<Memory> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
@@ -115,7 +121,7 @@ fn read_from(meminfo: &Path, root: &Path, group: &str) -> Option<Memory> {
     let text = std::fs::read_to_string(meminfo).ok()?;
     let kib = |name: &str| field(&text, name).map(|value| value << 10);
     let machine = Memory { available: kib("MemAvailable:")?, total: kib("MemTotal:")? };
-    // A container sees its own group as the root; both may be limited.
+    // A container sees its own group as the root. Both groups may have a limit.
     let folder: PathBuf = root.join(group);
     let groups = folder.ancestors().take_while(|folder| folder.starts_with(root));
     Some(groups.filter_map(limited).fold(machine, |least, group| Memory {
@@ -124,18 +130,18 @@ fn read_from(meminfo: &Path, root: &Path, group: &str) -> Option<Memory> {
     }))
 }
 
-/// Of one group, if it has a limit.
+/// Returns the memory of one control group, or `None` if it has no limit.
 fn limited(group: &Path) -> Option<Memory> {
     let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
-    // "max" is no number, and no limit.
+    // `memory.max` contains "max" if there is no limit, which is not a number.
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
     let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    // Pages of files that nobody used of late are given up before anybody is refused.
+    // The kernel reclaims inactive file pages before it refuses memory.
     let gives_way = field(&stat, "inactive_file").unwrap_or(0);
     Some(Memory { available: limit.saturating_sub(used.saturating_sub(gives_way)), total: limit })
 }
 
-/// The number after a name at the start of a line.
+/// Returns the number after `name` at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut words = text.lines().map(str::split_whitespace);
     let line = words.find(|line| line.clone().next() == Some(name))?;

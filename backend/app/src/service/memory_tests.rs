@@ -10,11 +10,11 @@ fn memory(available: u64) -> Memory {
 #[test]
 fn slots_go_with_the_memory_and_come_back_one_at_a_time() {
     let mut slots = ImageSlots::new(8, None);
-    assert_eq!(slots.after(memory(4000), 0), None, "there is plenty");
-    // 128 MiB are kept; each image is taken to need 64.
+    assert_eq!(slots.after(memory(4000), 0), None, "memory is sufficient");
+    // 128 MiB are kept free; 64 MiB are assumed per image.
     assert_eq!(slots.after(memory(128 + 5 * 64), 0), Some(5));
     assert_eq!(slots.after(memory(128 + 64), 0), Some(1));
-    assert_eq!(slots.after(memory(128), 0), Some(0), "none at the floor");
+    assert_eq!(slots.after(memory(128), 0), Some(0), "no slots at the floor");
     assert_eq!(slots.after(memory(0), 0), None);
     assert_eq!(slots.after(memory(128 + 64), 0), None, "room for one, without the margin");
     assert_eq!(slots.after(memory(128 + 64 + 1), 0), Some(1));
@@ -37,15 +37,19 @@ fn memory_that_swings_by_less_than_the_margin_changes_nothing() {
 fn images_in_work_keep_their_slots_until_the_floor() {
     let mut slots = ImageSlots::new(8, None);
     assert_eq!(slots.after(memory(128 + 5 * 64), 0), Some(5));
-    assert_eq!(slots.after(memory(128 + 1), 4), None, "four hold what was free, and there is room for one");
-    assert_eq!(slots.after(memory(128), 5), Some(0), "when they end, no others follow");
+    assert_eq!(
+        slots.after(memory(128 + 1), 4),
+        None,
+        "four images hold the free memory, and one more has room"
+    );
+    assert_eq!(slots.after(memory(128), 5), Some(0), "no new images at the floor");
     assert_eq!(slots.after(memory(128 + 3 * 64), 2), Some(1));
 }
 
 #[test]
 fn the_floor_is_the_configured_one_or_follows_a_small_machine() {
     let small = Memory { available: 60 * MIB, total: 256 * MIB };
-    assert_eq!(ImageSlots::new(8, None).after(small, 0), Some(1), "a sixteenth is kept: 16 MiB");
+    assert_eq!(ImageSlots::new(8, None).after(small, 0), Some(1), "the floor is a sixteenth: 16 MiB");
     assert_eq!(ImageSlots::new(8, Some(60 * MIB)).after(small, 0), Some(0));
     assert_eq!(ImageSlots::new(8, Some(0)).after(small, 0), Some(1));
 }
@@ -71,7 +75,11 @@ fn the_narrowest_control_group_counts() {
     put("cgroup/outer/memory.max", &(512 * MIB).to_string());
     put("cgroup/outer/memory.current", &(500 * MIB).to_string());
     put("cgroup/outer/memory.stat", &format!("anon 7\nactive_file 5\ninactive_file {}\n", 100 * MIB));
-    assert_eq!(read(), Memory { available: 112 * MIB, total: 512 * MIB }, "the outer one is the narrowest");
+    assert_eq!(
+        read(),
+        Memory { available: 112 * MIB, total: 512 * MIB },
+        "the outer group has the lowest limit"
+    );
 
     put("cgroup/outer/memory.current", &(700 * MIB).to_string());
     assert_eq!(read().available, 0, "over its limit");

@@ -1,4 +1,5 @@
-//! What the commands are built from: database, engine, worker, HTTP, and the order in which they start and stop.
+//! Contains the parts from which the commands are built: database, engine, worker and HTTP. Also
+//! defines the order in which they start and stop.
 
 mod database;
 mod engine;
@@ -23,26 +24,26 @@ use pipeline::{Analyzer, Crawls, Ingest};
 use queue::Queue;
 use store::{Blobs, Store};
 
-/// Everything that commands with a database and models need.
+/// Holds what commands with a database and models need.
 pub struct Foundation {
-    /// The database connection, and the private server where there is one.
+    /// The database connection, with the private server if there is one.
     pub database: Database,
     /// Crops, chips and thumbnails.
     pub blobs: Blobs,
-    /// Jobs.
+    /// The job queue.
     pub queue: Queue,
-    /// Bytes to faces.
+    /// Computes faces from the bytes of an image.
     pub analyzer: Analyzer,
-    /// Faces to rows.
+    /// Stores faces in the database.
     pub ingest: Ingest,
-    /// Creates and steers crawls.
+    /// Creates and controls crawls.
     pub crawls: Crawls,
-    /// Guarded requests.
+    /// Sends guarded requests.
     pub fetcher: Fetcher,
 }
 
 impl Foundation {
-    /// Models and database come up side by side; neither waits for the other.
+    /// Opens the database and loads the models concurrently.
     pub async fn start(settings: &Settings, sharing: Sharing) -> anyhow::Result<Self> {
         let blobs = open_blobs(settings)?;
         let ((), database, engine) = tokio::try_join!(
@@ -66,13 +67,13 @@ impl Foundation {
         Ok(Self { database, blobs, queue, analyzer, ingest, crawls, fetcher })
     }
 
-    /// Rows.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.database.store
     }
 }
 
-/// Crops, chips and thumbnails, where the settings say.
+/// Opens the storage of crops, chips and thumbnails that the settings name.
 pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
     Blobs::open_with(&settings.blob_store(), &settings.bucket()).with_context(|| place_of_blobs(settings))
 }

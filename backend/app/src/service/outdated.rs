@@ -1,11 +1,11 @@
-//! What the operator is told when the embedding model has changed.
+//! Warns the operator when the embedding model has changed.
 use super::Foundation;
 use crate::config::{LogFormat, Settings};
 use store::StoreError;
 
 impl Foundation {
-    /// Says how many stored faces have embeddings of other models than the one in force, and what to do. Search does not
-    /// find those faces.
+    /// Reports how many stored faces have embeddings of another model than the current one, and
+    /// what to do. Search does not find those faces.
     pub async fn tell_outdated_faces(&self, settings: &Settings) -> Result<(), StoreError> {
         let others = self.store().faces_of_other_models(self.ingest.model_id()).await?;
         let faces: i64 = others.iter().map(|(_, faces)| faces).sum();

@@ -1,4 +1,4 @@
-//! Postgres's own programs, for backups.
+//! Runs Postgres's own programs for backups.
 use crate::config::Settings;
 use anyhow::{Context, bail};
 use std::ffi::OsStr;
@@ -6,10 +6,10 @@ use std::process::Stdio;
 use tokio::process::Command;
 use url::Url;
 
-/// Runs `pg_dump` or `pg_restore` on a database to its end; what it says goes to stderr.
+/// Runs `pg_dump` or `pg_restore` on a database until it exits. Its messages go to stderr.
 ///
 /// # Errors
-/// When it is not there, or ends with another status than 0.
+/// Fails if the program cannot be started or its exit status is not 0.
 pub async fn run<S: AsRef<OsStr>>(
     settings: &Settings,
     program: &str,
@@ -18,7 +18,7 @@ pub async fn run<S: AsRef<OsStr>>(
 ) -> anyhow::Result<()> {
     let beside = settings.postgres_bin_dir().map(|folder| folder.join(program)).filter(|path| path.is_file());
     let mut command = Command::new(beside.unwrap_or_else(|| program.into()));
-    // Everybody on the machine can read a command line, and only the owner the environment.
+    // Every user of the machine can read a command line; only the owner can read the environment.
     let mut url = Url::parse(database).context("the database URL")?;
     if let Some(password) = url.password() {
         let password = percent_decode(password);
@@ -42,7 +42,7 @@ pub async fn run<S: AsRef<OsStr>>(
     Ok(())
 }
 
-/// As it was before it was put into the URL.
+/// Decodes the percent escapes of the password.
 fn percent_decode(text: &str) -> String {
     let form = format!("p={}", text.replace('+', "%2B"));
     url::form_urlencoded::parse(form.as_bytes())

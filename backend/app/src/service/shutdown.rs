@@ -1,4 +1,5 @@
-//! The first SIGTERM or SIGINT asks everything to stop; the second ends the process at once.
+//! Handles SIGTERM and SIGINT: the first signal starts the shutdown, the second ends the process
+//! immediately.
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -6,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
-/// A token that fires with the first signal.
+/// Returns a token that fires with the first signal.
 pub fn listen_for_signals() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -14,10 +15,10 @@ pub fn listen_for_signals() -> std::io::Result<CancellationToken> {
     let fired = token.clone();
     tokio::spawn(async move {
         let first = either(&mut interrupt, &mut terminate).await;
-        tracing::info!(signal = name(first), "stopping; a second signal ends the process at once");
+        tracing::info!(signal = name(first), "shutting down; a second signal exits immediately");
         fired.cancel();
         let second = either(&mut interrupt, &mut terminate).await;
-        tracing::warn!(signal = name(second), "stopped at once");
+        tracing::warn!(signal = name(second), "second signal, exiting immediately");
         std::process::exit(128 + second);
     });
     Ok(token)

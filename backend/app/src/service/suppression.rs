@@ -1,4 +1,4 @@
-//! The secret that keeps erased people out.
+//! Manages the secret with which suppressed people are recognised.
 use crate::config::Settings;
 use anyhow::{Context, ensure};
 use pipeline::{Ingest, Secret, Sketcher};
@@ -8,11 +8,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use store::Store;
 
-/// In `DATA_DIR`; belongs into every backup of it.
+/// File in `DATA_DIR`. It must be part of every backup of that folder.
 const FILE: &str = "suppression.secret";
 const LEAST_CHARACTERS: usize = 32;
 
-/// The way in, keeping out whom this service's secret knows.
+/// Adds the service's secret to `ingest`, so that it refuses images of suppressed people.
 pub(super) async fn with_secret(
     ingest: Ingest,
     store: &Store,
@@ -20,7 +20,7 @@ pub(super) async fn with_secret(
 ) -> anyhow::Result<Ingest> {
     let secret = match (&settings.storage.suppression_secret, &settings.storage.database_url) {
         (Some(secret), _) => Some(secret.clone()),
-        // The data and the secret are in one place: no other process could have another one.
+        // The secret lies beside the data, so no other process can have another one.
         (None, None) => Some(kept(&settings.storage.data_dir)?),
         (None, Some(_)) => None,
     };
@@ -38,7 +38,7 @@ pub(super) async fn with_secret(
     })
 }
 
-/// The secret of the data folder, made when it is not there.
+/// Returns the secret in the data folder. Creates it if it does not exist.
 fn kept(folder: &Path) -> anyhow::Result<String> {
     let path = folder.join(FILE);
     let place = || format!("the suppression secret {}", path.display());
@@ -57,7 +57,8 @@ fn kept(folder: &Path) -> anyhow::Result<String> {
     }
     std::fs::create_dir_all(folder).with_context(place)?;
     let secret = hex::encode(store::keys::random::<32>()?);
-    // Whole or not at all, and never over one that another process has just made.
+    // The hard link makes the file appear complete, and it fails if another process has just
+    // created one.
     let draft = folder.join(format!(".{FILE}.{}", std::process::id()));
     let write = || -> std::io::Result<()> {
         let mut file: File =
@@ -91,7 +92,7 @@ mod tests {
         assert_ne!(kept(folder.path()).unwrap(), secret);
         let mode = std::fs::metadata(data.join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1, "no draft is left");
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1, "no draft remains");
         std::fs::write(data.join(FILE), "short").unwrap();
         assert!(kept(&data).unwrap_err().to_string().contains("32 characters"));
     }

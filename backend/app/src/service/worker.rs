@@ -1,4 +1,4 @@
-//! The job runner of this process.
+//! Starts the job runner of this process.
 use super::Foundation;
 use super::memory::{self, ImageSlots};
 use crate::config::Settings;
@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks for crawls whose jobs are gone.
+/// Time between two searches for crawls whose jobs are gone.
 const RECONCILE: Duration = Duration::from_secs(30);
 
-/// Time between two questions whether what is stored is to be looked after.
-const LOOK_AFTER: Duration = Duration::from_secs(300);
+/// Time between two attempts to do the storage maintenance.
+const MAINTENANCE_EVERY: Duration = Duration::from_secs(300);
 
-/// Starts claiming jobs; stops when `shutdown` fires.
+/// Starts claiming jobs. Stops when `shutdown` fires.
 pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
     let handlers = handlers(
         foundation.store().clone(),
@@ -39,7 +39,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     tracing::info!(pages, images, worker = config.worker, "worker started");
     tokio::spawn(reconcile(foundation.crawls.clone(), shutdown.clone()));
     let maintenance = Maintenance::new(foundation.store().clone(), foundation.blobs.clone());
-    tokio::spawn(look_after(maintenance, shutdown.clone()));
+    tokio::spawn(run_maintenance(maintenance, shutdown.clone()));
     let runner = Runner::start(foundation.queue.clone(), handlers, config, shutdown.clone());
     if settings.crawl.memory_floor_mb != Some(0) {
         let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
@@ -49,7 +49,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     runner
 }
 
-/// Ends crawls that wait for jobs which nobody will run any more.
+/// Ends crawls that wait for jobs that will never run.
 async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(RECONCILE);
     loop {
@@ -58,24 +58,24 @@ async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
             _ = tick.tick() => {}
         }
         if let Err(error) = crawls.reconcile().await {
-            tracing::warn!(%error, "cannot look after abandoned crawls");
+            tracing::warn!(%error, "failed to reconcile crawls");
         }
     }
 }
 
-/// Asks now and then whether it is this process's turn to look after what is stored.
-async fn look_after(maintenance: Maintenance, shutdown: CancellationToken) {
-    let mut tick = tokio::time::interval(LOOK_AFTER);
+/// Runs the storage maintenance whenever this process is the one to do it.
+async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) {
+    let mut tick = tokio::time::interval(MAINTENANCE_EVERY);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             _ = tick.tick() => {}
         }
         tokio::select! {
-            // Everything it does can be broken off anywhere.
+            // Each of its steps can be cancelled at any time.
             () = shutdown.cancelled() => return,
             done = maintenance.turn() => if let Err(error) = done {
-                tracing::warn!(%error, "cannot look after what is stored");
+                tracing::warn!(%error, "storage maintenance failed");
             }
         }
     }

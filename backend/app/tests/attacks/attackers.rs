@@ -1,4 +1,5 @@
-//! Hostile callers, one for each way in and each scope, and the answers that they may get.
+//! Runs hostile callers, at least one for each entry point and each scope, and checks the responses
+//! that they get.
 mod requests;
 mod sockets;
 
@@ -13,16 +14,16 @@ use tokio_util::sync::CancellationToken;
 /// Pause of an attacker between two requests, two bytes that it sends, or two small reads.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What one attack got: the status, or that the connection ended.
+/// The result of one attack: the status, or `None` if the connection ended.
 pub(crate) type Answer = Option<u16>;
 
-/// Who attacks, and what came of it.
+/// The results of one attack.
 #[derive(Default)]
 struct Tally {
     answers: BTreeMap<String, usize>,
 }
 
-/// The attackers' common record.
+/// The record that all attackers share.
 pub(crate) struct Record {
     tallies: Mutex<BTreeMap<&'static str, Tally>>,
     surprises: Mutex<Vec<String>>,
@@ -30,7 +31,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Counts an answer and keeps one that `allowed` does not hold.
+    /// Counts a response. Keeps it as a surprise if `allowed` does not contain it.
     pub(crate) fn note(&self, attack: &'static str, answer: Answer, allowed: &[u16], text: &str) {
         let mut tallies = self.tallies.lock().unwrap();
         let tally = tallies.entry(attack).or_insert_with(|| {
@@ -46,7 +47,7 @@ impl Record {
     }
 }
 
-/// Attackers at work.
+/// The running attackers.
 pub(crate) struct Attacks {
     tasks: JoinSet<()>,
     record: Arc<Record>,
@@ -56,11 +57,11 @@ pub(crate) struct Attacks {
     only: String,
 }
 
-/// What the attackers saw.
+/// The results of all attacks.
 pub(crate) struct Report {
-    /// A line for each attack: its answers and how often each came.
+    /// One line per attack: its responses and the number of each.
     pub(crate) lines: Vec<String>,
-    /// Answers that nobody should get.
+    /// Responses that no caller should get.
     pub(crate) surprises: Vec<String>,
 }
 
@@ -81,7 +82,7 @@ pub(crate) fn start(world: &World) -> Attacks {
 }
 
 impl Attacks {
-    /// Starts an attack that `at_once` callers repeat until all attacks are stopped.
+    /// Starts an attack. `at_once` callers repeat it until all attacks are stopped.
     fn add<Strike, Struck>(&mut self, name: &str, at_once: usize, strike: Strike)
     where
         Strike: Fn(Arc<Record>) -> Struck + Clone + Send + Sync + 'static,
@@ -97,8 +98,8 @@ impl Attacks {
                 let repeated = async {
                     loop {
                         strike(record.clone()).await;
-                        // Without a pause, callers who are served at once would use up the test's
-                        // own processor time.
+                        // Without a pause, callers who are served at once would use up the
+                        // processor time of the test itself.
                         tokio::time::sleep(PAUSE).await;
                     }
                 };
@@ -107,13 +108,13 @@ impl Attacks {
         }
     }
 
-    /// Waits until every attack has had its first answer or end.
+    /// Waits until every attack had its first response or its connection ended.
     pub(crate) async fn wait_until_all_have_struck(&self) {
         let mut struck = self.record.struck.subscribe();
         struck.wait_for(|struck| *struck >= self.count).await.unwrap();
     }
 
-    /// Ends all attacks and tells what came of them.
+    /// Stops all attacks and returns their results.
     pub(crate) async fn stop(mut self) -> Report {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {

@@ -1,4 +1,4 @@
-//! The normal load: what a tenant does all day, and how long each answer takes.
+//! Runs the normal load: the daily requests of a tenant, with the latency of each response.
 use crate::common::service::client;
 use crate::world::World;
 use futures::{StreamExt, stream};
@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Requests at the same time.
+/// Number of concurrent requests.
 const CALLERS: usize = 3;
 
-/// The normal tenant's requests.
+/// The requests of the normal tenant.
 pub(crate) struct Load {
     client: Client,
     base: String,
@@ -20,12 +20,12 @@ pub(crate) struct Load {
     face: String,
 }
 
-/// How a run went.
+/// The results of a run.
 pub(crate) struct Latencies {
     sorted: Vec<Duration>,
     /// Latencies of each kind of request, sorted.
     kinds: BTreeMap<&'static str, Vec<Duration>>,
-    /// What was asked and how it failed.
+    /// The requests that failed, with the reason.
     pub(crate) failures: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Load {
         }
     }
 
-    /// The request of that number: health, lists, search and detection in turn.
+    /// Returns request number `number`: health, lists, search and detection alternate.
     fn request(&self, number: usize) -> (&'static str, RequestBuilder) {
         let at = |path: &str| format!("{}{path}", self.base);
         let (what, request) = match number % 5 {
@@ -56,7 +56,7 @@ impl Load {
         (what, request.bearer_auth(&self.key))
     }
 
-    /// Sends that many requests and times each.
+    /// Sends `requests` requests and measures the latency of each.
     pub(crate) async fn run(&self, requests: usize) -> Latencies {
         let answers = stream::iter(0..requests).map(|number| async move {
             let (what, request) = self.request(number);

@@ -1,11 +1,11 @@
-//! Attacks one service from every side at once, beside callers who only want their answers.
+//! Attacks one service in many ways at once, while normal callers use it.
 //!
-//! The normal load runs alone first and then beside the attacks, the same number of requests each
-//! time. The test requires that no normal request fails, that no attacker gets an answer that is
-//! not allowed, and that nothing of the normal tenant changes. It prints the latencies, their ratio
-//! and the peak of memory, and does not assert them. `ATTACK_REQUESTS` sets the number of requests
-//! of the normal load (default 150) for a longer measurement, and `ATTACKS` selects the attacks
-//! whose names contain its value.
+//! The normal load runs alone first and then beside the attacks, with the same number of requests
+//! each time. The test requires that no normal request fails and that no attacker gets a response
+//! that is not allowed. The data of the normal tenant must not change. The test prints the
+//! latencies, their ratio and the peak of memory, and does not assert them. `ATTACK_REQUESTS` sets
+//! the number of requests of the normal load (default 150) for a longer measurement. `ATTACKS`
+//! selects the attacks whose names contain its value.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod attackers;
@@ -31,7 +31,7 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
     let alone = load.run(requests).await;
     let peak_alone = world.peak_memory();
     let attacks = attackers::start(&world);
-    // The comparison starts when every attacker has had an answer or been cut off once.
+    // The comparison starts when every attacker has had a response or a closed connection.
     attacks.wait_until_all_have_struck().await;
     let beside = load.run(requests).await;
     let report = attacks.stop().await;
@@ -44,9 +44,9 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
     for line in &report.lines {
         println!("{line}");
     }
-    assert_eq!(report.surprises, Vec::<String>::new(), "answers that an attacker must not get");
+    assert_eq!(report.surprises, Vec::<String>::new(), "responses that an attacker must not get");
     assert_eq!((alone.failures, beside.failures), (Vec::new(), Vec::new()), "normal requests failed");
     assert_eq!(world.normal_data().await, before, "the normal tenant's data changed");
-    // The service answers, and it stops when it is told to.
+    // The service still responds, and it stops on request.
     world.stop(Duration::from_secs(60)).await;
 }

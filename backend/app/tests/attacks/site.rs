@@ -1,4 +1,4 @@
-//! A site that a tenant crawls every day, and one that does its worst.
+//! Serves a site that a tenant crawls every day, and a hostile one.
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Path;
@@ -18,7 +18,7 @@ async fn serve(router: Router) -> String {
     url
 }
 
-/// Three drawn portraits on one page.
+/// Starts a site with three drawn portraits on one page.
 pub(crate) async fn good() -> String {
     let picture = |name: &'static str| get(move || async move { testing::picture(name) });
     serve(
@@ -37,7 +37,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     out.finish().unwrap()
 }
 
-/// A byte now and then, without an end.
+/// Returns a body of single bytes with pauses, without end.
 fn drip() -> Body {
     let beat = tokio::time::interval(Duration::from_millis(300));
     Body::from_stream(stream::unfold(beat, async |mut beat| {
@@ -46,23 +46,24 @@ fn drip() -> Body {
     }))
 }
 
-/// Ten gigabytes, while somebody reads them.
+/// Returns a body of ten gigabytes, generated as it is read.
 fn huge() -> Body {
     let piece = Bytes::from_static(&[b'a'; 1 << 16]);
     Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
 }
 
-/// A rule that a backtracking matcher compares with every part of a long path.
+/// Returns rules that a backtracking matcher compares with every part of a long path.
 fn robots() -> String {
     format!("user-agent: *\ndisallow: /*{}b\ndisallow: /*a*a*a*a*a*a*a*a*b$\n", "a".repeat(200 << 10))
 }
 
-/// Links to pages that hold nothing but such links.
+/// Returns a page of links to pages that contain only such links.
 fn farm(page: u64) -> Html<String> {
     Html((0..200).map(|n| format!("<a href=/farm/{}>x</a>", page.wrapping_mul(200) + n)).collect())
 }
 
-/// The same picture under thousands of addresses, most of them long.
+/// Returns a page with the same image under 520 URLs, 20 of which have more than 50,000 characters,
+/// and an image on an invalid host name.
 fn copies() -> Html<String> {
     let long = "q".repeat(50_000);
     let short = (0..500).map(|n| format!("<img src=/copy/{n}.jpg>"));
@@ -95,7 +96,8 @@ const INDEX: &str = "<a href=/long>1</a><a href=/loop/0>2</a><a href=/drip>3</a>
     <a href=/farm/1>6</a><a href=/copies>7</a><a href=/headers>8</a><a href=/base>10</a><a href=http://169.254.169.254/latest>9</a>
     <img src=/vast.png><img src=/drip.jpg><img src=/huge.jpg><img src=/grey.jpg><img src=/cut.jpg>";
 
-/// Slow and endless bodies, redirects, bombs, a link farm, copies, long headers and a trap in robots.txt.
+/// Starts a site with slow and endless bodies, redirects, decompression bombs, a link farm, copies,
+/// long headers and expensive rules in robots.txt.
 pub(crate) async fn hostile() -> String {
     let bomb = gzip(&vec![b' '; 8 << 20]).repeat(64);
     let picture = testing::picture("eve.jpg");

@@ -1,4 +1,4 @@
-//! The service under attack, its tenants and their keys.
+//! Starts the attacked service with its tenants and their keys.
 use crate::common::process::{Finished, Workplace};
 use crate::common::service::{Caller, Service};
 use crate::site;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use testing::TestDatabase;
 
-/// What the normal tenant has.
+/// The data of the normal tenant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NormalData {
     pub(crate) faces: usize,
@@ -17,18 +17,18 @@ pub(crate) struct NormalData {
     pub(crate) collection: String,
 }
 
-/// A running service with a normal tenant, who has crawled a site, and a hostile one.
+/// A running service with two tenants: a normal one, who has crawled a site, and a hostile one.
 pub(crate) struct World {
     service: Service,
     _database: TestDatabase,
     _place: Workplace,
-    /// Of the hostile site.
+    /// URL of the hostile site.
     pub(crate) hostile_site: String,
-    /// A crawl of it, by the hostile tenant.
+    /// Id of a crawl of that site by the hostile tenant.
     pub(crate) hostile_crawl: String,
     /// Ids of the normal tenant's faces.
     pub(crate) faces: Vec<String>,
-    /// An image address of the normal tenant.
+    /// URL of an image of the normal tenant.
     pub(crate) image_url: String,
     pub(crate) normal: String,
     /// The hostile tenant's keys, one for each scope.
@@ -47,7 +47,8 @@ impl World {
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
         // The container images, the systemd units and scripts/run set the same values.
         command.env("MALLOC_ARENA_MAX", "2").env("MALLOC_MMAP_THRESHOLD_", "4194304");
-        // What a machine with a gigabyte to spare is given: one picture of the largest size at a time.
+        // The settings for a machine with a gigabyte of free memory: one image of the largest size
+        // at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");
         let service = Service::start(&mut command);
         let make = |place: &Workplace, of: &[&str], scopes: &str| {
@@ -87,7 +88,7 @@ impl World {
         world
     }
 
-    /// Crawls the normal tenant's site to its end.
+    /// Crawls the normal tenant's site until the crawl ends.
     async fn crawl(&self, seed: &str) {
         let caller = self.caller(&self.normal);
         let body = json!({"seeds": [seed], "delay_ms": 0});
@@ -100,7 +101,7 @@ impl World {
         &self.service.base
     }
 
-    /// Host and port.
+    /// Returns host and port.
     pub(crate) fn address(&self) -> String {
         self.service.base.trim_start_matches("http://").to_owned()
     }
@@ -128,14 +129,14 @@ impl World {
         }
     }
 
-    /// The most memory the process ever held, in bytes.
+    /// Returns the peak of the process's memory in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.service.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// Stops the service and requires a clean end.
+    /// Stops the service and requires a clean exit.
     pub(crate) async fn stop(mut self, limit: Duration) {
         let live = self.caller(&self.normal).send(Method::GET, "/health/live", None).await;
         assert_eq!(live.status(), 200);

@@ -1,4 +1,4 @@
-//! The audit log.
+//! Tests the audit log.
 use crate::stage::Stage;
 use serde_json::json;
 use store::audit::{Action, AuditEntry};
@@ -26,7 +26,7 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     browser.run("scrollTo(0, document.documentElement.scrollHeight)").await;
     browser.until("document.querySelectorAll('tbody tr').length === 130").await;
 
-    // Every action that is recorded has a name here, and can be filtered by.
+    // Every recorded action has a name in the filter.
     let shown =
         browser.run("return [...document.querySelector('.filters select').options].map(e => e.value)").await;
     let mut named: Vec<&str> = Action::ALL.iter().map(|action| action.as_str()).collect();
@@ -45,7 +45,7 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     browser.until("location.hash.includes('action=erasure.create')").await;
     browser.run(&choose("key.revoke")).await;
     browser.until_text(".empty", "Nothing is recorded").await;
-    // A day that is over has none; the address says the filters.
+    // A past day has no entries. The address contains the filters.
     stage.open("/audit?until=2020-01-01", "Audit log").await;
     browser.until_text(".empty", "Nothing is recorded").await;
     stage.strike().await;

@@ -1,4 +1,5 @@
-//! Chromium by way of chromedriver, in as much of the WebDriver protocol as the tests need.
+//! Controls Chromium through chromedriver, with the parts of the WebDriver protocol that the tests
+//! need.
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use reqwest::Method;
@@ -8,20 +9,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-/// The longest wait for something that should happen soon; failing is the only thing that takes so long.
+/// Time limit for conditions that should hold soon. Only a failing test waits this long.
 const DEADLINE_MS: u64 = 60_000;
 
-/// A browser window with a profile of its own.
+/// A browser window with a separate profile.
 pub struct Browser {
     driver: Child,
     client: reqwest::Client,
     session: String,
-    /// What was done in it, for the report of a failure.
+    /// The actions so far, for the report of a failure.
     done: Mutex<Vec<String>>,
     _profile: tempfile::TempDir,
 }
 
-/// The program's path.
+/// Returns the path of the first program that exists.
 fn program(names: &[&str]) -> PathBuf {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders)
@@ -33,7 +34,7 @@ fn program(names: &[&str]) -> PathBuf {
 }
 
 impl Browser {
-    /// Opens a window; the test says `#[needs(browser)]`.
+    /// Opens a window. The test must declare `#[needs(browser)]`.
     pub async fn start() -> Self {
         let chromium = program(&["chromium", "chromium-browser", "google-chrome"]);
         let mut driver = Command::new(program(&["chromedriver"]));
@@ -45,7 +46,7 @@ impl Browser {
                 line.split_once("successfully on port ")
                     .map(|(_, port)| port.trim_end_matches('.').to_owned())
             })
-            .expect("chromedriver says its port");
+            .expect("chromedriver reports its port");
         let profile = tempfile::tempdir().unwrap();
         let mut arguments = vec![
             "--headless".to_owned(),
@@ -56,7 +57,7 @@ impl Browser {
             "--disable-component-update".into(),
             "--disable-sync".into(),
             "--hide-scrollbars".into(),
-            // A camera that shows a moving pattern, and needs no permission.
+            // A camera that shows a moving pattern and needs no permission.
             "--use-fake-device-for-media-stream".into(),
             "--use-fake-ui-for-media-stream".into(),
             format!("--user-data-dir={}", profile.path().display()),
@@ -99,22 +100,22 @@ impl Browser {
         self.ask(Method::POST, path, Some(body)).await.unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Loads an address.
+    /// Loads a URL.
     pub async fn load(&self, url: &str) {
         self.post("/url", json!({"url": url})).await;
     }
 
-    /// A step back in the history.
+    /// Goes back in the history.
     pub async fn back(&self) {
         self.post("/back", json!({})).await;
     }
 
-    /// What the body of a function answers in the page.
+    /// Runs the body of a function in the page and returns its result.
     pub async fn run(&self, body: &str) -> Value {
         self.post("/execute/sync", json!({"script": body, "args": []})).await
     }
 
-    /// What an async function's body answers in the page.
+    /// Runs the body of an async function in the page and returns its result.
     pub async fn run_async(&self, body: &str) -> Value {
         let script = format!(
             "const done = arguments[0]; (async () => {{ {body} }})().then(done, error => done(`failed: ${{error.stack}}`))"
@@ -122,7 +123,7 @@ impl Browser {
         self.post("/execute/async", json!({"script": script, "args": []})).await
     }
 
-    /// Waits in the page until an expression holds; fails with what the page shows.
+    /// Waits until an expression holds in the page. Fails with the content of the page.
     pub async fn until(&self, condition: &str) {
         let script = format!(
             "const done = arguments[0], end = Date.now() + {}; (function look() {{ let held = false; try {{ held = Boolean({condition}) }} catch {{}} \
@@ -141,7 +142,7 @@ impl Browser {
         self.note(format!("it held: {condition}"));
     }
 
-    /// Waits until some element has this text.
+    /// Waits until an element contains this text.
     pub async fn until_text(&self, css: &str, text: &str) {
         self.until(&format!(
             "[...document.querySelectorAll({css:?})].some(e => e.textContent.includes({text:?}))"
@@ -159,7 +160,7 @@ impl Browser {
         found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned()
     }
 
-    /// Clicks as a hand would: the element has to be visible and on top.
+    /// Clicks like a user: the element must be visible and not covered.
     pub async fn click(&self, css: &str) {
         let id = self.element(css).await;
         self.post(&format!("/element/{id}/click"), json!({})).await;
@@ -177,13 +178,13 @@ impl Browser {
         self.click("[data-test]").await;
     }
 
-    /// Types into an element, or gives a file input the path of a file.
+    /// Types into an element. For a file input, sets the path of the file.
     pub async fn type_into(&self, css: &str, text: &str) {
         let id = self.element(css).await;
         self.post(&format!("/element/{id}/value"), json!({"text": text})).await;
     }
 
-    /// Presses keys, one after the other, wherever the focus is.
+    /// Presses keys one after the other in the focused element.
     pub async fn press(&self, keys: &[char]) {
         let actions: Vec<Value> = keys
             .iter()
@@ -192,7 +193,7 @@ impl Browser {
         self.post("/actions", json!({"actions": [{"type": "key", "id": "keys", "actions": actions}]})).await;
     }
 
-    /// A window of this size, and the colours of the system.
+    /// Sets the size of the window, and light or dark colours.
     pub async fn look(&self, width: u32, height: u32, dark: bool) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.devtools("Emulation.setDeviceMetricsOverride", size).await;
@@ -205,7 +206,7 @@ impl Browser {
         self.post("/goog/cdp/execute", json!({"cmd": command, "params": params})).await
     }
 
-    /// What the window shows, as a PNG.
+    /// Saves the content of the window as a PNG.
     pub async fn screenshot(&self, file: &Path) {
         let picture = self.ask(Method::GET, "/screenshot", None).await.unwrap();
         let bytes = BASE64_STANDARD.decode(picture.as_str().unwrap()).unwrap();
@@ -213,7 +214,7 @@ impl Browser {
         std::fs::write(file, bytes).unwrap();
     }
 
-    /// What the console has said since it was last asked: level and message.
+    /// Returns the messages of the console since the last call, with their level.
     pub async fn console(&self) -> Vec<String> {
         let lines = self.post("/se/log", json!({"type": "browser"})).await;
         let line =
@@ -221,14 +222,14 @@ impl Browser {
         lines.as_array().unwrap().iter().map(line).collect()
     }
 
-    /// Ends the window; the driver goes with this value.
+    /// Closes the window. The driver stops when this value is dropped.
     pub async fn close(&self) {
         let _gone = self.ask(Method::DELETE, "", None).await;
     }
 }
 
 impl Drop for Browser {
-    /// The driver takes its browser along.
+    /// Kills the driver, which also ends its browser.
     fn drop(&mut self) {
         let _gone = self.driver.kill();
         let _reaped = self.driver.wait();

@@ -1,4 +1,4 @@
-//! Collections: made, used, changed and deleted.
+//! Tests that collections are created, used, changed and deleted.
 use crate::stage::Stage;
 
 #[testing::needs(browser)]
@@ -23,7 +23,7 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     browser.type_into("[name=name]", "press-archive").await;
     browser.click_text("Make it").await;
 
-    // It is in use, and the header can switch now.
+    // The collection is in use, and the header can switch between collections.
     let row = "[...document.querySelectorAll('tbody tr')].find(e => e.textContent.includes('press-archive'))";
     browser.until(&format!("{row}.textContent.includes('In use')")).await;
     for word in ["Strict", "0.45", "90 days"] {
@@ -34,7 +34,7 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     browser.click("button[aria-label='Use default']").await;
     browser.until("document.getElementById('collection').value === 'default'").await;
 
-    // Settings are changed; an empty field is the service's own.
+    // Settings are changed. An empty field means the default of the service.
     browser.click("tbody a[href$='press-archive']").await;
     browser.until_text("h1", "press-archive").await;
     browser.until("document.querySelector('[name=match_threshold]').value === '0.45'").await;
@@ -48,7 +48,7 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
         (&serde_json::Value::Null, &"strict".into())
     );
 
-    // It goes when its name is typed, and not before.
+    // The collection is deleted only after its name is typed.
     browser.click_text("Delete this collection").await;
     browser.type_into("dialog input", "press").await;
     browser.until("document.querySelector('dialog .danger').disabled").await;

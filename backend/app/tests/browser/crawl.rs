@@ -1,8 +1,8 @@
-//! Crawls, and the faces that they bring.
+//! Tests crawls and the faces that they find.
 use crate::site;
 use crate::stage::Stage;
 
-/// What a list shows once all its lazily loaded pictures near the window are there.
+/// Holds when lazily loaded images of a list are shown.
 const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]')";
 
 #[testing::needs(browser)]
@@ -16,7 +16,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until_text("h1", "New crawl").await;
     stage.judge("new-crawl").await;
 
-    // A wrong field is named and gets the focus.
+    // An invalid field is named and gets the focus.
     browser.type_into("textarea", "gopher://example.org/").await;
     browser.click_text("Start the crawl").await;
     browser
@@ -48,7 +48,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until_text(".crawl .numbers", "15").await;
     stage.judge("crawls").await;
 
-    // All its faces, a filter that leaves none, one of them, and back to the list.
+    // All faces of the crawl, a filter without results, one face, and back to the list.
     stage.open("/faces", "Faces").await;
     browser.until("document.querySelectorAll('.tile').length === 15").await;
     browser.until(PICTURES).await;
@@ -69,7 +69,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until("document.querySelectorAll('.tile').length === 15").await;
     browser.click(".tile").await;
 
-    // Where else it appears: the others of the same person come first, and the slider filters at once.
+    // Other faces of the same person come first, and the slider filters at once.
     browser.click_text("Search this face").await;
     browser.until_text("h1", "Search").await;
     browser.until(PICTURES).await;
@@ -92,11 +92,11 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until(&format!("Math.abs({shown} - {above}) <= 1")).await;
     browser.until_text("[role=status]", "at or above 0.99").await;
 
-    // Erase it, after a question; then the crawl with all images.
+    // A face is erased after a confirmation, then the crawl with all images.
     browser.click(".probeface").await;
     browser.until_text("h1", "Face").await;
-    // The service answers 404 for a picture that is requested after the erasure, and the console
-    // reports that. So wait until the pictures are there.
+    // The service answers 404 for an image that is requested after the erasure, and the console
+    // reports that. The test therefore waits until the images are loaded.
     browser
         .until("document.querySelector('.portrait img[src]') && document.querySelector('.marked img[src]')")
         .await;
@@ -125,7 +125,7 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     let site = site::start().await;
     stage.open("/crawls/new", "New crawl").await;
     browser.type_into("textarea", &site.url("/")).await;
-    // So slow that it does not end by itself.
+    // The delay is so long that the crawl does not end by itself.
     browser.type_into("[name=delay_ms]", "300000").await;
     browser.click_text("Start the crawl").await;
     browser.until_text(".chip", "Running").await;
@@ -135,11 +135,11 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     browser.until_text(".chip", "Paused").await;
     stage.judge("crawl-paused").await;
 
-    // The state is the service's: it is there again after a reload.
+    // The state comes from the service, so it is the same after a reload.
     browser.run("location.reload()").await;
     browser.click_text("Resume").await;
     browser.until_text(".chip", "Running").await;
-    // What others do to it is seen without asking: the events tell.
+    // Changes by other callers are shown through the event stream.
     let id = browser.run("return location.hash.split('/')[2]").await;
     let pause = format!(
         "return (await fetch('/crawls/{}/pause', {{ method: 'POST' }})).status",

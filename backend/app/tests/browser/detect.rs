@@ -1,4 +1,4 @@
-//! Detect: a picture in, faces out.
+//! Tests Detect: an image in, faces out.
 use crate::stage::Stage;
 
 const ENTER: char = '\u{E007}';
@@ -18,24 +18,24 @@ async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
     browser.until_text(".legend", "Decode").await;
     stage.judge("detect").await;
 
-    // A mark that is clicked is the row that is chosen.
+    // A click on a mark selects the corresponding row.
     browser.click(".mark[data-face='4'] .box").await;
     browser.until("document.querySelectorAll('.facerow')[3].getAttribute('aria-pressed') === 'true'").await;
     browser.until_text(".facedetail h3", "Face 4").await;
-    // By keyboard: the next row, chosen with Enter.
+    // With the keyboard, the next row is selected by Enter.
     browser.run("document.querySelectorAll('.facerow')[3].focus()").await;
     browser.press(&[TAB, ENTER]).await;
     browser.until("document.querySelector('.mark.chosen text').textContent === '5'").await;
     browser.until_text(".measures", "yaw").await;
 
-    // Options are asked again with the same picture.
+    // Changed options are applied to the same image.
     browser.run("document.querySelector('details').open = true").await;
     browser.run("const s = document.querySelector('[name=quality_profile]'); s.value = 'off'; s.dispatchEvent(new Event('change', { bubbles: true }))").await;
     browser
         .until("document.querySelectorAll('.facerow').length === 10 && !document.querySelector('.spinner')")
         .await;
 
-    // On to a search with that face, before anything is stored.
+    // A search with that face works before anything is stored.
     browser.click_text("Search this face").await;
     browser.until_text("h1", "Search").await;
     browser.until_text(".empty", "No face of default is at all alike").await;
@@ -64,7 +64,7 @@ async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
     browser.until("document.querySelector('.detected') && !document.querySelector('dialog')").await;
     stage.silent().await;
 
-    // What the service says is shown with its code and the request's id.
+    // The service's error is shown with its code and the request's id.
     browser.type_into("input[type=file]", &stage.file("text.jpg", b"no picture at all")).await;
     browser.until_text(".trouble", "Code not_an_image").await;
     browser.until("document.querySelector('.trouble code').textContent.length === 36").await;

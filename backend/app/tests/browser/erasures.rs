@@ -1,4 +1,4 @@
-//! Erasures: looked at, carried out, and kept out of the next crawl.
+//! Tests erasures: they are previewed, carried out, and suppressed in the next crawl.
 use crate::site;
 use crate::stage::Stage;
 
@@ -12,7 +12,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     stage.open("/erasures", "Erasures").await;
     browser.until_text(".empty", "Nothing was erased").await;
 
-    // A face, from its own page; a look first.
+    // Erases a face from its own page, after a preview.
     stage.open("/faces", "Faces").await;
     browser.click(".tile").await;
     browser.click_text("Erase and keep out").await;
@@ -26,22 +26,23 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until_text(".toast", "1 suppression left behind").await;
     browser.until_text("tbody tr", "A face").await;
 
-    // A person, by a picture that was never stored; a threshold that takes everybody along is seen before it does.
+    // Erases a person by an image that was never stored. The preview shows a threshold that would
+    // include everybody.
     browser.click_text("New erasure").await;
     browser.until_text("h1", "New erasure").await;
     browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::picture("group.jpg"))).await;
     browser.until("document.querySelectorAll('.facerow').length === 10").await;
-    // The fifth of the group is one of the people of the site; the first is not.
+    // The fifth face of the group is one of the people of the site; the first is not.
     browser.run("document.querySelectorAll('.facerow')[4].click()").await;
     browser.type_into("input[type=number]", "0.7").await;
     browser.click("input[type=checkbox]:not(:checked)").await;
     browser.click_text("Show what would go").await;
-    // Two or three, by which face is gone already.
+    // Two or three images, depending on which face was erased before.
     browser.until_text("h2", "whole images would go").await;
     browser.until("document.querySelector('.tile img[src]')").await;
     stage.judge("new-erasure").await;
-    // Typing would append to the number that is there. Strangers are that much alike, which is
-    // asked about.
+    // Typing would append to the number in the field. At similarity 0 strangers match too, so the
+    // page asks for confirmation.
     browser
         .run("const t = document.querySelector('input[type=number]'); t.value = '0'; for (const e of ['input', 'change']) t.dispatchEvent(new Event(e, { bubbles: true }))")
         .await;
@@ -55,7 +56,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until_text("tbody tr", "A person, by a picture").await;
     browser.until_text(".chip", "Person").await;
 
-    // Whatever is left of the site, by the addresses of its pages.
+    // Erases the rest of the site by the URLs of its pages.
     for (path, rows) in [("/team.html", 3), ("/archive.html", 4)] {
         stage.open(&format!("/erasures/new?url={}", site.url(path)), "New erasure").await;
         browser.click_text("Show what would go").await;
@@ -65,7 +66,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         browser.until(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await;
     }
 
-    // An address that holds nothing yet; who is meant by it cannot be told.
+    // A URL with no stored data. The page cannot tell which person is meant.
     stage.open(&format!("/erasures/new?url={}", site.url("/7.jpg")), "New erasure").await;
     browser.until("document.querySelectorAll('input[type=checkbox]')[1].disabled").await;
     browser.click_text("Show what would go").await;
@@ -75,7 +76,8 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until("document.querySelectorAll('tbody tr').length === 5").await;
     stage.judge("erasures").await;
 
-    // The same site again brings none of it back, nor the two files on its pages that are no pictures.
+    // A new crawl of the same site brings none of it back. It also skips the two files on its pages
+    // that are not images.
     stage.crawl(&site).await;
     browser
         .until("[...document.querySelectorAll('.legend li')].some(e => e.textContent.trim() === 'Suppressed 17')")
@@ -83,7 +85,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until_text(".reasons", "is kept out").await;
     stage.judge("crawl-suppressed").await;
 
-    // What was kept out by mistake is let in again.
+    // A mistaken suppression is lifted.
     stage.open("/erasures", "Erasures").await;
     browser.click("tbody tr td .button").await;
     browser.click("dialog .danger").await;

@@ -1,9 +1,9 @@
-//! A service that asks for keys.
+//! Tests the page with a service that requires keys.
 use crate::site;
 use crate::stage::Stage;
 use store::keys::{NewKey, Scope};
 
-/// A key to `default`, or to every collection; answers the key itself.
+/// Creates a key for `default` or for every collection. Returns its secret.
 async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String {
     let store = stage.database.store();
     let default = store.collection("default").await.unwrap();
@@ -21,7 +21,7 @@ async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String
     secret
 }
 
-/// Opens a view, which asks for the key.
+/// Opens a view, which asks for the key, and enters it.
 async fn enter(stage: &Stage, view: &str, secret: &str) {
     stage.browser.load(&format!("{}/#{view}", stage.service.base)).await;
     stage.browser.type_into("dialog input", secret).await;
@@ -42,7 +42,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     browser.until_text("dialog", "asks for an API key").await;
     stage.heard_only(401).await;
     stage.judge("key").await;
-    // A wrong one is asked for again.
+    // After a wrong key the page asks again.
     browser.type_into("dialog input", "fc_wrong").await;
     browser.click_text("Use it").await;
     browser.until("document.querySelector('dialog input')?.value === ''").await;
@@ -52,7 +52,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     browser.until_text(".empty", "No faces are stored yet").await;
     browser.until("!document.querySelector('dialog') && !document.getElementById('key').hidden").await;
 
-    // Crops come with the key, as does the progress of a crawl.
+    // The key is also sent for crops and for the event stream of a crawl.
     let site = site::start().await;
     stage.open("/crawls/new", "New crawl").await;
     browser.type_into("textarea", &site.url("/0.jpg")).await;
@@ -60,7 +60,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     browser.until_text(".chip", "Completed").await;
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
 
-    // The tab keeps it; what it does not open is told with the scope that is missing.
+    // The tab keeps the key. If the key lacks a scope, the page names the missing scope.
     browser.run("location.reload()").await;
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
     stage.silent().await;
@@ -84,7 +84,7 @@ async fn people_are_found_and_named_with_a_key() {
     stage.open("/people", "People").await;
     browser.click_text("Find people").await;
     browser.until_text("[role=status]", "15 new faces looked at").await;
-    // Its pictures come with the key.
+    // The key is also sent for the images of people.
     browser.until("document.querySelector('.person img')?.naturalWidth > 0").await;
     browser.click(".person a").await;
     browser.click_text("Name").await;
@@ -93,7 +93,8 @@ async fn people_are_found_and_named_with_a_key() {
     browser.until_text("h1", "Ada Example").await;
     browser.until_text(".chip", "Enrolled").await;
     stage.judge("person-with-key").await;
-    // What this key does not open is not offered; who goes there all the same is told why.
+    // Views without the necessary scope are not offered. A direct link explains why the view is not
+    // available.
     browser.until("document.querySelector('nav a[href=\"#/audit\"]').hidden && !document.querySelector('nav a[href=\"#/people\"]').hidden").await;
     stage.open("/audit", "Audit log").await;
     browser.until_text(".empty", "a key with the scope admin").await;
@@ -146,7 +147,7 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
 
     browser.click_text("New key").await;
     browser.type_into("[name=name]", "press desk").await;
-    // Every scope is offered, with those that the own key lacks out of reach.
+    // Every scope is listed. Scopes that the own key lacks are disabled.
     let shown = browser.run("return [...document.querySelectorAll('[name=scopes]')].map(e => e.value)").await;
     let all: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
     assert_eq!(shown, serde_json::json!(all));
@@ -165,14 +166,14 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     stage.judge("key-secret").await;
     let secret =
         browser.run("return document.querySelector('.secret').value").await.as_str().unwrap().to_owned();
-    // Escape does not lose it.
+    // Escape does not close the dialog with the secret.
     browser.press(&['\u{E00C}', '\u{E00C}']).await;
     browser.click_text("I have it").await;
     browser.until_text("tbody tr", "press desk").await;
     stage.judge("keys").await;
     assert!(!browser.run("return document.body.innerHTML").await.as_str().unwrap().contains(&secret));
 
-    // It opens what it may, until it is revoked.
+    // The key grants its scopes until it is revoked.
     let status = format!(
         "return (await fetch('/faces', {{ headers: {{ authorization: 'Bearer {secret}' }} }})).status"
     );

@@ -1,4 +1,5 @@
-//! The web page in a real browser, on the real service with real models. Screenshots lie in `target/screenshots`.
+//! Tests the web page in a real browser, with the real service and real models. Screenshots are in
+//! `target/screenshots`.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 #[path = "../common/mod.rs"]

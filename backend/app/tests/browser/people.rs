@@ -1,4 +1,4 @@
-//! People: found by clustering, named, merged, enrolled.
+//! Tests people: found by clustering, named, merged and enrolled.
 use crate::site;
 use crate::stage::Stage;
 
@@ -12,13 +12,13 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.until_text(".empty", "Nobody is known yet").await;
     stage.crawl(&site).await;
 
-    // Clusters come up when the search for people has ended.
+    // Clusters appear when the search for people has ended.
     stage.open("/people", "People").await;
     browser.click_text("Find people").await;
     browser.until_text("[role=status]", "15 new faces looked at").await;
     browser.until("document.querySelector('.person img[src]')").await;
 
-    // Somebody new, with a picture and with a stored face.
+    // Adds a person with an image and with a stored face.
     browser.click_text("New person").await;
     browser.type_into("dialog input", "Ada Example").await;
     browser.click_text("Add").await;
@@ -33,7 +33,7 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.until_text(".person", "Ada Example").await;
     browser.until("document.querySelectorAll('.person').length >= 2").await;
     stage.judge("people").await;
-    // A cluster that is named is a person.
+    // A named cluster becomes a person.
     browser.run("[...document.querySelectorAll('.person a')].find(e => e.textContent.includes('Unnamed')).setAttribute('data-test', '')").await;
     browser.click("[data-test]").await;
     browser.click_text("Name").await;
@@ -42,12 +42,12 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.until_text("h1", "Bo Example").await;
     browser.until_text(".chip", "Enrolled").await;
 
-    // A search tells who a face shows.
+    // A search shows the names of enrolled people.
     browser.click_text("Search this person").await;
     browser.until_text("h1", "Search").await;
     browser.until_text(".match .chip", "Bo Example").await;
 
-    // Two that are one.
+    // Merges two entries of one person.
     stage.open("/people", "People").await;
     browser.until_text(".person", "Bo Example").await;
     let before = browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
@@ -59,7 +59,7 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.until_text(".toast", "one person now").await;
     browser.until(&format!("document.querySelectorAll('.person').length === {}", before - 1)).await;
 
-    // A face that was put there by mistake, and the end of it.
+    // Removes a face that was added by mistake, then deletes the person.
     browser.run("[...document.querySelectorAll('.person a')].find(e => e.textContent.includes('Example')).setAttribute('data-test', '')").await;
     browser.click("[data-test]").await;
     browser.until_text("h1", "Example").await;
@@ -70,10 +70,10 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.click_text("Delete").await;
     browser.click("dialog .danger").await;
     browser.until_text("h1", "People").await;
-    // The merged person is gone; the clusters of the others stay.
+    // The merged person is gone; the other clusters remain.
     browser.until(&format!("document.querySelectorAll('.person').length === {}", before - 2)).await;
 
-    // From a face's own page.
+    // Enrols from the page of a face.
     stage.open("/faces", "Faces").await;
     browser.click(".tile").await;
     browser.click_text("Enrol").await;

@@ -1,12 +1,13 @@
-//! A site with people who do not exist.
+//! Serves a site with drawn people.
 use crate::common::files::FileServer;
 use std::sync::OnceLock;
 pub use testing::people::portrait;
 
-/// How many portraits the site shows: three of each person.
+/// Number of portraits on the site: three of each person.
 pub const PORTRAITS: usize = 15;
 
-/// Starts it. Besides its portraits it has a damaged image, a link to nothing and a folder that robots may not enter.
+/// Starts the site. It also has a damaged image, a dead link and a folder that robots.txt
+/// disallows.
 pub async fn start() -> FileServer {
     static PORTRAIT_FILES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     let portraits =

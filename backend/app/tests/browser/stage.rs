@@ -1,4 +1,4 @@
-//! A service, a browser on its page, and what every view is judged by.
+//! Starts a service and a browser, and holds the checks for every view.
 use crate::chrome::Browser;
 use crate::common::files::FileServer;
 use crate::common::process::Workplace;
@@ -21,21 +21,21 @@ fn root() -> PathBuf {
 }
 
 impl Stage {
-    /// Starts a service and a browser; the test says `#[needs(browser)]`.
+    /// Starts a service and a browser. The test must declare `#[needs(browser)]`.
     pub async fn set() -> Self {
         Self::with(&[]).await
     }
 
-    /// With more variables in the service's environment.
+    /// Does the same with additional variables in the service's environment.
     pub async fn with(variables: &[(&str, &str)]) -> Self {
         let axe = std::fs::read_to_string(root().join(".runtime/axe/axe.min.js"))
-            .expect("./scripts/browser-tools has brought axe-core");
+            .expect("./scripts/browser-tools has installed axe-core");
         let browser = Browser::start().await;
         let database = TestDatabase::create().await;
         let place = Workplace::new();
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("DATABASE_URL", database.url()).envs(variables.iter().copied());
-        // Nobody reads its log while the test runs, so it must not be long.
+        // The log is not read while the test runs, so it must stay short.
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("WORKERS", "2").env("LOG_LEVEL", "warn");
         let service = Service::start(&mut command);
         let stage = Self { browser, service, place, database, axe };
@@ -49,7 +49,7 @@ impl Stage {
         self.browser.until(&format!("document.querySelector('h1')?.textContent === {heading:?}")).await;
     }
 
-    /// Crawls the site to its end, every picture by itself, and stays on the crawl's view.
+    /// Crawls the site to the end without deduplication, and stays on the crawl's view.
     pub async fn crawl(&self, site: &FileServer) {
         self.open("/crawls/new", "New crawl").await;
         self.browser.type_into("textarea", &site.url("/")).await;
@@ -59,17 +59,19 @@ impl Stage {
         self.browser.until_text(".chip", "Completed").await;
     }
 
-    /// A picture in a file, for the file inputs.
+    /// Writes an image to a file, for the file inputs. Returns the path.
     pub fn file(&self, name: &str, content: &[u8]) -> String {
         self.place.put(name, content).display().to_string()
     }
 
-    /// Judges the view as it is, wide and light, and as on a phone at night: axe-core finds nothing serious, nothing is wider than the window, the
-    /// console is silent. Leaves a screenshot of each.
+    /// Checks the view in a wide light window and in a narrow dark one. axe-core must find nothing
+    /// serious, nothing may be wider than the window, and the console must be empty. Saves a
+    /// screenshot of each.
     pub async fn judge(&self, name: &str) {
         for (width, height, dark) in [(1280, 860, false), (360, 740, true)] {
             self.browser.look(width, height, dark).await;
-            // A phone's browser zooms out over what is too wide, so the window's own width says nothing.
+            // A phone's browser zooms out if the content is too wide, so the width of the window
+            // itself is not enough.
             self.browser.until(&format!("document.documentElement.scrollWidth <= {width}")).await;
             let tone = if dark { "dark" } else { "light" };
             self.judge_as_is(&format!("{name}-{width}-{tone}")).await;
@@ -78,7 +80,7 @@ impl Stage {
         self.silent().await;
     }
 
-    /// The same for the window as it is.
+    /// Checks the window in its current size and colours.
     pub async fn judge_as_is(&self, name: &str) {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../screenshots");
         self.browser.screenshot(&folder.join(format!("{name}.png"))).await;
@@ -96,20 +98,21 @@ impl Stage {
         found.iter().filter(bad).cloned().collect()
     }
 
-    /// The console has said nothing: no error, no warning, no violation of the page's policy.
+    /// Requires an empty console: no error, no warning, no violation of the content security
+    /// policy.
     pub async fn silent(&self) {
         let lines = self.browser.console().await;
         assert!(lines.is_empty(), "{lines:#?}");
     }
 
-    /// The console tells of refusals with this status alone, as browsers do.
+    /// Requires that the console reports only refusals with this status, as browsers do.
     pub async fn heard_only(&self, status: u16) {
         let lines = self.browser.console().await;
         let said = format!("status of {status} ");
         assert!(lines.iter().all(|line| line.contains(&said)), "{lines:#?}");
     }
 
-    /// Ends everything in order.
+    /// Stops the browser and the service in order.
     pub async fn strike(mut self) {
         self.silent().await;
         self.browser.close().await;

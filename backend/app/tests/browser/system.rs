@@ -1,4 +1,4 @@
-//! System: devices, queue, discarded jobs. And what every view has in common.
+//! Tests System (devices, queue, discarded jobs), and what all views have in common.
 use crate::stage::Stage;
 use queue::{NewJob, Queue};
 use serde_json::json;
@@ -8,7 +8,7 @@ use serde_json::json;
 async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
     let stage = Stage::set().await;
     let browser = &stage.browser;
-    // A page job without an address can only be given up.
+    // A page job without a URL is discarded.
     let queue = Queue::new(stage.database.pool().clone(), queue::Config::default());
     let mut tx = stage.database.store().begin().await.unwrap();
     queue.enqueue(tx.conn(), &[NewJob::new("scan_page", json!({"nothing": true}))]).await.unwrap();
@@ -20,7 +20,7 @@ async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
     browser
         .until_text("table", &testing::pack().pack.file(inference::ModelKind::Embedder).unwrap().file)
         .await;
-    // Two looks at the counters make a rate.
+    // A rate needs two readings of the counters.
     browser
         .until(
             "[...document.querySelectorAll('.plotbox')].every(e => e.querySelector('b').textContent !== '–')",
@@ -46,7 +46,8 @@ async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
 async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     let stage = Stage::set().await;
     let browser = &stage.browser;
-    // No address is Detect; an unknown one says so; a thing that is not there is a problem of the service.
+    // Without a path the page shows Detect. An unknown path is reported. A missing resource is
+    // reported as an error of the service.
     browser.load(&format!("{}/", stage.service.base)).await;
     browser.until("location.hash === '#/detect' && document.title === 'Detect · facecrawl'").await;
     stage.open("/elsewhere", "Nothing here").await;
@@ -55,20 +56,20 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     stage.heard_only(404).await;
     browser.until("document.querySelector('nav [aria-current]').textContent === 'Crawls'").await;
 
-    // The first stop of the keyboard leads to the content, and not to another view.
+    // The first keyboard stop leads to the content, not to another view.
     stage.open("/faces", "Faces").await;
     browser.run("location.reload()").await;
     browser.until_text("h1", "Faces").await;
     browser.press(&['\u{E004}', '\u{E007}']).await;
     browser.until("document.activeElement.id === 'main' && location.hash === '#/faces'").await;
 
-    // A service that asks for no keys says how to change that, and makes none.
+    // A service without keys says how to change that, and creates none.
     stage.open("/keys", "Keys").await;
     browser.until_text("h2", "asks nobody for a key").await;
     browser.until("![...document.querySelectorAll('a')].some(e => e.textContent === 'New key')").await;
     stage.judge("keys-open").await;
 
-    // On a phone the views that are needed less stand in a sheet, which Escape closes.
+    // On a phone, less used views are in a sheet that Escape closes.
     browser.look(360, 740, true).await;
     let sheet = "getComputedStyle(document.getElementById('rest')).visibility";
     browser.until(&format!("{sheet} === 'hidden'")).await;
@@ -83,7 +84,7 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     browser.until(&format!("{sheet} === 'hidden'")).await;
     browser.look(1280, 860, false).await;
 
-    // Light, dark, as the system; the choice outlives a reload.
+    // Light, dark, or as the system. The choice survives a reload.
     let ground = "getComputedStyle(document.body).backgroundColor";
     let light = browser.run(&format!("return {ground}")).await;
     browser.click("#theme").await;

@@ -1,4 +1,5 @@
-//! A new user's way from the first command to the first search hit, with the seconds of each step. `./scripts/tour` runs it.
+//! Follows a new user from the first command to the first search hit, and prints the seconds of
+//! each step. `./scripts/tour` runs it.
 use crate::chrome::Browser;
 use crate::common::process::Workplace;
 use crate::common::service::Service;
@@ -7,7 +8,7 @@ use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Says how long each step took.
+/// Prints the duration of each step.
 struct Watch {
     begun: Instant,
     last: Instant,
@@ -35,7 +36,7 @@ async fn from_the_first_command_to_the_first_search_hit() {
     let place = Workplace::new();
     let binary =
         std::env::var_os("TOUR_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_facecrawl").into(), PathBuf::from);
-    // The private database, as a new user has it.
+    // The private database, which a new user has by default.
     let postgres = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
     let mut command = place.facecrawl_at(&binary, &["up", "--port", "0"]);
     command

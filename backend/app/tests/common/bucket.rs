@@ -1,13 +1,13 @@
-//! An S3 server of its own (moto, in memory) with one bucket. It checks signatures as S3 does.
+//! Runs a private S3 server (moto, in memory) with one bucket. It checks signatures as S3 does.
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use store::Blobs;
 
-/// What `BLOB_STORE_URL` says.
+/// The value of `BLOB_STORE_URL`.
 pub const URL: &str = "s3://faces/some/prefix";
 
-/// Ends with the value.
+/// A server with a bucket. The server stops when this value is dropped.
 pub struct Bucket {
     server: Child,
     pub endpoint: String,
@@ -16,7 +16,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Starts a server; the test says `#[needs(s3)]`.
+    /// Starts a server. The test must declare `#[needs(s3)]`.
     pub async fn start() -> Self {
         let mut bucket =
             Self { server: serve("0"), endpoint: String::new(), key: String::new(), secret: String::new() };
@@ -25,13 +25,13 @@ impl Bucket {
         bucket
     }
 
-    /// Ends the server; its port answers nobody.
+    /// Stops the server. Its port then refuses connections.
     pub fn stop(&mut self) {
         self.server.kill().unwrap();
         self.server.wait().unwrap();
     }
 
-    /// Another server at the same place, with an empty bucket and other credentials.
+    /// Starts another server on the same port, with an empty bucket and other credentials.
     pub async fn start_again(&mut self) {
         let port = self.endpoint.rsplit(':').next().unwrap().to_owned();
         self.server = serve(&port);
@@ -39,7 +39,7 @@ impl Bucket {
         self.make().await;
     }
 
-    /// What a service needs to use it.
+    /// Returns the variables with which a service uses the bucket.
     pub fn variables(&self) -> [(&'static str, String); 6] {
         [
             ("BLOB_STORE_URL", URL.into()),
@@ -55,7 +55,8 @@ impl Bucket {
         Blobs::open_with(URL, &self.variables()[1..]).unwrap()
     }
 
-    /// The first four calls are not asked who they come from: a user with a key that opens everything, and the bucket.
+    /// Creates a user with a key for everything, and the bucket. The server does not authenticate
+    /// its first four requests.
     async fn make(&mut self) {
         let _already = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -96,7 +97,7 @@ impl Drop for Bucket {
 
 fn serve(port: &str) -> Child {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
-    assert!(program.is_file(), "there is no S3 server; run ./scripts/s3-tools");
+    assert!(program.is_file(), "the S3 server is not installed; run ./scripts/s3-tools");
     Command::new(program)
         .args(["--host", "127.0.0.1", "--port", port])
         .env("INITIAL_NO_AUTH_ACTION_COUNT", "4")
@@ -106,14 +107,14 @@ fn serve(port: &str) -> Child {
         .unwrap()
 }
 
-/// Waits for the line that says where it is.
+/// Waits for the line that contains the server's address.
 fn endpoint(server: &mut Child) -> String {
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
     let endpoint = lines.find_map(|line| {
         let (_, rest) = line.split_once("Running on ")?;
         Some(rest.split_whitespace().next()?.to_owned())
     });
-    // Read to the end whether or not anybody looks: a full pipe would stop the server.
+    // The output is read to the end, because a full pipe would block the server.
     std::thread::spawn(move || lines.for_each(drop));
-    endpoint.expect("the server says where it is")
+    endpoint.expect("the server prints its address")
 }

@@ -1,4 +1,4 @@
-//! A web server with files in memory that can misbehave.
+//! Runs a web server with files in memory. It can be told to misbehave.
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// Hex sha256.
+/// Returns the sha256 in hex.
 pub fn sha256(content: &[u8]) -> String {
     hex::encode(Sha256::digest(content))
 }
@@ -17,13 +17,13 @@ pub fn sha256(content: &[u8]) -> String {
 #[derive(Default)]
 struct Shared {
     files: HashMap<String, Bytes>,
-    /// Path and `Range` of every request.
+    /// Path and `Range` header of every request.
     requests: Mutex<Vec<(String, Option<String>)>>,
     break_after: Mutex<Option<usize>>,
     ignore_ranges: Mutex<bool>,
 }
 
-/// Stops with the test's runtime.
+/// A server that stops with the test's runtime.
 pub struct FileServer {
     base: String,
     shared: Arc<Shared>,
@@ -34,7 +34,7 @@ impl FileServer {
         Self::with(files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect()).await
     }
     pub async fn with(files: Vec<(String, Vec<u8>)>) -> Self {
-        // The command line does this for the process; here there is none.
+        // The command line does this for the process; a test has no command line.
         let _already = rustls::crypto::ring::default_provider().install_default();
         let files = files.into_iter().map(|(path, content)| (path, content.into())).collect();
         let shared = Arc::new(Shared { files, ..Shared::default() });
@@ -50,11 +50,11 @@ impl FileServer {
     pub fn requests(&self) -> Vec<(String, Option<String>)> {
         self.shared.requests.lock().unwrap().clone()
     }
-    /// The next answer breaks off after so many bytes.
+    /// Makes the next response break off after `bytes` bytes.
     pub fn break_after(&self, bytes: usize) {
         *self.shared.break_after.lock().unwrap() = Some(bytes);
     }
-    /// Answers 200 with the whole whatever was asked for.
+    /// Makes the server answer 200 with the whole file, even to range requests.
     pub fn ignore_ranges(&self) {
         *self.shared.ignore_ranges.lock().unwrap() = true;
     }
@@ -97,7 +97,7 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap)
     response.body(body).unwrap()
 }
 
-/// Of the kinds of files that sites have; models have none.
+/// Returns the content type for file types of web sites; model files have none.
 fn content_type(path: &str) -> Option<&'static str> {
     match path.rsplit_once('.').map_or(path, |(_, extension)| extension) {
         "html" => Some("text/html; charset=utf-8"),

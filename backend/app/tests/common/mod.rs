@@ -1,4 +1,4 @@
-//! What the tests of the binary share.
+//! Helpers that the tests of the binary share.
 #![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub)]
 #[cfg(unix)]
 pub mod bucket;

@@ -1,4 +1,4 @@
-//! The binary in a folder of its own, with an environment of its own.
+//! Runs the binary in a separate folder with a separate environment.
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,13 @@ impl Workplace {
         self.folder.path()
     }
 
-    /// The binary in this folder. Models come from the mirror; nothing of this process's environment comes in.
+    /// Returns a command that runs the binary in this folder. Models come from the mirror. The
+    /// environment of the test process is not inherited.
     pub fn facecrawl(&self, args: &[&str]) -> Command {
         self.facecrawl_at(env!("CARGO_BIN_EXE_facecrawl"), args)
     }
 
-    /// Another build of it, likewise.
+    /// Returns the same command for another build of the binary.
     pub fn facecrawl_at(&self, binary: impl AsRef<OsStr>, args: &[&str]) -> Command {
         let mut command = Command::new(binary);
         command.args(args).current_dir(self.path()).env_clear().stdin(Stdio::null());
@@ -32,12 +33,12 @@ impl Workplace {
         command
     }
 
-    /// Runs to the end.
+    /// Runs the command until it exits.
     pub fn run(&self, args: &[&str]) -> Finished {
         Finished::of(&mut self.facecrawl(args))
     }
 
-    /// Puts a file into the folder.
+    /// Writes a file into the folder.
     pub fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -46,7 +47,7 @@ impl Workplace {
     }
 }
 
-/// What a run left.
+/// The result of a finished command.
 #[derive(Debug)]
 pub struct Finished {
     pub status: i32,
@@ -58,32 +59,32 @@ impl Finished {
     pub fn of(command: &mut Command) -> Self {
         let Output { status, stdout, stderr } = command.output().unwrap();
         Self {
-            status: status.code().expect("it ended by itself"),
+            status: status.code().expect("the process exited without a signal"),
             stdout: String::from_utf8(stdout).unwrap(),
             stderr: String::from_utf8(stderr).unwrap(),
         }
     }
 
-    /// Fails with everything it said when the status is another.
+    /// Panics with the whole output if the exit status is not `status`.
     pub fn expect(self, status: i32) -> Self {
         assert_eq!(self.status, status, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
-    /// Fails when a table on stdout has more than 100 columns.
+    /// Panics if a table on stdout is wider than 100 columns.
     pub fn fits(&self) {
         for line in self.stdout.lines().filter(|line| line.starts_with(['│', '┌', '├', '└', '╞'])) {
             assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
         }
     }
 
-    /// The one JSON document on stdout.
+    /// Parses stdout, which must be one JSON document.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
     }
 }
 
-/// The folder of Postgres's programs.
+/// Returns the folder of Postgres's programs.
 pub fn postgres_programs() -> PathBuf {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
     std::env::var_os("POSTGRES_BIN_DIR").map_or_else(beside, PathBuf::from)

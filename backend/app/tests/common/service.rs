@@ -1,4 +1,4 @@
-//! The running binary, its log and its signals.
+//! Controls a running service: its log and its signals.
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -16,12 +16,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts it and waits for the line that says where it is.
+    /// Starts the service and waits for the line that contains its address.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (said, lines) = mpsc::channel();
-        // Read to its end whether or not the test looks: a full pipe would stop the service.
+        // The log is read to the end, because a full pipe would block the service.
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 let _nobody_asks = said.send(line);
@@ -34,7 +34,7 @@ impl Service {
         service
     }
 
-    /// Reads the log up to the line that starts and goes on like this.
+    /// Reads the log up to the line that starts with `start` and contains `part`.
     pub fn wait_for(&mut self, start: &str, part: &str) -> String {
         while let Ok(line) = self.lines.recv() {
             self.log.push_str(&format!("{line}\n"));
@@ -42,14 +42,14 @@ impl Service {
                 return line;
             }
         }
-        panic!("it ended without saying `{part}`:\n{}", self.log)
+        panic!("the service ended without the line `{part}`:\n{}", self.log)
     }
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Status and log.
+    /// Waits for the end of the process. Returns its exit status and its log.
     pub fn ended(&mut self) -> (Option<i32>, String) {
         let rest: Vec<String> = self.lines.iter().collect();
         let status = self.child.wait().unwrap();
@@ -58,26 +58,26 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// For a test that fails before it stopped its service; otherwise there is nothing left to kill.
+    /// Kills a service that a failed test did not stop. Otherwise the process has already ended.
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
     }
 }
 
-/// A client that gives up after a minute.
+/// Returns a client with a time limit of one minute.
 pub fn client() -> reqwest::Client {
     let _already = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
 }
 
-/// Status and body.
+/// Sends a GET request. Returns status and body.
 pub async fn get(url: &str) -> (u16, String) {
     let response = client().get(url).send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-/// A caller of a service, with a key where it asks for one.
+/// A caller of a service, with a key if the service requires one.
 pub struct Caller {
     pub base: String,
     pub key: String,
@@ -92,7 +92,7 @@ impl Caller {
         request.send().await.unwrap()
     }
 
-    /// The JSON of an answer that must have this status.
+    /// Sends a request and requires `status`. Returns the JSON of the response.
     pub async fn ask(&self, status: u16, method: Method, path: &str, body: Option<&Value>) -> Value {
         let response = self.send(method, path, body).await;
         let (got, text) = (response.status().as_u16(), response.text().await.unwrap());
@@ -104,14 +104,15 @@ impl Caller {
         self.ask(200, Method::GET, path, None).await
     }
 
-    /// A picture's bytes.
+    /// Returns the bytes of an image.
     pub async fn bytes(&self, path: &str) -> Vec<u8> {
         let response = self.send(Method::GET, path, None).await;
         assert_eq!(response.status().as_u16(), 200, "{path}");
         response.bytes().await.unwrap().to_vec()
     }
 
-    /// Asks until the answer is right; a minute is far more than the slowest machine needs.
+    /// Repeats a GET request until `right` accepts the response. The limit of one minute is enough
+    /// for the slowest machine.
     pub async fn until(&self, path: &str, right: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -125,7 +126,7 @@ impl Caller {
     }
 }
 
-/// The same where no key is asked for.
+/// Does the same without a key.
 pub async fn until(url: &str, right: impl Fn(&Value) -> bool) -> Value {
     Caller { base: String::new(), key: "none".into() }.until(url, right).await
 }

@@ -1,4 +1,4 @@
-//! What runs where.
+//! Tests the settings of devices.
 use super::{Layers, assert_says};
 use inference::{CpuBackend, GpuBackend, Operation, Precision};
 use std::path::Path;
@@ -52,10 +52,10 @@ fn the_performance_mode_sets_delay_batch_and_sessions_unless_they_are_explicit()
     assert_eq!(
         engine(&latency().env("CPU_SESSION_THREADS", "1")).2,
         cores,
-        "sessions times threads fill the cores"
+        "sessions times threads equal the cores"
     );
 
-    // What the mode decided is listed with its origin.
+    // Values from the mode are listed with the mode as their source.
     let loaded = latency().env("GPU_BATCH_SIZE", "8").ok();
     let listed = |name: &str| (loaded.value(name).unwrap(), loaded.source(name));
     assert_eq!(listed("BATCH_MAX_DELAY_MS"), ("0", "PERFORMANCE_MODE"));

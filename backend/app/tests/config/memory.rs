@@ -1,7 +1,7 @@
-//! The budgets of memory.
+//! Tests the memory budgets.
 use super::{Layers, assert_says};
 
-/// Millions of pixels that may be decoded at once.
+/// Returns the limit of concurrently decoded images in millions of pixels.
 fn decoded(layers: &Layers) -> u64 {
     layers.ok().settings.pipeline().decoded_bytes / 3_000_000
 }

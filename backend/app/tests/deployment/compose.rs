@@ -1,4 +1,4 @@
-//! `docker-compose.yml`, read strictly: a key that is not one of these is a mistake, or a new thing to check.
+//! Checks `docker-compose.yml`. Unknown keys are errors, so that a new key gets a check.
 use crate::{accepts, read, root};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,12 +101,12 @@ fn compose() -> Compose {
     serde_saphyr::from_str(&read("docker-compose.yml")).unwrap()
 }
 
-/// Those that run this program.
+/// Returns the services that run this program.
 fn ours(compose: &Compose) -> impl Iterator<Item = (&String, &Service)> {
     compose.services.iter().filter(|(_, service)| service.image.starts_with("facecrawl"))
 }
 
-/// Names in `${NAME}` and `${NAME:-default}`, with the default.
+/// Returns the names in `${NAME}` and `${NAME:-default}`, with the defaults.
 fn substitutions(text: &str) -> Vec<(&str, Option<&str>)> {
     let parts = text.split("${").skip(1).map(|rest| rest.split('}').next().unwrap());
     parts
@@ -172,7 +172,8 @@ fn a_port_that_is_published_is_one_that_the_service_listens_on() {
     }
 }
 
-/// Without keys a request has to name the service, and containers do that by the service's name.
+/// Without keys, the host in a request must be a known name of the service. Containers use the
+/// service's name.
 #[test]
 fn containers_may_name_each_other_and_so_may_the_operator() {
     let compose = compose();
@@ -191,7 +192,7 @@ fn every_variable_is_one_of_the_example_file_with_the_same_default() {
         example.lines().find_map(|line| line.strip_prefix(&format!("#{name}=")).map(str::to_owned))
     };
     let text = read("docker-compose.yml");
-    // Containers have an address, an account and a time of their own.
+    // Containers have other defaults for authentication, drain time and GPUs.
     let differs = ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU"];
     for (name, value) in substitutions(&text) {
         let there = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));
@@ -228,7 +229,8 @@ fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_cap
     for (name, service) in &compose().services {
         assert!(service.read_only && service.cap_drop == ["ALL"], "{name}");
         assert_eq!(service.security_opt, ["no-new-privileges:true"], "{name}");
-        // The official image needs these to change the owner of its folders and its own user.
+        // The official image needs these capabilities to change the owner of its folders and to
+        // switch its user.
         let needed: &[&str] = match name.as_str() {
             "postgres" => &["CHOWN", "DAC_READ_SEARCH", "FOWNER", "SETGID", "SETUID"],
             _ => &[],
@@ -237,7 +239,7 @@ fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_cap
         assert!(service.tmpfs.iter().any(|folder| folder == "/tmp"), "{name}");
     }
     let postgres = &compose().services["postgres"];
-    assert!(postgres.tmpfs.iter().any(|folder| folder == "/var/run/postgresql"), "its socket");
+    assert!(postgres.tmpfs.iter().any(|folder| folder == "/var/run/postgresql"), "the folder of its socket");
 }
 
 #[test]
@@ -264,7 +266,7 @@ fn images_are_pinned_and_volumes_folders_and_services_that_are_named_exist() {
         assert_eq!(service.restart, "unless-stopped", "{name}");
         let built =
             compose.services.values().any(|other| other.build.is_some() && other.image == service.image);
-        assert_eq!(tag == "local", built, "{name}: a local image is built here, and another one is not");
+        assert_eq!(tag == "local", built, "{name}: local images are built here, others are not");
         assert_eq!(
             service.pull_policy.as_deref(),
             (built && service.build.is_none()).then_some("never"),
@@ -314,7 +316,7 @@ fn what_is_built_names_files_stages_and_services_that_exist() {
         for (context, source) in &build.additional_contexts {
             let other = source.strip_prefix("service:").unwrap();
             assert!(compose.services[other].build.is_some(), "{name}: {source} is not built");
-            assert!(build.args.values().any(|value| value == context), "{name}: nothing names {context}");
+            assert!(build.args.values().any(|value| value == context), "{name}: no argument names {context}");
         }
     }
 }

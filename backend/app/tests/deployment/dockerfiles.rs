@@ -1,14 +1,15 @@
-//! The Dockerfiles: what they name exists, what they run is unprivileged and checked, what they fetch is pinned.
+//! Checks the Dockerfiles: the files that they name exist, their programs run unprivileged and with
+//! a health check, and their downloads are pinned.
 use crate::{ALLOCATOR, accepts, read, root};
 use app::config::variables;
 
-/// An instruction with its continued lines in one.
+/// An instruction, with its continued lines joined.
 struct Instruction {
     name: String,
     rest: String,
 }
 
-/// A `FROM` and what follows it.
+/// A `FROM` and the instructions after it.
 struct Stage {
     name: String,
     base: String,
@@ -25,7 +26,7 @@ impl Stage {
     }
 }
 
-/// The stages, and the build arguments before the first one.
+/// Returns the stages, and the build arguments before the first one.
 fn stages(file: &str) -> (Vec<Stage>, Vec<(String, String)>) {
     let text = read(file);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
@@ -55,7 +56,7 @@ fn stages(file: &str) -> (Vec<Stage>, Vec<(String, String)>) {
 
 const FILES: [&str; 2] = ["Dockerfile", "Dockerfile.gpu"];
 
-/// The words of `["a", "b"]`.
+/// Parses the words of `["a", "b"]`.
 fn words(exec_form: &str) -> Vec<String> {
     serde_json::from_str(exec_form).unwrap_or_else(|_| panic!("not in exec form: {exec_form}"))
 }
@@ -70,7 +71,7 @@ fn every_base_is_a_stage_or_pinned_to_a_version() {
             assert!(known || !tag.is_empty() && tag != "latest", "{file}: FROM {}", stage.base);
         }
     }
-    // The compiler is the one that the workspace asks for.
+    // The compiler version is that of the workspace.
     let manifest = read("Cargo.toml");
     let wanted =
         manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
@@ -80,7 +81,7 @@ fn every_base_is_a_stage_or_pinned_to_a_version() {
     );
 }
 
-/// What `.dockerignore` keeps out of the build.
+/// Returns whether `.dockerignore` excludes the path.
 fn ignored(path: &str) -> bool {
     let first = path.split('/').next().unwrap();
     read(".dockerignore").lines().any(|line| line == first || line == path)
@@ -104,18 +105,18 @@ fn what_is_copied_is_in_the_context_or_in_a_stage_before() {
             }
         }
     }
-    // What the build reads is not kept out of it.
+    // Files that the build reads are not excluded.
     for path in ["Cargo.toml", "Cargo.lock", "backend", "migrations", "models.toml", "scripts"] {
         assert!(root().join(path).exists() && !ignored(path), "{path}");
     }
-    assert!(ignored(".env") && ignored("data") && ignored(".git"), "secrets and data stay out of images");
+    assert!(ignored(".env") && ignored("data") && ignored(".git"), "images must not contain secrets or data");
 }
 
 #[test]
 fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
     for file in FILES {
         for stage in stages(file).0 {
-            assert_eq!(stage.all("ADD").len(), 0, "{file}: COPY is enough, and fetches nothing");
+            assert_eq!(stage.all("ADD").len(), 0, "{file}: use COPY, which downloads nothing");
             for run in stage.all("RUN") {
                 if run.contains("apt-get install") {
                     let tidy = run.contains("--no-install-recommends")
@@ -160,7 +161,7 @@ fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
     let cpu = stages("Dockerfile").0.pop().unwrap();
     let gpu = stages("Dockerfile.gpu").0;
     let image = |name: &str| gpu.iter().find(|stage| stage.name == name).unwrap();
-    // The NVIDIA image is the CPU image with more in it.
+    // The NVIDIA image extends the CPU image.
     assert_eq!(image("cuda").base, "program");
     for (image, inherits) in [(&cpu, None), (image("rocm"), None), (image("cuda"), Some(&cpu))] {
         let last = |name: &str| {
@@ -183,7 +184,7 @@ fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
         for assignment in environment.split(' ') {
             let (name, _) = assignment.split_once('=').unwrap();
             let known = names.contains(&name) || loader.contains(&name) || ALLOCATOR.contains(&name);
-            assert!(known, "{name} is no variable of this program");
+            assert!(known, "{name} is not a variable of this program");
         }
         for name in ALLOCATOR {
             assert!(environment.contains(name) || inherits.is_some(), "{name} is not set");

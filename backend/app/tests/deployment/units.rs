@@ -1,10 +1,10 @@
-//! The systemd units and the proxies' examples.
+//! Checks the systemd units and the example configurations of proxies.
 use crate::{ALLOCATOR, accepts, read};
 use app::config::variables;
 
 const SERVICES: [&str; 2] = ["deploy/facecrawl.service", "deploy/facecrawl-worker@.service"];
 
-/// The values of a key, in order.
+/// Returns the values of a key, in order.
 fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     unit.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix('='))
 }
@@ -48,7 +48,7 @@ fn services_are_unprivileged_and_see_little_of_the_system() {
             "SystemCallFilter=@system-service",
             "UMask=0077",
         ] {
-            assert!(unit.lines().any(|found| found == line), "{service} lacks {line}");
+            assert!(unit.lines().any(|found| found == line), "{service} has no line {line}");
         }
     }
     let port =
@@ -75,6 +75,6 @@ fn proxies_let_the_largest_body_through_and_wait_longer_than_the_service_works()
         number(&caddy, "response_header_timeout") > answer && number(&nginx, "proxy_read_timeout") > answer
     );
     assert!(number(&caddy, "\t\t\tkeepalive") < idle && number(&nginx, "\n    keepalive_timeout") < idle);
-    // Events are not held back.
+    // Proxies do not buffer events.
     assert!(caddy.contains("flush_interval -1") && nginx.contains("proxy_buffering off"));
 }

@@ -1,8 +1,8 @@
-//! What the program answers `scripts/run` when that asks for the libraries to bring.
+//! Tests which libraries the program tells `scripts/run` to install.
 use super::common::process::{Finished, Workplace};
 
-/// What is printed for a command with these variables, and `GPU_BACKEND=cuda` where they do not
-/// name another.
+/// Returns the output for a command with these variables. `GPU_BACKEND` is `cuda` unless they set
+/// another.
 fn wanted(place: &Workplace, args: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = place.facecrawl(&["--gpu-runtime"]);
     command.args(args).env_remove("ORT_DYLIB_PATH").env("GPU_BACKEND", "cuda").envs(variables.to_vec());

@@ -1,5 +1,5 @@
-//! The real CUDA build of ONNX Runtime and the real CUDA libraries, without a GPU: what is said
-//! about what is missing.
+//! Tests what the real CUDA build of ONNX Runtime with the real CUDA libraries reports about
+//! missing parts, without a GPU.
 use super::common::process::{Finished, Workplace};
 use super::root;
 use serde_json::Value;
@@ -12,7 +12,7 @@ fn runtime() -> PathBuf {
     folder
 }
 
-/// The program with every operation on a GPU and no variable that names a library.
+/// Returns a command with every operation on a GPU, without a variable that names a library.
 fn facecrawl(place: &Workplace, args: &[&str]) -> Command {
     let mut command = place.facecrawl(args);
     command.env_remove("ORT_DYLIB_PATH").env("FACECRAWL_ROOT", root()).env("ALL_GPU", "true");
@@ -21,7 +21,7 @@ fn facecrawl(place: &Workplace, args: &[&str]) -> Command {
     command
 }
 
-/// The five operations of a report, all on the CPU for one plain reason.
+/// Returns the reason of a report. All five operations must run on the CPU for the same reason.
 fn reason(report: &Value) -> (String, String, String) {
     let operations = report["operations"].as_array().unwrap();
     assert_eq!(operations.len(), 5);
@@ -36,8 +36,8 @@ fn reason(report: &Value) -> (String, String, String) {
     all
 }
 
-/// A folder with ONNX Runtime's own libraries alone. Hard links: the loader looks where a symbolic
-/// link leads.
+/// Creates a folder with only the libraries of ONNX Runtime itself. Hard links are necessary,
+/// because the loader searches the folder to which a symbolic link leads.
 fn without_cuda() -> tempfile::TempDir {
     let from = runtime();
     let folder = tempfile::tempdir_in(from.parent().unwrap()).unwrap();
@@ -80,8 +80,7 @@ fn a_missing_tensorrt_is_told_from_a_missing_cuda() {
     assert!(!refused.contains(".cc:"), "{refused}");
 }
 
-/// Without `LD_LIBRARY_PATH`: all libraries are found, so that the driver is the first that is
-/// missing.
+/// Without `LD_LIBRARY_PATH` all libraries are found, so the driver is the first missing part.
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn the_libraries_are_loaded_by_path_and_the_missing_driver_is_named() {
@@ -123,9 +122,9 @@ fn a_forced_gpu_is_refused_in_three_lines() {
     assert!(said[2].starts_with("what to do: install driver 580 or newer"), "{}", said[2]);
 }
 
-/// A driver's library whose start ends with a code, and NVIDIA's management library that tells a
-/// version and counts GPUs. Built here: CUDA's own library asks them, and what it says about the
-/// answers is real.
+/// A driver library whose initialisation returns a code, and an NVIDIA management library that
+/// reports a version and counts GPUs. The test compiles both. The real CUDA library calls them, so
+/// its messages are real.
 const DRIVER: &str = r#"
     #![allow(non_snake_case)]
     use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -153,7 +152,7 @@ const DRIVER: &str = r#"
     #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(at: c_uint, to: *mut *mut c_void) -> c_int { unsafe { *to = (at as usize + 1) as *mut c_void }; 0 }
 "#;
 
-/// The reason with a driver of `version` that offers `cuda` and answers with `code`.
+/// Returns the reason with a driver of `version` that supports `cuda` and returns `code`.
 fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) {
     let place = Workplace::new();
     let text = DRIVER.replace("CODE", &code.to_string()).replace("CUDA", &cuda.to_string());
@@ -182,7 +181,7 @@ fn a_driver_that_is_too_old_is_told_with_both_versions() {
     assert_eq!(kind, "driver_too_old", "{detail}");
     assert!(said.contains("driver 535.183.01 is too old; CUDA 13 needs 580 or newer"), "{said}");
     assert!(detail.contains("CUDA failure 35: CUDA driver version is insufficient"), "{detail}");
-    // Drivers of before CUDA 12 lack an entry point that the provider is linked with.
+    // Drivers before CUDA 12 lack an entry point with which the provider is linked.
     let (kind, said, detail) = with_driver("470.256.02", 11040, 0);
     assert_eq!(kind, "driver_too_old", "{detail}");
     assert!(said.contains("driver 470.256.02 is too old"), "{said}");

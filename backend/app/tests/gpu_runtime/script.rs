@@ -1,11 +1,11 @@
-//! The script, with a Python that fetches nothing.
+//! Tests the script with a Python that downloads nothing.
 use super::common::process::Finished;
 use super::root;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A checkout with the script alone. `python3` there fetches `fetches` in place of pip, and counts
+/// A checkout that contains only the script. Its `python3` runs `fetches` instead of pip and counts
 /// its calls.
 struct Checkout(tempfile::TempDir);
 
@@ -52,13 +52,13 @@ fn the_libraries_are_fetched_once_and_again_when_the_list_changes() {
     assert!(said[0].contains("1.6 GB to download, 2.5 GB on disk"), "the size comes first: {said:?}");
     assert_eq!(checkout.calls(), "onnxruntime-gpu\nnvidia-\n");
     assert!(checkout.path().join(".runtime/cuda/libonnxruntime.so").exists());
-    assert!(!checkout.path().join(".runtime/.cuda").exists(), "nothing is left of the work");
+    assert!(!checkout.path().join(".runtime/.cuda").exists(), "the temporary folder is removed");
 
     assert_eq!(checkout.run(&["cuda"]).expect(0).stderr, "");
     let list = checkout.path().join("scripts/gpu-wheels.txt");
     let text = std::fs::read_to_string(&list).unwrap();
     std::fs::write(&list, text.replace("onnxruntime-migraphx==", "onnxruntime-migraphx==9.")).unwrap();
-    assert_eq!(checkout.run(&[]).expect(0).stderr, "", "AMD's part changes nothing");
+    assert_eq!(checkout.run(&[]).expect(0).stderr, "", "a change of AMD's list has no effect");
     std::fs::write(&list, text.replace("nvidia-cublas==", "nvidia-cublas==9.")).unwrap();
     checkout.run(&[]).expect(0);
     assert_eq!(checkout.calls().lines().count(), 4);

@@ -1,11 +1,13 @@
-//! The character encoding of a page, in the order of the HTML standard: byte order mark, header, `<meta>`, and then what the bytes look like.
+//! Detects the character encoding of a page in the order of the HTML standard: byte order mark,
+//! header, `<meta>`, then the bytes themselves.
 use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 use std::borrow::Cow;
 
-/// Bytes that are searched for a `<meta>` that names the encoding (the standard asks for 1024).
+/// Number of bytes that are searched for a `<meta>` that names the encoding. The standard asks for
+/// 1024.
 const PRESCAN: usize = 4096;
 
-/// The page as text, and the encoding in which its URLs' queries are written.
+/// Returns the page as text, and the encoding of the queries of its URLs.
 pub(crate) fn decode<'a>(bytes: &'a [u8], content_type: Option<&str>) -> (Cow<'a, str>, &'static Encoding) {
     if let Some((encoding, length)) = Encoding::for_bom(bytes) {
         return (encoding.decode_without_bom_handling(&bytes[length..]).0, encoding);
@@ -21,7 +23,7 @@ pub(crate) fn decode<'a>(bytes: &'a [u8], content_type: Option<&str>) -> (Cow<'a
     (encoding.decode_without_bom_handling(bytes).0, encoding)
 }
 
-/// Looks for `<meta … charset=…>` and an XML declaration. Comments are passed over.
+/// Searches for `<meta … charset=…>` and an XML declaration, and skips comments.
 fn prescan(mut head: &[u8]) -> Option<&'static Encoding> {
     while let Some(at) = head.iter().position(|b| *b == b'<') {
         head = &head[at..];
@@ -41,7 +43,8 @@ fn prescan(mut head: &[u8]) -> Option<&'static Encoding> {
             None
         };
         if let Some(encoding) = named {
-            // Whoever reads this ASCII text is not reading UTF-16, whatever it says.
+            // The label was readable as ASCII, so the page cannot be UTF-16, even if the label says
+            // so.
             return Some(if encoding == UTF_16LE || encoding == UTF_16BE { UTF_8 } else { encoding });
         }
         head = &head[1..];
@@ -53,7 +56,7 @@ fn label_after_charset(text: &[u8]) -> Option<&'static Encoding> {
     label_after(text, b"charset")
 }
 
-/// The encoding named after `key` and `=`, quoted or not.
+/// Returns the encoding named after `key` and `=`, quoted or not.
 fn label_after(text: &[u8], key: &[u8]) -> Option<&'static Encoding> {
     let lower = text.to_ascii_lowercase();
     let mut from = 0;
@@ -109,7 +112,7 @@ mod tests {
                 None,
                 "<?xml version='1.0' encoding='iso-8859-2'?>\u{105}",
             ),
-            // Said to be UTF-16, but written in ASCII; a label that nobody knows.
+            // A label of UTF-16 in ASCII text, and an unknown label.
             (b"<meta charset=utf-16>\xc3\xa9", None, "<meta charset=utf-16>\u{e9}"),
             (
                 b"<meta charset=klingon>\xc3\xa9",

@@ -1,12 +1,15 @@
-//! Images in style sheets and style attributes.
+//! Finds images in style sheets and style attributes.
 
-/// Calls `found` for the URL of every image: `url(…)` and the strings of `image-set(…)` in backgrounds, borders, lists, masks, generated
-/// content and custom properties. Fonts (`src`), `@import` and `@namespace` are no images. Of an `image-set` only the densest counts.
-/// `attribute`: the text is a `style` attribute, declarations without a rule around them.
+/// Calls `found` with the URL of every image.
+///
+/// Images are `url(…)` and the strings of `image-set(…)` in backgrounds, borders, lists, masks,
+/// generated content and custom properties. Fonts (`src`), `@import` and `@namespace` do not count.
+/// Of an `image-set`, only the image with the highest density counts. `attribute` means that the
+/// text is a `style` attribute: declarations without a rule around them.
 pub(super) fn images(text: &str, attribute: bool, mut found: impl FnMut(String)) {
     let mut scan = Scan { text, at: 0 };
     let mut property = if attribute { Property::Name(0) } else { Property::Selector };
-    // Inside `image-set(`: how many parentheses are open, and the best so far.
+    // The open `image-set(`, if the scanner is inside one.
     let mut set: Option<Set> = None;
     while let Some(byte) = scan.peek() {
         match byte {
@@ -102,7 +105,7 @@ pub(super) fn images(text: &str, attribute: bool, mut found: impl FnMut(String))
 enum Property {
     /// Before the first brace of a style sheet.
     Selector,
-    /// The name starts here, if this is a declaration at all.
+    /// Inside a possible declaration, whose name starts at this offset.
     Name(usize),
     /// In the value of a property that shows images.
     Image,
@@ -132,7 +135,7 @@ struct Set {
 }
 
 impl Set {
-    /// `2x`, `1.5dppx`, `192dpi` after an image.
+    /// Reads a density after an image: `2x`, `1.5dppx`, `192dpi`.
     fn density(&mut self, word: &str) {
         let number = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let per_unit = if word.ends_with("dpi") { 96.0 } else { 1.0 };
@@ -185,7 +188,7 @@ impl<'a> Scan<'a> {
         &rest[..end]
     }
 
-    /// A quoted string, from its quote; an unescaped line end closes it, as in CSS.
+    /// Reads a quoted string, starting at its quote. As in CSS, an unescaped line end also ends it.
     fn string(&mut self) -> String {
         let quote = self.peek();
         self.at += 1;
@@ -193,7 +196,7 @@ impl<'a> Scan<'a> {
         self.until(end)
     }
 
-    /// What `url(` holds, up to and with the closing parenthesis.
+    /// Reads the content of `url(` up to the closing parenthesis, inclusive.
     fn url(&mut self) -> String {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_ascii_start().len();
@@ -208,7 +211,8 @@ impl<'a> Scan<'a> {
         value.trim_ascii().to_owned()
     }
 
-    /// The text up to the first unescaped byte that `end` accepts (which is passed over), its escapes undone.
+    /// Returns the text up to the first unescaped byte that `end` accepts, with escapes decoded.
+    /// That byte is skipped.
     fn until(&mut self, end: impl Fn(u8) -> bool) -> String {
         let mut out = String::new();
         let mut chars = self.rest().char_indices().peekable();
@@ -222,7 +226,8 @@ impl<'a> Scan<'a> {
                 out.push(c);
                 continue;
             }
-            // One to six hexadecimal digits and one space, or any character for itself.
+            // An escape is one to six hexadecimal digits and an optional space, or any single
+            // character.
             let mut digits = String::new();
             while let Some((_, d)) = chars.next_if(|(_, d)| d.is_ascii_hexdigit() && digits.len() < 6) {
                 digits.push(d);

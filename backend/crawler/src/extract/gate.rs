@@ -1,7 +1,9 @@
-//! A site recipe at work: of each element, whether its images are taken and its links followed.
+//! Applies a site recipe: decides for each element whether its images are taken and its links
+//! followed.
 //!
-//! Every selector is registered twice: for the elements it matches and, with ` *` behind it, for what is inside them. The parser knows
-//! when an element ends, also where the page does not say so.
+//! Every selector is registered twice: for the elements that it matches and, with ` *` appended,
+//! for their descendants. The parser knows where an element ends even if the page omits the end
+//! tag.
 use crate::recipes::SiteRecipe;
 use lol_html::html_content::Element;
 use lol_html::{ElementContentHandlers, Selector};
@@ -9,17 +11,17 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What the recipe says of the element that is being read, and of what the whole part lies in.
+/// The marks of the recipe on the current element, and on the element around the current fragment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gate {
-    /// Whether the recipe names images, or links, at all.
+    /// Whether the recipe names any selectors for images, or for links.
     images_named: bool,
     links_named: bool,
-    /// Of the next element; filled by the handlers, taken by `element`.
+    /// Marks of the next element. The handlers set them; `element` takes them.
     next: Marks,
-    /// Of the element that is being read.
+    /// Marks of the current element.
     now: Marks,
-    /// Of the element that a part read by itself (`<noscript>`) lies in.
+    /// Marks of the element around a fragment that is parsed separately (`<noscript>`).
     around: Marks,
 }
 
@@ -28,7 +30,7 @@ struct Marks {
     images: bool,
     links: bool,
     drop: bool,
-    /// Attributes that hold images.
+    /// Names of the attributes that hold images.
     attributes: Vec<String>,
 }
 
@@ -41,7 +43,7 @@ impl Gate {
         }
     }
 
-    /// Goes on to the next element; the attributes of it that hold images.
+    /// Moves to the next element and returns its attributes that hold images.
     pub(super) fn element(&mut self) -> Vec<String> {
         self.now = std::mem::take(&mut self.next);
         if self.is_dropped() { Vec::new() } else { std::mem::take(&mut self.now.attributes) }
@@ -59,7 +61,8 @@ impl Gate {
         !self.is_dropped() && (!self.links_named || self.now.links || self.around.links)
     }
 
-    /// A part inside the present element is read by itself; the gate to go back to.
+    /// Starts a fragment inside the current element that is parsed separately. Returns the gate to
+    /// restore afterwards.
     pub(super) fn enter(&mut self) -> Self {
         let outer = self.clone();
         self.around = Marks { images: self.now.images, links: self.now.links, ..Marks::default() };
@@ -67,18 +70,18 @@ impl Gate {
     }
 }
 
-/// Has a gate.
+/// Gives access to the gate of a state.
 pub(super) trait Marked {
     fn gate(&mut self) -> &mut Gate;
 }
 
 type Handler<'h> = (Cow<'static, Selector>, ElementContentHandlers<'h>);
 
-/// Handlers that mark what a recipe's selectors match.
+/// Returns handlers that mark the elements that a recipe's selectors match.
 pub(super) fn handlers<'h, S: Marked + 'h>(recipe: &SiteRecipe, state: &Rc<RefCell<S>>) -> Vec<Handler<'h>> {
     let mut handlers = Vec::new();
     let mut add = |selector: &str, mark: Box<dyn Fn(&mut Marks)>| {
-        // The selectors were checked when the recipe was made.
+        // `Recipes::new` has already validated the selectors.
         if let Ok(selector) = selector.parse::<Selector>() {
             let state = state.clone();
             let handler = ElementContentHandlers::default().element(move |_: &mut Element<'_, '_>| {

@@ -1,10 +1,13 @@
-//! Images in `<script type="application/ld+json">`.
+//! Finds images in `<script type="application/ld+json">`.
 use serde_json::Value;
 
-/// Calls `found` for every image that the data names: `image`, `thumbnailUrl`, `contentUrl`, `photo`, `thumbnail` and the like, as text, list or object, at
-/// any depth. An `ImageObject` is one picture: its `contentUrl`, else `url`, else `thumbnailUrl`. Text that is no JSON names none.
+/// Calls `found` for every image that the data names.
+///
+/// Images are the values of `image`, `thumbnailUrl`, `contentUrl`, `photo`, `thumbnail` and similar
+/// keys, as text, list or object, at any depth. An `ImageObject` is one image: its `contentUrl`,
+/// else its `url`, else its `thumbnailUrl`. Text that is not JSON yields nothing.
 pub(super) fn images(text: &str, mut found: impl FnMut(&str)) {
-    // Some templates wrap it for old browsers.
+    // Some templates wrap the data in a comment or in CDATA for old browsers.
     let text = text.trim().trim_start_matches("<!--").trim_end_matches("-->").trim();
     let text = text.trim_start_matches("//").trim_start_matches("<![CDATA[").trim_start();
     let text =
@@ -14,7 +17,7 @@ pub(super) fn images(text: &str, mut found: impl FnMut(&str)) {
     }
 }
 
-/// Properties whose value is a picture.
+/// Properties whose value is an image.
 const PICTURE: &[&str] = &["image", "images", "photo", "photos", "thumbnail", "primaryImageOfPage", "logo"];
 
 fn walk(value: &Value, found: &mut impl FnMut(&str)) {
@@ -22,7 +25,8 @@ fn walk(value: &Value, found: &mut impl FnMut(&str)) {
         Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
         Value::Object(object) => {
             if is_a(value, &["ImageObject", "Photograph", "Photo"]) && picture(value, found) {
-                // Its own addresses are spoken for; what else it holds (author, embedded data) may have pictures.
+                // The object's own addresses are done. Its other values (author, embedded data) may
+                // contain images.
                 for (key, inner) in object {
                     if !matches!(key.as_str(), "url" | "contentUrl" | "thumbnailUrl" | "thumbnail" | "image")
                     {
@@ -37,7 +41,7 @@ fn walk(value: &Value, found: &mut impl FnMut(&str)) {
                 match key.as_str() {
                     key if PICTURE.contains(&key) => pictures(inner, found),
                     "thumbnailUrl" | "thumbnailURL" => pictures(inner, found),
-                    // Of a film it is the film.
+                    // The `contentUrl` of a film is the film, not an image.
                     "contentUrl" if !film => pictures(inner, found),
                     _ => walk(inner, found),
                 }
@@ -47,7 +51,7 @@ fn walk(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-/// A value in a picture's place: text, object, or a list of them.
+/// Reads the value of an image property: text, an object, or a list of them.
 fn pictures(value: &Value, found: &mut impl FnMut(&str)) {
     match value {
         Value::String(url) => found(url),
@@ -59,12 +63,14 @@ fn pictures(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-/// The best address of an object that is a picture; `false` when it has none.
+/// Calls `found` with the best address of an object that describes an image. Returns `false` if it
+/// has none.
 fn picture(value: &Value, found: &mut impl FnMut(&str)) -> bool {
     let address = ["contentUrl", "url", "thumbnailUrl", "@id", "@value"]
         .iter()
         .find_map(|key| first_text(value.get(key)?).filter(|text| *key != "@id" || !text.contains('#')));
-    // An `@id` with a fragment (`…/#primaryimage`) names another node of the graph, which is walked on its own.
+    // An `@id` with a fragment (`…/#primaryimage`) refers to another node of the graph, which is
+    // visited separately.
     if let Some(url) = address {
         found(url);
         return true;
@@ -136,7 +142,7 @@ mod tests {
         ] {
             assert_eq!(read(text), expected, "{text}");
         }
-        // Deeper than the parser goes.
+        // Deeper than the JSON parser's recursion limit.
         assert!(read(&format!("{}\"a.jpg\"{}", "{\"image\":".repeat(500), "}".repeat(500))).is_empty());
     }
 }

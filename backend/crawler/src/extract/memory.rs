@@ -1,6 +1,8 @@
-//! A page as it was read, kept for the day on which its server says that it has not changed.
+//! Packs a page's content for storage, to be used again when the server answers that the page has
+//! not changed.
 //!
-//! What is kept is what the page says, before any crawl's scope, depth or manners: the next crawl may have others.
+//! The content is stored before the scope, depth and politeness rules of a crawl apply, because the
+//! next crawl may have other rules.
 use super::{ImageCandidate, Link, Page};
 use crate::Directives;
 use crate::recipes::SiteRecipe;
@@ -11,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use url::Url;
 
-/// Raised when pages come to be read in another way, so that nothing read in the old way is taken over.
+/// Version of the extraction. Increase it when extraction changes, so that content extracted by
+/// older code is not used again.
 const VERSION: u32 = 2;
-/// Compressed bytes kept of one page. A page with more is fetched anew every time.
+/// Maximum compressed bytes stored per page. A page with more is downloaded again every time.
 pub const LONGEST_MEMORY: usize = 256 << 10;
-/// What is unpacked of them.
+/// Maximum bytes that are decompressed from a stored page.
 const LONGEST_UNPACKED: u64 = 32 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -29,13 +32,15 @@ struct Memory {
     robots_tags: Vec<String>,
 }
 
-/// What a page is read with, as a text: two readings under the same text find the same.
+/// Returns a text that identifies how a page is read. Equal texts mean that equal bytes give equal
+/// results.
 pub fn reader(agent: &str, recipe: Option<&SiteRecipe>) -> String {
     format!("{VERSION} {agent} {recipe:?}")
 }
 
 impl Page {
-    /// The page and its `X-Robots-Tag`s packed; `None` when that is longer than [`LONGEST_MEMORY`].
+    /// Packs the page and its `X-Robots-Tag` values. Returns `None` if the result is longer than
+    /// [`LONGEST_MEMORY`].
     pub fn to_memory(&self, robots_tags: &[String]) -> Option<Vec<u8>> {
         let memory = Memory {
             title: self.title.clone(),
@@ -51,14 +56,14 @@ impl Page {
         packed.finish().ok().filter(|packed| packed.len() <= LONGEST_MEMORY)
     }
 
-    /// Every address that [`Self::to_memory`] packs.
+    /// Returns every address that [`Self::to_memory`] packs.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         let links = self.links.iter().map(|link| &link.url);
         let images = self.images.iter().map(|image| &image.url);
         links.chain(images).chain(&self.canonical).chain(&self.feeds).map(Url::as_str)
     }
 
-    /// What [`Self::to_memory`] packed; `None` when it is not that.
+    /// Unpacks the output of [`Self::to_memory`]. Returns `None` for any other bytes.
     pub fn from_memory(packed: &[u8]) -> Option<(Self, Vec<String>)> {
         let mut unpacked = Vec::new();
         GzDecoder::new(packed).take(LONGEST_UNPACKED).read_to_end(&mut unpacked).ok()?;

@@ -1,7 +1,7 @@
-//! One candidate per picture: the best of what `<picture>`, `<source>` and `<img>` offer.
+//! Selects one candidate per image from what `<picture>`, `<source>` and `<img>` offer.
 use super::srcset;
 
-/// Attributes that lazy loaders put the real `srcset` in.
+/// Attributes in which lazy loaders put the real `srcset`.
 pub(super) const LAZY_SRCSET: &[&str] = &[
     "data-srcset",
     "data-lazy-srcset",
@@ -10,7 +10,8 @@ pub(super) const LAZY_SRCSET: &[&str] = &[
     "data-flickity-lazyload-srcset",
 ];
 
-/// Attributes that lazy loaders and galleries put the real image in, the ones that name the original first.
+/// Attributes in which lazy loaders and galleries put the real image. Attributes that name the
+/// original file come first.
 pub(super) const LAZY_SRC: &[&str] = &[
     "data-orig-file",
     "data-original",
@@ -33,36 +34,37 @@ pub(super) const LAZY_SRC: &[&str] = &[
     "data-flickity-lazyload",
 ];
 
-/// Attributes in which any element may carry a background for a lazy loader.
+/// Attributes in which any element may carry a background image for a lazy loader.
 pub(super) const LAZY_BACKGROUND: &[&str] =
     &["data-bg", "data-background", "data-background-image", "data-lazy-bg"];
 
-/// One file that could stand for the picture.
+/// One file that can represent the image.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    /// As written.
+    /// The URL as written.
     pub(super) url: String,
-    /// The form it was found in.
+    /// The kind of markup in which it was found.
     pub(super) found_in: &'static str,
-    /// Whether a decoder for its type is certain or likely.
+    /// Whether the service can certainly or probably decode its type.
     decodable: bool,
     /// Width in pixels; 0 if unknown.
     width: u32,
-    /// `min-width` of the media query: layouts for wide screens carry the larger files. -1 for a query without one.
+    /// `min-width` of the media query in pixels, because layouts for wide screens use the larger
+    /// files. -1 for a query without it.
     media: i64,
     density: f64,
 }
 
-/// What one `<source>` or `<img>` says.
+/// The attributes of one `<source>` or `<img>`.
 #[derive(Default)]
 pub(super) struct Offer {
     /// `srcset`.
     pub(super) srcset: Option<String>,
     /// `src` (of `<img>`).
     pub(super) src: Option<String>,
-    /// The first of `LAZY_SRCSET`.
+    /// Value of the first attribute of `LAZY_SRCSET` that is present.
     pub(super) lazy_srcset: Option<String>,
-    /// The first of `LAZY_SRC`.
+    /// Value of the first attribute of `LAZY_SRC` that is present.
     pub(super) lazy_src: Option<String>,
     /// `type`.
     pub(super) mime: Option<String>,
@@ -71,7 +73,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Adds its candidates, those that lazy loaders will show first.
+    /// Adds its candidates to `into`. Candidates of lazy loaders come first.
     pub(super) fn candidates(&self, into: &mut Vec<Candidate>) {
         let media = self.media.as_deref().map_or(0, media_rank);
         let typed = self.mime.as_deref().is_none_or(is_decodable_type);
@@ -96,7 +98,8 @@ impl Offer {
     }
 }
 
-/// The largest file that can be decoded; among equals the first, as a browser chooses.
+/// Returns the largest file that can be decoded. Among equals it returns the first, as a browser
+/// does.
 pub(super) fn best(candidates: &[Candidate]) -> Option<&Candidate> {
     candidates.iter().reduce(|best, next| {
         let order = (next.decodable, next.width, next.media)
@@ -106,8 +109,8 @@ pub(super) fn best(candidates: &[Candidate]) -> Option<&Candidate> {
     })
 }
 
-/// Whether the text can be the URL of a file: not empty, not a placeholder (`data:`, `about:blank`, `javascript:`, `blob:`), no template
-/// that a script would have filled in.
+/// Returns whether the text can be the URL of a file. Empty text, placeholders (`data:`,
+/// `about:blank`, `javascript:`, `blob:`) and templates that a script fills in are not.
 pub(super) fn is_fetchable(url: &str) -> bool {
     let url = url.trim_ascii();
     if url.is_empty() || url.starts_with('#') || url.contains("{{") || url.contains("${") {
@@ -123,13 +126,14 @@ pub(super) fn is_fetchable(url: &str) -> bool {
     }
 }
 
-/// The decoders read JPEG, PNG, WebP, GIF and BMP.
+/// Returns whether the decoders can read the type. They read JPEG, PNG, WebP, GIF and BMP.
 fn is_decodable_type(mime: &str) -> bool {
     let mime = mime.trim_ascii().to_ascii_lowercase();
     !["avif", "jxl", "heic", "heif", "svg", "jp2", "tiff"].iter().any(|t| mime.contains(t))
 }
 
-/// `min-width` in pixels, -1 for a query without it.
+/// Returns `min-width` in pixels, 0 for an empty query or `all`, and -1 for any other query without
+/// `min-width`.
 fn media_rank(query: &str) -> i64 {
     let query = query.to_ascii_lowercase();
     let Some((_, after)) = query.split_once("min-width") else {

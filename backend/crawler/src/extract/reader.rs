@@ -1,4 +1,4 @@
-//! One pass over the markup: what is written, before any URL is resolved.
+//! Reads the markup in one pass and returns the values as written. URLs are not resolved here.
 use super::gate::{self, Gate};
 use super::picture::{self, Candidate, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, Offer, is_fetchable};
 use super::resolve::{has_image_extension, is_image_link};
@@ -12,15 +12,15 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Bytes kept of one `<style>`, `<script>` or `<noscript>`.
+/// Maximum bytes kept of one `<style>`, `<script>` or `<noscript>`.
 const MAX_BLOCK: usize = 1 << 20;
-/// Bytes that the parser may hold, for what it has not finished reading and for open elements; the rest of a page that needs more is
-/// left out.
+/// Maximum bytes that the parser may hold for unfinished input and for open elements. The rest of a
+/// page that needs more is omitted.
 const MAX_PARSER_MEMORY: usize = 32 << 20;
-/// The longest attribute value that can be a URL.
+/// Maximum bytes of an attribute value that can be a URL.
 const MAX_RAW_URL: usize = crate::urls::MAX_PARSED_LENGTH;
 
-/// What was read, as written.
+/// The values found on a page, as written.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) title: Option<String>,
@@ -43,37 +43,37 @@ pub(super) struct RawImage {
 struct State {
     found: Found,
     agent: String,
-    /// Where a link's spelling stands in `found.links`.
+    /// Index of a link's spelling in `found.links`.
     link_index: HashMap<String, usize>,
     image_index: HashMap<String, usize>,
     /// Candidates of the open `<picture>`.
     picture: Option<Vec<Candidate>>,
-    /// The text of the block that is being read.
+    /// The text of the current `<style>`, `<script>` or `<noscript>`.
     block: String,
-    /// The open `<script>` holds linked data.
+    /// Whether the open `<script>` contains JSON-LD.
     json_ld: bool,
     in_title: bool,
-    /// Drawings have titles of their own.
+    /// Whether the parser is inside `<svg>`, whose `<title>` is not that of the page.
     in_svg: bool,
     in_noscript: bool,
     gate: Gate,
 }
 
-/// Reads a page. Memory is bounded by the limits of this module and by the page itself.
+/// Reads a page. The limits of this module and the length of the page bound the memory.
 pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Found {
     let gate = Gate::new(recipe);
     let state = Rc::new(RefCell::new(State { agent: agent.to_owned(), gate, ..State::default() }));
     read_part(html, &state, recipe);
     let mut state = state.take();
     state.close_picture();
-    // A title or a block that the page never closes.
+    // The page may never close its title or a picture.
     state.found.title =
         state.found.title.take().map(|t| tidy(&htmlize::unescape(t))).filter(|t| !t.is_empty());
     state.found
 }
 
 fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>) {
-    // A recipe's marks come before the element is read.
+    // The recipe's handlers must run before the handler that reads the element.
     let marks = recipe.map(|recipe| gate::handlers(recipe, state)).unwrap_or_default();
     let handlers = marks.into_iter().chain([
         element!("*", |el| {
@@ -112,14 +112,15 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
             }
             Ok(())
         }),
-        // Its content is text to a parser that runs scripts, as ours pretends to; without scripts it is markup.
+        // The parser treats the content of `<noscript>` as text, because it parses as if scripts
+        // were enabled. Without scripts the content is markup.
         text!("noscript", |chunk| {
             let mut now = state.borrow_mut();
             if let Some(block) = now.block(chunk)
                 && !now.in_noscript
                 && !now.gate.is_dropped()
             {
-                // The block may stand inside an open picture, which goes on after it.
+                // The block may be inside an open `<picture>` that continues after it.
                 let outer = (now.picture.take(), now.json_ld, now.gate.enter());
                 now.in_noscript = true;
                 drop(now);
@@ -138,7 +139,7 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
         Settings::append_element_content_handler,
     );
     let mut rewriter = HtmlRewriter::new(settings, |_: &[u8]| {});
-    // What was read up to a limit of the parser stays.
+    // If the parser reaches its limit, the values read so far are kept.
     if rewriter.write(html.as_bytes()).is_ok() {
         let _ = rewriter.end();
     }
@@ -214,7 +215,7 @@ impl State {
         self.any_element(&attributes, &tag);
     }
 
-    /// What every element may carry: a background, or an image for a lazy loader.
+    /// Reads what any element may carry: a background image, or an image for a lazy loader.
     fn any_element(&mut self, attributes: &Attributes, tag: &str) {
         for (name, value) in &attributes.0 {
             if name == "style" {
@@ -288,7 +289,7 @@ impl State {
         let tiny = |name| get(name).and_then(|v| v.trim().parse::<u32>().ok()).is_some_and(|n| n <= 2);
         let in_picture = self.picture.as_ref().is_some_and(|c| !c.is_empty());
         let mut candidates = self.picture.take().unwrap_or_default();
-        // Counting pixels are no pictures.
+        // Tracking pixels are not pictures.
         if self.gate.takes_images() && !(tiny("width") && tiny("height")) {
             offer(get, true).candidates(&mut candidates);
         }
@@ -298,7 +299,7 @@ impl State {
         }
     }
 
-    /// A picture without an `<img>` still has its sources.
+    /// Adds the best candidate of a `<picture>` without an `<img>`.
     fn close_picture(&mut self) {
         if let Some(candidates) = self.picture.take()
             && let Some(best) = picture::best(&candidates)
@@ -322,7 +323,7 @@ impl State {
             return;
         }
         if let Some(at) = self.link_index.get(&href) {
-            // One link that may be followed is enough.
+            // The URL may be followed if one of its links may be.
             self.found.links[*at].1 &= nofollow;
         } else if self.found.links.len() < MAX_LINKS {
             self.link_index.insert(href.clone(), self.found.links.len());
@@ -358,14 +359,14 @@ impl State {
             return;
         }
         let title = self.found.title.get_or_insert_default();
-        // Tidying shortens it again; this only bounds what is kept until then.
+        // `tidy` shortens the title later. This check only limits the memory until then.
         if title.len() < 8 * MAX_TEXT {
             title.push_str(chunk.as_str());
         }
         self.in_title = !chunk.last_in_text_node();
     }
 
-    /// Collects the text of a block; the whole of it when this was its last piece.
+    /// Collects the text of a block. Returns the whole text after its last chunk.
     fn block(&mut self, chunk: &TextChunk<'_>) -> Option<String> {
         if self.block.len() + chunk.as_str().len() <= MAX_BLOCK {
             self.block.push_str(chunk.as_str());

@@ -1,4 +1,4 @@
-//! From what is written to absolute URLs, each once.
+//! Converts the extracted values to absolute URLs without duplicates.
 use super::budget::ByteBudget;
 use super::reader::Found;
 use super::{ImageCandidate, Link, MAX_URL_BYTES, Page};
@@ -8,11 +8,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use url::Url;
 
-/// Files that the decoders read (AVIF where it is built).
+/// Extensions of files that the decoders can read (AVIF only in builds that include it).
 const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];
-/// Pictures that no decoder here reads.
+/// Extensions of image formats that no decoder here reads.
 const UNDECODABLE: &[&str] = &["avif", "heic", "heif", "ico", "jp2", "jxl", "svg", "svgz", "tif", "tiff"];
-/// Files that hold neither links nor images for us.
+/// Extensions of files that contain no links or images for the crawler.
 const NO_PAGE: &[&str] = &[
     "7z",
     "aac",
@@ -90,7 +90,7 @@ const NO_PAGE: &[&str] = &[
     "zst",
 ];
 
-/// Lower-case extension of the last path segment of a URL, absolute or not.
+/// Returns the lower-case extension of the last path segment of an absolute or relative URL.
 fn extension(url: &str) -> Option<String> {
     let path = url.split(['?', '#']).next().unwrap_or_default().trim_ascii();
     let (_, extension) = path.rsplit('/').next()?.rsplit_once('.')?;
@@ -101,18 +101,19 @@ fn is_one_of(url: &str, list: &[&str]) -> bool {
     extension(url).is_some_and(|e| list.contains(&e.as_str()))
 }
 
-/// Whether the URL's path ends like an image file that can be decoded.
+/// Returns whether the URL's path ends with the extension of an image file that can be decoded.
 pub fn has_image_extension(url: &str) -> bool {
     is_one_of(url, IMAGE)
 }
 
-/// Whether a path may lead to a page: it does not end like a document, an archive, a film or another file without links.
+/// Returns whether a path may lead to a page: it has no extension of a document, an archive, a film
+/// or another file without links.
 pub fn is_page_path(path: &str) -> bool {
-    // Wikis describe files on pages of that name: /wiki/File:Portrait.jpg
+    // Wikis describe a file on a page with the file's name: /wiki/File:Portrait.jpg
     is_namespaced(path) || !(is_one_of(path, NO_PAGE) || is_one_of(path, IMAGE))
 }
 
-/// Whether a link leads to an image file rather than to a page.
+/// Returns whether a link leads to an image file, not to a page.
 pub(super) fn is_image_link(href: &str) -> bool {
     has_image_extension(href) && !is_namespaced(href)
 }
@@ -127,7 +128,7 @@ fn is_namespaced(url: &str) -> bool {
     name.contains(':') || name.contains("%3A") || name.contains("%3a")
 }
 
-/// Turns what was read into the page.
+/// Converts what the reader found into a [`Page`].
 pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding) -> Page {
     let page_url = urls::normalise(page_url.clone());
     let base = Base::new(found.base.as_deref(), &page_url, encoding);
@@ -153,7 +154,7 @@ pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding)
     let mut index: HashMap<String, usize> = HashMap::new();
     for image in found.images {
         let Some(url) = base.join(&image.url) else { continue };
-        // `og:image` and `og:image:secure_url` name one file by two schemes.
+        // `og:image` and `og:image:secure_url` name the same file with two schemes.
         let key = url.as_str().split_once(':').map_or(String::new(), |(_, rest)| rest.to_owned());
         if let Some(at) = index.get(&key) {
             let known = &mut images[*at];
@@ -180,7 +181,7 @@ pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding)
     }
 }
 
-/// What relative URLs are relative to, and how their queries are encoded.
+/// The base of relative URLs, and the encoding of their queries.
 struct Base {
     url: Url,
     encoding: &'static Encoding,
@@ -196,7 +197,7 @@ impl Base {
         let encode: &dyn Fn(&str) -> Cow<'_, [u8]> =
             &|query| Cow::Owned(self.encoding.encode(query).0.into_owned());
         let mut options = Url::options().base_url(Some(&self.url));
-        // Only queries follow the page's encoding (URL standard); paths are always UTF-8.
+        // Only queries use the page's encoding (URL standard). Paths are always UTF-8.
         if self.encoding != UTF_8 {
             options = options.encoding_override(Some(encode));
         }

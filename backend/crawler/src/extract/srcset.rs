@@ -1,17 +1,18 @@
-//! `srcset` as the HTML standard parses it.
+//! Parses `srcset` attributes according to the HTML standard.
 
 /// One entry of a `srcset`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry<'a> {
-    /// As written.
+    /// The URL as written.
     pub(super) url: &'a str,
-    /// `w` descriptor in pixels; 0 where there is none.
+    /// `w` descriptor in pixels; 0 without one.
     pub(super) width: u32,
-    /// `x` descriptor; 1 where there is none.
+    /// `x` descriptor; 1 without one.
     pub(super) density: f64,
 }
 
-/// Splits a `srcset`. Commas inside a URL belong to it; an entry whose descriptors are not understood is left out.
+/// Splits a `srcset`. Commas inside a URL belong to it. Entries with invalid descriptors are
+/// omitted.
 pub(super) fn parse(text: &str) -> Vec<Entry<'_>> {
     let mut entries = Vec::new();
     let mut rest = text;
@@ -37,7 +38,8 @@ pub(super) fn parse(text: &str) -> Vec<Entry<'_>> {
     }
 }
 
-/// The first comma outside parentheses (reserved for future descriptors).
+/// Returns the offset of the first comma outside parentheses, which are reserved for future
+/// descriptors.
 fn end_of_descriptors(text: &str) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in text.bytes().enumerate() {
@@ -51,7 +53,8 @@ fn end_of_descriptors(text: &str) -> usize {
     text.len()
 }
 
-/// Width and density, `None` for anything that is not `100w`, `1.5x` or `100h` beside a width.
+/// Returns width and density, or `None` for anything that is not `100w`, `1.5x` or `100h` beside a
+/// width.
 fn read_descriptors(text: &str) -> Option<(u32, f64)> {
     let (mut width, mut density, mut height) = (None, None, None);
     for word in text.split_ascii_whitespace() {
@@ -94,7 +97,7 @@ mod tests {
         );
         assert_eq!(read("a.jpg,b.jpg 2x"), [("a.jpg,b.jpg", 0, 2.0)]);
         assert_eq!(read("data:image/gif;base64,R0lG 1x, b.jpg 2x")[1], ("b.jpg", 0, 2.0));
-        // Broken entries go, the others stay.
+        // Invalid entries are omitted; the others remain.
         assert_eq!(read("my photo.jpg 2x, b.jpg 2x"), [("b.jpg", 0, 2.0)]);
         assert_eq!(read("a.jpg 0w, b.jpg -1x, c.jpg 1x 2x, d.jpg 10w 1x, e.jpg NaNx, f.jpg 9é"), []);
         assert_eq!(read("a.jpg (1x, 2x) , b.jpg 3x"), [("b.jpg", 0, 3.0)]);

@@ -60,19 +60,20 @@ fn the_best_candidate_of_a_picture() {
         "<picture><source srcset='w.webp 800w, w2.webp 1600w' type=image/webp><source srcset='j.jpg 800w'><img src=f.jpg></picture>",
         &[("/dir/w2.webp", "picture")],
     );
-    // A type that no decoder reads gives way, unless there is nothing else.
+    // A type that cannot be decoded is chosen only if there is nothing else.
     check_images(
         "<picture><source type=image/avif srcset='a.avif 2000w'><img src=f.jpg srcset='g.jpg 900w'></picture>",
         &[("/dir/g.jpg", "picture")],
     );
     check_images("<picture><source type=image/avif srcset=a.avif></picture>", &[("/dir/a.avif", "picture")]);
-    // The widest layout.
+    // The layout for the widest screen is chosen.
     check_images(
         "<picture><source media='(max-width: 600px)' srcset=s.jpg><source media='(min-width:1200px)' srcset=l.jpg>\
          <source media='(min-width: 800px)' srcset=m.jpg><img src=f.jpg></picture>",
         &[("/dir/l.jpg", "picture")],
     );
-    // Lazy inside a picture; a picture without an img; an unclosed one; two in a row.
+    // A lazy image inside a picture; a picture without an img; an unclosed picture; two pictures in
+    // a row.
     check_images(
         "<picture><source data-srcset='a.webp 1x, b.webp 2x'><img data-src=c.jpg src='data:,'></picture>\
          <picture><source srcset=only.jpg></picture><picture><source srcset=x.jpg><picture><img src=y.jpg><img src=z.jpg>",
@@ -84,7 +85,7 @@ fn the_best_candidate_of_a_picture() {
             ("/dir/z.jpg", "src"),
         ],
     );
-    // Sources of films are no images.
+    // The `<source>` elements of a film are not images.
     check_images(
         "<video poster=p.jpg><source src=film.mp4 srcset=no.jpg></video>",
         &[("/dir/p.jpg", "poster")],
@@ -172,7 +173,8 @@ fn links_to_image_files_are_images() {
 
 #[test]
 fn base_applies_to_the_whole_page() {
-    // Only the first base with its href, resolved against the page; also for what stands before it.
+    // Only the first base with an href counts. It is resolved against the page and also applies to
+    // elements before it.
     let html = "<a href=early.html></a><base target=_top><base href='/base/'><base href=/other/><img src=a.jpg><a href='?x'></a>";
     check_images(html, &[("/base/a.jpg", "src")]);
     assert_eq!(links(html), ["/base/early.html", "/base/?x"]);
@@ -189,11 +191,11 @@ fn a_base_that_is_longer_than_a_pages_url_is_no_base() {
     let address = |html: &str| page(html).images.first().map(|image| image.url.path().len());
     let short = "<img src=a.jpg>";
     assert_eq!(address(&(base(2_000) + short)), Some(2_000 + "//a.jpg".len()));
-    // Without the base, the image lies beside the page.
+    // Without the base, the image is resolved against the page.
     for bytes in [2_100, 1_000_000] {
         assert!(address(&(base(bytes) + short)).is_some_and(|length| length < 100));
     }
-    // What a base makes too long is left out.
+    // URLs that the base makes too long are omitted.
     assert_eq!(address(&(base(2_000) + &format!("<img src={}.jpg>", "a".repeat(6_200)))), None);
 }
 
@@ -254,14 +256,14 @@ fn a_huge_page_is_bounded() {
     let found = page(&html);
     assert_eq!((found.links.len(), found.images.len()), (MAX_LINKS, MAX_IMAGES));
     assert_eq!(found.links[MAX_LINKS - 1].url.path(), format!("/l/{}", MAX_LINKS - 1));
-    // One endless attribute, one endless nesting.
+    // An endless attribute, and endless nesting.
     check_images(&format!("<img src='{}'><img src=a.jpg>", "x".repeat(3 << 20)), &[("/dir/a.jpg", "src")]);
     check_images(&format!("{}<img src=a.jpg>", "<div>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
     check_images(&format!("{}<img src=a.jpg>", "<picture>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
 }
 
-/// Returns the bytes of all links' URLs, and those of all images' URLs with the page's URL for
-/// each.
+/// Returns the total bytes of the links' URLs, and of the images' URLs plus the page's URL for each
+/// image.
 fn url_bytes(found: &Page) -> (usize, usize) {
     let links = found.links.iter().map(|link| link.url.as_str().len()).sum();
     let images = found.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();

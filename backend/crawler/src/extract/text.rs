@@ -1,9 +1,10 @@
-//! Attribute values and text, as they are meant.
+//! Reads attribute values and text, with character references decoded.
 use super::MAX_TEXT;
 use lol_html::html_content::Element;
 use std::borrow::Cow;
 
-/// Names in lower case and values as written, read once per element: some elements are asked for dozens of names.
+/// The attributes of an element: names in lower case, values as written. They are read once per
+/// element, because some elements need dozens of look-ups.
 pub(super) struct Attributes(pub(super) Vec<(String, String)>);
 
 impl Attributes {
@@ -11,18 +12,19 @@ impl Attributes {
         Self(el.attributes().iter().map(|a| (a.name(), a.value())).collect())
     }
 
-    /// The first value of that name, character references undone.
+    /// Returns the first value of that name, with character references decoded.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| unescape(value).into_owned())
     }
 }
 
-/// Undoes character references.
+/// Decodes character references.
 pub(super) fn unescape(value: &str) -> Cow<'_, str> {
     if value.contains('&') { htmlize::unescape_attribute(value) } else { value.into() }
 }
 
-/// The target in `5; url='/next'` (HTML standard, shared declarative refresh steps); `None` for a plain reload.
+/// Returns the target in `5; url='/next'` (HTML standard, shared declarative refresh steps), or
+/// `None` for a plain reload.
 pub(super) fn refresh_target(content: &str) -> Option<&str> {
     let rest = content.trim_ascii_start().trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let rest = rest.trim_ascii_start();
@@ -41,19 +43,19 @@ pub(super) fn refresh_target(content: &str) -> Option<&str> {
     (!target.is_empty()).then_some(target)
 }
 
-/// Whether a list of words, as in `rel`, holds a word.
+/// Returns whether a list of words, such as `rel`, contains `token`.
 pub(super) fn has_token(value: Option<String>, token: &str) -> bool {
     value.is_some_and(|v| v.split([' ', ',', '\t', '\n', '\r']).any(|t| t.eq_ignore_ascii_case(token)))
 }
 
-/// Whether `itemprop` says that the value is a picture.
+/// Returns whether `itemprop` marks its value as an image.
 pub(super) fn is_picture_property(itemprop: &str) -> bool {
     itemprop
         .split_ascii_whitespace()
         .any(|p| matches!(p, "image" | "thumbnailUrl" | "contentUrl" | "thumbnail"))
 }
 
-/// One line of at most `MAX_TEXT` characters.
+/// Returns the text on one line, cut to `MAX_TEXT` characters.
 pub(super) fn tidy(text: &str) -> String {
     let mut out = String::new();
     for word in text.split_whitespace() {

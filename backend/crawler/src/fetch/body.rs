@@ -1,28 +1,29 @@
-//! Bodies, read within their limits.
+//! Reads response bodies within their limits.
 use super::FetchError;
 use super::client::explain;
 use bytes::{Bytes, BytesMut};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What a body may cost.
+/// Limits of one body.
 pub(super) struct Limits {
-    /// Decoded bytes.
+    /// Maximum decoded bytes.
     pub(super) bytes: usize,
-    /// Beyond `bytes` the rest is ignored; otherwise it is an error.
+    /// Whether bytes beyond `bytes` are ignored. If `false`, they are an error.
     pub(super) cut: bool,
-    /// When the last byte must be here.
+    /// Time at which the last byte must have arrived.
     pub(super) deadline: Instant,
-    /// Decoded bytes per second, measured over `window`; 0 for no minimum.
+    /// Minimum decoded bytes per second, measured over `window`. 0 disables the check.
     pub(super) min_speed: u64,
-    /// See `min_speed`.
+    /// Period over which `min_speed` is measured.
     pub(super) window: Duration,
 }
 
-/// Reads a body into memory. What is counted is what the decoder yields, piece by piece, so that a compressed bomb ends at the limit.
+/// Reads a body into memory. The limit counts decoded bytes as they arrive, so a decompression bomb
+/// stops at the limit.
 pub(super) async fn read(mut response: reqwest::Response, limits: &Limits) -> Result<Bytes, FetchError> {
     let too_large = FetchError::TooLarge { limit: limits.bytes };
-    // Set only for bodies that are not compressed.
+    // Known only for uncompressed bodies.
     let announced = response.content_length().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
     if announced > limits.bytes && !limits.cut {
         return Err(too_large);
@@ -48,7 +49,7 @@ pub(super) async fn read(mut response: reqwest::Response, limits: &Limits) -> Re
                 body.extend_from_slice(&piece);
             }
             Ok(Err(error)) => return Err(explain(error)),
-            // One of the two times below has come.
+            // The deadline or the end of the window was reached.
             Err(_) => {}
         }
         let now = Instant::now();

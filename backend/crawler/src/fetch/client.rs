@@ -1,4 +1,4 @@
-//! The HTTP client behind the guard.
+//! Sends HTTP requests to addresses that the guard allows.
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, body};
 use crate::dns::{Lookup, NoAddress, SystemLookup, VettedResolver};
 use crate::guard::{Guard, GuardError, Reach};
@@ -10,14 +10,15 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-/// The longest `Retry-After` that is passed on.
+/// The longest `Retry-After` that is passed on to callers.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// Idle connections that are kept per host.
+/// Maximum number of idle connections per host.
 const IDLE_PER_HOST: usize = 8;
-/// How long an idle connection is kept: a crawl over very many hosts must not keep one open to each of them.
+/// Lifetime of an idle connection. It is short, so that a crawl over many hosts does not keep a
+/// connection open to each.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// Sends requests; cheap to clone, reuses connections.
+/// Sends requests. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Fetcher {
     shared: Arc<Shared>,
@@ -27,19 +28,20 @@ struct Shared {
     guard: Guard,
     config: Config,
     agent: String,
-    /// Connects to vetted addresses on the ports that are open everywhere.
+    /// Connects to addresses that the guard allows, on the ports that are allowed everywhere.
     public: reqwest::Client,
-    /// Connects to opened private ranges only, on any port.
+    /// Connects to allowed private ranges only, on any port.
     opened: reqwest::Client,
 }
 
 impl Fetcher {
-    /// A fetcher with its own connection pool.
+    /// Returns a fetcher with its own connection pool.
     pub fn new(config: &Config) -> Self {
         Self::with_lookup(config, Arc::new(SystemLookup))
     }
 
-    /// A fetcher that asks `lookup` for addresses; whatever it answers is judged by the guard.
+    /// Returns a fetcher that resolves names with `lookup`. The guard checks every address that
+    /// `lookup` returns.
     pub fn with_lookup(config: &Config, lookup: Arc<dyn Lookup>) -> Self {
         let guard = Guard::new(config);
         let client = |reach| {
@@ -52,17 +54,18 @@ impl Fetcher {
         Self { shared: Arc::new(Shared { guard, config: config.clone(), agent, public, opened }) }
     }
 
-    /// Our product token (`facecrawl`), as robots.txt names it.
+    /// Returns our product token (`facecrawl`), as it appears in robots.txt.
     pub fn agent(&self) -> &str {
         &self.shared.agent
     }
 
-    /// The guard that every hop passes.
+    /// Returns the guard that checks every hop.
     pub fn guard(&self) -> &Guard {
         &self.shared.guard
     }
 
-    /// Fetches, following up to `max_redirects` redirects, each vetted by the guard and by `policy`.
+    /// Fetches a URL and follows up to `max_redirects` redirects. The guard and `policy` check each
+    /// hop.
     pub async fn fetch(&self, request: Request, policy: &dyn HopPolicy) -> Result<Fetched, FetchError> {
         let mut url = urls::normalise(request.url.clone());
         let mut redirects: Vec<Url> = Vec::new();
@@ -96,7 +99,7 @@ impl Fetcher {
         }
     }
 
-    /// The client that may connect to the URL's port.
+    /// Returns the client that may connect to the URL's port.
     pub(super) fn client_for(&self, url: &Url) -> &reqwest::Client {
         match self.shared.guard.reach(url.port_or_known_default().unwrap_or_default()) {
             Reach::Public => &self.shared.public,
@@ -156,7 +159,7 @@ impl Fetcher {
     }
 }
 
-/// Tells the policy when the fetch is dropped in mid-hop.
+/// Notifies the policy if the fetch is dropped during a hop.
 struct OpenHop<'a> {
     policy: &'a dyn HopPolicy,
     url: Option<&'a Url>,
@@ -176,14 +179,15 @@ impl Drop for OpenHop<'_> {
     }
 }
 
-/// Chooses the TLS library's cryptography. Another part of the process may have chosen already; any will do.
+/// Selects the cryptography provider of the TLS library. If another part of the process has already
+/// selected one, that one stays.
 pub(super) fn provide_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
     provide_crypto();
-    // A header value is visible ASCII; configuration may hold anything.
+    // A header value must be visible ASCII, but the configuration can contain any characters.
     let agent: String = config.user_agent.chars().filter(|c| matches!(c, ' '..='~')).collect();
     let resolver = Arc::new(resolver);
     let builder = || {
@@ -203,15 +207,15 @@ fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
     };
     let extra = || config.extra_roots.certificates();
     builder().tls_certs_merge(extra()).build().unwrap_or_else(|error| {
-        tracing::warn!(%error, "no system certificates could be loaded; https works only with CRAWL_EXTRA_CA, http works");
+        tracing::warn!(%error, "could not load system certificates; https needs CRAWL_EXTRA_CA, http works");
         builder()
             .tls_certs_only(extra())
             .build()
-            .expect("nothing but the certificates can fail: the user agent is filtered and there is no proxy")
+            .expect("only the certificates can fail: the user agent is filtered and no proxy is set")
     })
 }
 
-/// The validators that this hop may be asked with.
+/// Returns the validators of the request if they belong to this hop's URL.
 fn validators<'a>(request: &'a Request, url: &Url) -> Option<&'a Validators> {
     request.validators.as_ref().filter(|validators| validators.url == *url)
 }
@@ -222,7 +226,8 @@ fn headers(request: &Request, url: &Url) -> HeaderMap {
         header::ACCEPT,
         HeaderValue::from_static(match request.kind {
             Kind::Page => "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.5",
-            // What the decoders read; a server that negotiates should not send AVIF or SVG.
+            // These are the formats that the decoders read. A server that negotiates formats should
+            // not send AVIF or SVG.
             Kind::Image => {
                 "image/jpeg,image/png,image/webp,image/gif,image/bmp;q=0.8,image/*;q=0.3,*/*;q=0.1"
             }
@@ -233,7 +238,7 @@ fn headers(request: &Request, url: &Url) -> HeaderMap {
         }),
     );
     if request.kind == Kind::Image {
-        // Already compressed.
+        // Images are already compressed.
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     let Some(Validators { etag, last_modified, .. }) = validators(request, url) else { return headers };
@@ -249,7 +254,8 @@ fn header_text(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).trim().to_owned()
 }
 
-/// Where a redirect leads, normalised; `None` when this is no redirect or names no target.
+/// Returns the normalised target of a redirect, or `None` if the response is not a redirect or has
+/// no valid target.
 ///
 /// # Errors
 /// `Refused("url_too_long")` for a target of more than [`urls::MAX_PARSED_LENGTH`] bytes.
@@ -266,21 +272,23 @@ fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url
     if next.as_str().len() > urls::MAX_PARSED_LENGTH { Err(too_long()) } else { Ok(Some(next)) }
 }
 
-/// `Retry-After` in both forms (RFC 9110 10.2.3), as a wait from now.
+/// Parses `Retry-After` in both forms (RFC 9110 10.2.3) as a duration from now, at most
+/// [`MAX_RETRY_AFTER`].
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = header_text(headers.get(header::RETRY_AFTER)?);
     if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
-        // Too many digits for a u64 is a long time.
+        // A number with too many digits for a u64 counts as the maximum.
         return Some(text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs).min(MAX_RETRY_AFTER));
     }
     // An IMF-fixdate is a subset of RFC 2822's dates.
     let at = time::OffsetDateTime::parse(&text, &time::format_description::well_known::Rfc2822).ok()?;
     let wait = at - time::OffsetDateTime::now_utc();
-    // A date that has passed is no wait.
+    // A date in the past means no wait.
     Some(Duration::try_from(wait).unwrap_or_default().min(MAX_RETRY_AFTER))
 }
 
-/// Finds in the client's error what our resolver said, or what broke.
+/// Converts an error of the HTTP client. Errors of our resolver and of the guard are found among
+/// its causes.
 pub(super) fn explain(error: reqwest::Error) -> FetchError {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     let mut deepest = None;
@@ -297,6 +305,6 @@ pub(super) fn explain(error: reqwest::Error) -> FetchError {
     if error.is_timeout() {
         return FetchError::Timeout("no connection within the time limit");
     }
-    // The deepest cause says it best ("connection refused"); the outer ones repeat the URL.
+    // The deepest cause is the most specific ("connection refused"). The outer ones repeat the URL.
     FetchError::Connect(deepest.map_or_else(|| error.to_string(), ToString::to_string))
 }

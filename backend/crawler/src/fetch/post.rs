@@ -1,19 +1,22 @@
-//! Messages of ours to somebody's address, through the same guard as every fetch.
+//! Posts messages to a URL of a third party (webhooks). The guard checks the URL as for every
+//! fetch.
 use super::FetchError;
 use super::client::{Fetcher, explain};
 use bytes::Bytes;
 use std::time::Duration;
 use url::Url;
 
-/// From the connection to the head of the answer.
+/// Time limit from the connection to the head of the response.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Fetcher {
-    /// Posts `body` with `headers` to a URL that passes the guard, and answers the status. Redirects are not followed, and the answer's
-    /// body is not read. No error repeats the URL, which may hold a secret.
+    /// Posts `body` with `headers` to a URL that the guard allows, and returns the status of the
+    /// response. Does not follow redirects and does not read the response's body. Errors never
+    /// contain the URL, because it may contain a secret.
     ///
     /// # Errors
-    /// `Guard` for a forbidden URL or address; `Dns`, `Connect` and `Timeout` when there is no answer.
+    /// `Guard` for a forbidden URL or address; `Dns`, `Connect` or `Timeout` if there is no
+    /// response.
     pub async fn post(
         &self,
         url: &Url,

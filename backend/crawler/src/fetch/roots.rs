@@ -1,26 +1,26 @@
-//! Certificate authorities that are trusted besides the system's.
+//! Holds certificate authorities that are trusted in addition to the system's.
 use std::sync::Arc;
 
-/// Authorities of an operator's own, checked; cheap to clone. The default has none.
+/// Validated certificate authorities of the operator. Cheap to clone. Empty by default.
 #[derive(Clone, Debug, Default)]
 pub struct Roots(Arc<[reqwest::Certificate]>);
 
-/// Why a file holds no authorities.
+/// Why a file cannot be used as a list of certificate authorities.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootsError {
-    /// No certificate in it.
+    /// The file contains no certificate.
     #[error("there is no PEM certificate in it")]
     None,
-    /// One cannot be read.
+    /// A certificate cannot be parsed.
     #[error("a certificate in it cannot be used: {0}")]
     Bad(String),
 }
 
 impl Roots {
-    /// Reads certificates in PEM form, one after the other.
+    /// Parses concatenated certificates in PEM form.
     ///
     /// # Errors
-    /// [`RootsError`] when there is none, or one is broken.
+    /// Returns [`RootsError`] if there is no certificate or one is invalid.
     pub fn from_pem(text: &[u8]) -> Result<Self, RootsError> {
         super::client::provide_crypto();
         let bad = |error: reqwest::Error| RootsError::Bad(super::client::explain(error).to_string());
@@ -28,7 +28,7 @@ impl Roots {
         if certificates.is_empty() {
             return Err(RootsError::None);
         }
-        // Whether each is a certificate is looked at when a client is built of them.
+        // The certificates are parsed only when a client is built with them.
         reqwest::Client::builder().no_proxy().tls_certs_only(certificates.clone()).build().map_err(bad)?;
         Ok(Self(certificates.into()))
     }

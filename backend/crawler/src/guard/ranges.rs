@@ -1,8 +1,9 @@
-//! The special-purpose address ranges.
+//! Lists the special-purpose address ranges.
 //!
-//! Source: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890 and its updates), with multicast (RFC 5771, RFC 4291) and
-//! one platform address that lies in public space although it only answers inside a cloud. A range is listed whole even where the
-//! registry marks parts of it as globally reachable (protocol anycast): nothing on the web lives there.
+//! Source: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890 and its updates) and
+//! multicast (RFC 5771, RFC 4291). One address of a cloud platform is added: it is in public space
+//! but reachable only inside that cloud. Each range is listed as a whole, even if the registry
+//! marks parts of it as globally reachable (protocol anycast). No web sites use those parts.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// (first address, prefix length, name)
@@ -11,7 +12,7 @@ const V4: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(10, 0, 0, 0), 8, "private use"),
     (Ipv4Addr::new(100, 64, 0, 0), 10, "shared address space"),
     (Ipv4Addr::new(127, 0, 0, 0), 8, "loopback"),
-    // Cloud metadata services answer on 169.254.169.254.
+    // Cloud metadata services use 169.254.169.254.
     (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local"),
     (Ipv4Addr::new(172, 16, 0, 0), 12, "private use"),
     (Ipv4Addr::new(192, 0, 0, 0), 24, "protocol assignments"),
@@ -29,11 +30,12 @@ const V4: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved"),
 ];
 
-/// (first address, prefix length, name). What lies outside 2000::/3 is refused as a whole (`special_v6`); its ranges are here for their names.
+/// (first address, prefix length, name). `special_v6` refuses all addresses outside 2000::/3.
+/// Ranges outside it are listed only for their names.
 const V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::UNSPECIFIED, 128, "unspecified"),
     (Ipv6Addr::LOCALHOST, 128, "loopback"),
-    // NAT64 inside one network (RFC 8215): refused whatever address it carries.
+    // NAT64 inside one network (RFC 8215). Refused whatever IPv4 address it contains.
     (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48, "local-use translation"),
     (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64, "discard only"),
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, "Teredo"),
@@ -42,14 +44,15 @@ const V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::new(0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0), 48, "AS112"),
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, "documentation"),
     (Ipv6Addr::new(0x5f00, 0, 0, 0, 0, 0, 0, 0), 16, "segment routing"),
-    // The metadata address fd00:ec2::254 is one of these.
+    // Contains the metadata address fd00:ec2::254.
     (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7, "unique local"),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "link-local"),
     (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10, "site-local"),
     (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8, "multicast"),
 ];
 
-/// The special-purpose range that an address lies in, or that an IPv4 address inside it lies in.
+/// Returns the name of the special-purpose range that contains the address, or the IPv4 address
+/// embedded in it.
 pub(super) fn special(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => special_v4(v4),
@@ -67,24 +70,27 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     let listed =
         V6.iter().find(|(net, len, _)| (bits ^ net.to_bits()) >> (128 - len) == 0).map(|(_, _, name)| *name);
     if let Some(form) = embedded(address) {
-        // The name of the inner range says more; where the inner address is public the outer form decides.
+        // The name of the inner range is more specific. If the inner address is public, the outer
+        // form decides.
         return special_v4(form.address).or(if form.forwards { None } else { listed.or(Some(form.name)) });
     }
     listed.or_else(|| (bits >> 125 != 0b001).then_some("not global unicast"))
 }
 
-/// An IPv4 address inside an IPv6 one.
+/// An IPv4 address embedded in an IPv6 address.
 pub(super) struct Embedded {
-    /// The inner address.
+    /// The embedded address.
     pub(super) address: Ipv4Addr,
-    /// What the form is called.
+    /// Name of the form.
     pub(super) name: &'static str,
-    /// Whether the form is in lawful use towards public addresses (mapped by the socket itself, NAT64 and 6to4 by a gateway).
+    /// Whether the form is legitimately used to reach public addresses. The socket connects to the
+    /// inner address of an IPv4-mapped one; gateways translate NAT64 and 6to4.
     pub(super) forwards: bool,
 }
 
-/// Finds the IPv4 address in the forms that carry one: mapped and compatible (RFC 4291), translated (RFC 2765), NAT64 (RFC 6052),
-/// 6to4 (RFC 3056) and Teredo (RFC 4380, the client's address, stored inverted).
+/// Returns the IPv4 address embedded in an IPv6 address, if any. The forms are mapped and
+/// compatible (RFC 4291), translated (RFC 2765), NAT64 (RFC 6052), 6to4 (RFC 3056) and Teredo (RFC
+/// 4380, the client's address, stored inverted).
 pub(super) fn embedded(address: Ipv6Addr) -> Option<Embedded> {
     let s = address.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low));

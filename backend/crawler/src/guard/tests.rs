@@ -14,7 +14,7 @@ fn opened(nets: &[&str]) -> Guard {
     })
 }
 
-/// `Ok`, `url`, or the range's name; a URL that does not even parse is `syntax`.
+/// Returns `Ok`, `url`, or the name of the range. Returns `syntax` for a URL that cannot be parsed.
 fn verdict(guard: &Guard, text: &str) -> String {
     match Url::parse(text) {
         Err(_) => "syntax".into(),
@@ -57,7 +57,7 @@ fn urls_without_dns() {
         ("http://93.184.215.14:6379/", "url"),
         ("http://example.com:0/", "url"),
         ("http://example.com:65536/", "syntax"),
-        // Names that are none
+        // Invalid host names
         ("http://./", "url"),
         ("http://a..b/", "url"),
         ("http://%00/", "syntax"),
@@ -145,7 +145,7 @@ fn urls_without_dns() {
         ("http://[64:ff9b::10.1.2.3]/", "private use"),
         ("http://[64:ff9b::c0a8:101]/", "private use"),
         ("http://[64:ff9b::100.64.0.1]/", "shared address space"),
-        // Names in other scripts, and what they are mapped to
+        // Names in other scripts, and the addresses that they normalise to
         ("http://bücher.example/", "ok"),
         ("http://xn--bcher-kva.example/", "ok"),
         ("http://BÜCHER.example/", "ok"),
@@ -168,7 +168,7 @@ fn urls_without_dns() {
         ("http://[fe80::1%251]/", "syntax"),
         ("http://[::1%25lo]/", "syntax"),
         ("http://[fe80::1%25]/", "syntax"),
-        // Last dots
+        // Trailing dots
         ("http://0x7f.1./", "loopback"),
         ("http://2130706433./", "loopback"),
         ("http://１２７.0.0.1。/", "loopback"),
@@ -193,7 +193,7 @@ fn opened_ranges_open_any_port_there_and_nothing_else() {
         ("http://2130706433:8080/", "ok"),
         ("http://[::ffff:127.0.0.1]:8080/", "ok"),
         ("http://[fd12::1]:9000/", "ok"),
-        // A gateway would translate these; they do not lead to our own loopback.
+        // A gateway would translate these. They do not lead to our own loopback.
         ("http://[64:ff9b::127.0.0.1]/", "loopback"),
         ("http://[2002:7f00:1::]/", "loopback"),
         ("http://[::1]/", "loopback"),
@@ -202,7 +202,7 @@ fn opened_ranges_open_any_port_there_and_nothing_else() {
         ("http://169.254.169.254/", "link-local"),
         ("http://93.184.215.14/", "ok"),
         ("http://93.184.215.14:8080/", "url"),
-        // Where a name leads is known later.
+        // The address of a name is not known yet.
         ("http://localhost:8080/", "ok"),
         ("http://user@127.0.0.1/", "url"),
     ] {
@@ -242,10 +242,10 @@ fn a_mixed_answer_is_refused_whole() {
         ));
     }
     let open = opened(&["127.0.0.0/8"]);
-    // On a port of the opened ranges only they count.
+    // On a port that is open only in the allowed private ranges, other addresses are refused.
     assert!(open.check_answer("a.example", vec![loopback], Reach::OpenedRanges).is_ok());
     assert!(open.check_answer("a.example", vec![public], Reach::OpenedRanges).is_err());
-    // Only localhost is filtered.
+    // Only `localhost` is filtered.
     assert!(open.check_answer("a.example", vec![v6_loopback, loopback], Reach::Public).is_err());
     assert_eq!(
         open.check_answer("localhost", vec![v6_loopback, loopback], Reach::Public).unwrap(),
@@ -254,7 +254,7 @@ fn a_mixed_answer_is_refused_whole() {
     assert!(closed.check_answer("localhost", vec![v6_loopback, loopback], Reach::Public).is_err());
 }
 
-/// Any address of any special-purpose IPv4 range.
+/// Generates addresses of the special-purpose IPv4 ranges.
 fn special_v4() -> impl Strategy<Value = Ipv4Addr> {
     let table: Vec<(Ipv4Addr, u32)> = ranges::v4_table().collect();
     (proptest::sample::select(table), any::<u32>()).prop_map(|((net, len), host)| {
@@ -284,7 +284,7 @@ proptest! {
             prop_assert!(guard.check_address(form.into(), 80).is_err(), "{form} for {address}");
         }
         prop_assert!(guard.check_address(address.into(), 80).is_err());
-        // As one number, and as octal parts.
+        // As one number, and with octal parts.
         for host in [address.to_bits().to_string(), format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"), format!("{:#x}", address.to_bits())] {
             let url = Url::parse(&format!("http://{host}/")).unwrap();
             prop_assert!(guard.check_url(&url).is_err(), "{host}");

@@ -1,30 +1,32 @@
-//! Patterns of `Allow` and `Disallow`.
+//! Matches the patterns of `Allow` and `Disallow` lines.
 use super::Verdict;
 use crate::urls::hex_value;
 use memchr::memmem;
 
-/// The longest value of an `Allow` or `Disallow` line, in bytes. RFC 9309 names no limit for a rule; a path of this length is a trap already
-/// ([`crate::urls::MAX_LENGTH`]).
+/// Maximum bytes of the value of an `Allow` or `Disallow` line. RFC 9309 sets no limit for a rule.
+/// A path of this length already counts as a trap ([`crate::urls::MAX_LENGTH`]).
 pub const MAX_RULE: usize = 2 << 10;
-/// The most rules that are kept of a group.
+/// Maximum number of rules that are kept per group.
 pub const MAX_RULES: usize = 10_000;
-/// The most bytes of rules and path that one question looks at.
+/// Maximum bytes of rules and path that are compared to judge one URL.
 ///
-/// Rules without `*` cannot reach it: each looks at its own pattern once, and all patterns of a file come to at most three times 500 KiB.
+/// Rules without `*` cannot reach it. Each compares its own pattern once, and all patterns of a
+/// file have at most three times 500 KiB.
 pub const MAX_STEPS: usize = 2 << 20;
 
-/// One rule; its pattern is in canonical form (`canonical`), with `*` as the only special byte.
+/// One rule. Its pattern is in canonical form (see `canonical`); `*` is the only special byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     allow: bool,
     pattern: Box<[u8]>,
-    /// The pattern ended in `$`.
+    /// Whether the pattern ended in `$`.
     to_end: bool,
 }
 
 impl Rule {
-    /// Reads the value of a line. Of a value longer than [`MAX_RULE`] a `Disallow` keeps the beginning, which matches everything that the
-    /// whole rule matches; an `Allow`, which could only open more than was meant, is dropped (`None`).
+    /// Parses the value of a line. A `Disallow` value longer than [`MAX_RULE`] is cut; its
+    /// beginning matches everything that the whole rule matches. An `Allow` that is too long is
+    /// omitted (`None`), because its beginning could allow more than intended.
     pub(super) fn new(allow: bool, value: &[u8]) -> Option<Self> {
         let (value, to_end) = match (shortened(value), value.strip_suffix(b"$")) {
             (Some(_), _) if allow => return None,
@@ -33,7 +35,7 @@ impl Rule {
             (None, None) => (value, false),
         };
         let mut pattern = Vec::with_capacity(value.len() + 1);
-        // `private/` can only mean `/private/`: every path starts with a slash.
+        // `private/` can only mean `/private/`, because every path starts with a slash.
         if !value.is_empty() && !matches!(value[0], b'/' | b'*') {
             pattern.push(b'/');
         }
@@ -46,20 +48,22 @@ impl Rule {
         self.allow
     }
 
-    /// Octets that count for the longest match.
+    /// Returns the number of bytes that count for the longest match.
     fn length(&self) -> usize {
         self.pattern.len() + usize::from(self.to_end)
     }
 
-    /// Bytes that the rule occupies in memory.
+    /// Returns the memory of the rule in bytes.
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.pattern.len()
     }
 
-    /// Whether the canonical path matches; `steps` counts the bytes that were looked at.
+    /// Returns whether the canonical path matches, and adds the number of bytes compared to
+    /// `steps`.
     ///
-    /// Linear in the lengths of pattern and path: each piece between two stars is looked for from where the last one was found, by a search
-    /// that is linear itself (`memmem`), and the first find is taken, since a later one leaves less of the path to the pieces that follow.
+    /// The cost is linear in the lengths of pattern and path. Each piece between two stars is
+    /// searched for after the end of the previous one, with a linear search (`memmem`). The first
+    /// occurrence is taken, since a later one leaves less of the path for the pieces that follow.
     fn matches(&self, path: &[u8], steps: &mut usize) -> bool {
         let mut pieces = self.pattern.split(|byte| *byte == b'*');
         let first = pieces.next().unwrap_or_default();
@@ -80,26 +84,28 @@ impl Rule {
     }
 }
 
-/// What follows the first find of `piece`.
+/// Returns the text after the first occurrence of `piece`.
 fn after<'a>(text: &'a [u8], piece: &[u8], steps: &mut usize) -> Option<&'a [u8]> {
     let end = memmem::find(text, piece).map(|at| at + piece.len());
     *steps += piece.len() + end.unwrap_or(text.len());
     end.map(|end| &text[end..])
 }
 
-/// The first [`MAX_RULE`] bytes of a longer value, without a torn escape at their end; `None` for a value that fits.
+/// Returns the first [`MAX_RULE`] bytes of a longer value, without a truncated escape at the end.
+/// Returns `None` for a value that fits.
 fn shortened(value: &[u8]) -> Option<&[u8]> {
     let cut = value.get(..MAX_RULE).filter(|_| value.len() > MAX_RULE)?;
     let torn = cut.iter().rev().take(2).position(|byte| *byte == b'%').map_or(0, |at| at + 1);
     Some(&cut[..MAX_RULE - torn])
 }
 
-/// The rules of a group, in the order in which they are asked.
+/// The rules of a group, in the order in which they are evaluated.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules(Box<[Rule]>);
 
 impl Rules {
-    /// The longest first, and of equal ones an `Allow` first: so the first that matches decides (RFC 9309 2.2.2).
+    /// Sorts the rules: the longest first, and among equal lengths an `Allow` first. The first
+    /// match then decides (RFC 9309 2.2.2).
     pub(super) fn new(mut rules: Vec<Rule>) -> Self {
         // An empty pattern matches nothing: `Disallow:` allows all.
         rules.retain(|rule| rule.length() > 0);
@@ -107,8 +113,9 @@ impl Rules {
         Self(rules.into())
     }
 
-    /// Judges a path with its query. No match allows. A question that would look at more than [`MAX_STEPS`] bytes is answered with no: only
-    /// hundreds of rules with stars on a path of kilobytes come to that.
+    /// Judges a path with its query. If no rule matches, the path is allowed. If more than
+    /// [`MAX_STEPS`] bytes would be compared, the path is disallowed. Only hundreds of rules with
+    /// stars, on a path of kilobytes, reach that limit.
     pub(super) fn judge(&self, path: &[u8]) -> Verdict {
         let mut text = Vec::with_capacity(path.len());
         canonical(path, false, &mut text);
@@ -124,15 +131,16 @@ impl Rules {
         Verdict { allowed: true, steps }
     }
 
-    /// Bytes that the rules occupy in memory.
+    /// Returns the memory of the rules in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.iter().map(Rule::bytes).sum()
     }
 }
 
-/// The form in which patterns and paths are compared (RFC 9309 2.2.2): unreserved characters unescaped, everything outside printable ASCII
-/// escaped, escapes in upper case. `*` and `$` are escaped unless they are the pattern's own specials, so that `%2A` in a pattern means
-/// the character.
+/// Appends the form in which patterns and paths are compared (RFC 9309 2.2.2): unreserved
+/// characters unescaped, everything outside printable ASCII escaped, escapes in upper case. `*` and
+/// `$` are escaped unless they are the pattern's own special characters, so that `%2A` in a pattern
+/// means the character.
 fn canonical(text: &[u8], pattern: bool, out: &mut Vec<u8>) {
     let mut at = 0;
     while at < text.len() {

@@ -51,7 +51,7 @@ fn rfc_9309_simple_example() {
     assert_eq!(verdicts("foobot"), [false, false, false, true, true, false]);
     assert_eq!(verdicts("barbot"), [true, true, true, false, true, true]);
     assert_eq!(verdicts("BazBot"), [true, true, true, false, true, true]);
-    // A group without rules allows all; the group for everyone does not apply.
+    // A group without rules allows everything; the group for all agents does not apply.
     assert_eq!(verdicts("quxbot"), [true; 6]);
 }
 
@@ -63,7 +63,7 @@ fn rfc_9309_longest_match() {
         &["/example/page/", "/example/page/a.gif", "/"],
         &["/example/page/disallowed.gif"],
     );
-    // 2.2.2: the most octets win, equal ones allow.
+    // 2.2.2: the longest match wins; for equal lengths, `Allow` wins.
     check(
         "User-agent: *\nDisallow: /example/page\nAllow: /example/page\nDisallow: /a\nAllow: /a/b",
         &["/example/page", "/a/b/c"],
@@ -89,7 +89,7 @@ fn rfc_9309_matching_of_escapes() {
         ],
     );
     check("User-agent: *\nDisallow: /a%3cd.html", &["/a<d"], &["/a%3Cd.html", "/a%3cd.html", "/a<d.html"]);
-    // A reserved character and its escape are two things.
+    // A reserved character and its escape are different.
     check("User-agent: *\nDisallow: /a%2Fb", &["/a/b"], &["/a%2fb"]);
 }
 
@@ -106,7 +106,7 @@ fn rfc_9309_special_characters() {
         &["/this/exactly", "/this"],
         &["/this/path/exactly", "/this/and/that/exactly/too"],
     );
-    // Escaped specials are themselves.
+    // Escaped special characters match only themselves.
     check(
         "User-agent: *\nDisallow: /path/file-with-a-%2A.html",
         &["/path/file-with-a-b.html"],
@@ -124,15 +124,16 @@ fn rfc_9309_special_characters() {
 
 #[test]
 fn groups() {
-    // Several groups for us are one; names are case-insensitive and may carry a version.
+    // Several groups for our agent are combined. Names are case-insensitive and may include a
+    // version.
     check(
         "user-agent: FaceCrawl/1.0\ndisallow: /a\n\nUSER-AGENT: *\nDISALLOW: /\n\nUser-agent: x\nUser-agent: facecrawl\nDisallow: /b",
         &["/", "/c"],
         &["/a", "/b"],
     );
-    // Part of our name is not our name.
+    // A part of our name does not match.
     check("User-agent: facecrawler\nDisallow: /\nUser-agent: face\nDisallow: /", &["/"], &[]);
-    // Rules before any group, unknown lines inside the list of names, a sitemap between.
+    // Rules before any group, unknown lines inside the list of names, and a sitemap in between.
     check(
         "Disallow: /\nUser-agent: a\nSitemap: http://example.com/s.xml\nHost: x\n\nUser-agent: facecrawl\nDisallow: /b",
         &["/"],
@@ -146,7 +147,7 @@ fn groups() {
         &["/"],
         &["/a", "/b", "/c"],
     );
-    // Not a robots.txt at all.
+    // The content is not a robots.txt.
     check("<!DOCTYPE html><html><body>Not found</body></html>", &["/"], &[]);
     check("", &["/"], &[]);
     check("User-agent: *\nDisallow: private/", &["/public"], &["/private/x"]);
@@ -185,7 +186,7 @@ fn crawl_delay_is_bounded() {
     for none in ["-1", "NaN", "soon", ""] {
         assert_eq!(delay(&format!("Crawl-delay: {none}")), None, "{none}");
     }
-    // Somebody else's delay is not ours, and ours replaces everyone's.
+    // Delays for other agents do not apply. Our own delay replaces the one for all agents.
     let text = "User-agent: *\nCrawl-delay: 9\n\nUser-agent: facecrawl\nDisallow: /x\n\nUser-agent: b\nCrawl-delay: 7";
     assert_eq!(robots(text).crawl_delay(), None);
 }
@@ -222,14 +223,14 @@ fn many_stars_do_not_explode() {
 fn the_beginning_of_a_disallow_that_is_too_long_counts_and_an_allow_that_is_too_long_does_not() {
     let value = |bytes: usize| format!("/*{}b", "a".repeat(bytes - 3));
     let path = format!("/{}", "a".repeat(3000));
-    // One that fits is read to its last letter.
+    // A value that fits is read to its last byte.
     check(&format!("User-agent: *\nDisallow: {}", value(2048)), &["/a", &path], &[&format!("{path}b")]);
     check(&format!("User-agent: *\nDisallow: {}", value(2049)), &["/a"], &[&path]);
     check(&format!("User-agent: *\nDisallow: {}", value(200_000)), &["/a"], &[&path]);
     let allow = |bytes: usize| format!("User-agent: *\nDisallow: /\nAllow: /{}", "a".repeat(bytes - 1));
     check(&allow(2048), &[&path], &["/a"]);
     check(&allow(2049), &[], &[&path, "/a"]);
-    // An escape that the cut would tear is left out, and so is the `$` at the end.
+    // An escape that the cut would truncate is omitted, and so is the `$` at the end.
     let torn = format!("User-agent: *\nDisallow: /{}%C3%A4x$", "a".repeat(2045));
     check(&torn, &["/a"], &[&format!("/{}zzz", "a".repeat(2045))]);
 }
@@ -242,7 +243,7 @@ fn a_group_with_more_rules_than_are_kept_closes_its_host() {
     };
     check(&rules(MAX_RULES), &["/", "/robots.txt"], &["/9999x"]);
     check(&rules(MAX_RULES + 1), &[], &["/", "/9999x", "/10000x"]);
-    // An `Allow` too many is only left out, and a group for somebody else says nothing about us.
+    // An `Allow` beyond the limit is only omitted. Groups for other agents have no effect.
     check(&format!("{}Allow: /77x\n", rules(MAX_RULES)), &["/"], &["/77x"]);
     check(&format!("User-agent: facecrawl\nDisallow: /a\n\n{}", rules(20_000)), &["/"], &["/a"]);
 }
@@ -253,7 +254,8 @@ fn no_robots_txt_makes_a_question_long() {
     let question = |text: &str, path: &str| {
         robots(text).judge(&Url::parse(&format!("http://example.com{path}")).unwrap())
     };
-    // One rule costs what its pattern and the path are long, not their product, wherever the stars stand.
+    // The cost of one rule is the sum of the lengths of pattern and path, not their product,
+    // wherever the stars are.
     for pattern in [
         format!("/*{}b", "a".repeat(2000)),
         format!("/{}b$", "*a".repeat(1000)),
@@ -262,20 +264,21 @@ fn no_robots_txt_makes_a_question_long() {
         let asked = question(&format!("User-agent: *\nDisallow: {pattern}"), &path(8000));
         assert!(asked.allowed && asked.steps <= 2 * (pattern.len() + 8000), "{asked:?}");
     }
-    // As many rules as fit: the question ends at the budget, with a no.
+    // With the maximum number of rules, the search ends at its step limit and disallows the path.
     let lines: String = (0..MAX_RULES).map(|n| format!("Disallow: /*{n}*aaaaaaaaaaab\n")).collect();
     let hostile = format!("User-agent: *\n{lines}");
     assert!(hostile.len() < MAX_BYTES);
     let asked = question(&hostile, &path(8000));
     assert!(!asked.allowed && asked.steps <= MAX_STEPS, "{asked:?}");
-    // An ordinary path stays within it, and so does every path where no rule has a star.
+    // An ordinary path stays within the limit. So does every path if no rule contains a star.
     assert!(question(&hostile, "/albums/2024/summer/portrait.html").allowed);
     let lines: String = (0..7_000).map(|n| format!("Disallow: /{}{n}\n", "a".repeat(55))).collect();
     let asked = question(&format!("User-agent: *\n{lines}"), &path(8000));
     assert!(asked.allowed && asked.steps > 350_000 && asked.steps <= MAX_STEPS, "{asked:?}");
 }
 
-/// The other parser, on what both understand alike: one named group per file, plain ASCII without escapes.
+/// Compares with the other parser on the subset that both understand: one named group per file,
+/// plain ASCII without escapes.
 fn second_opinion(text: &str, path: &str) -> bool {
     texting_robots::Robot::new("facecrawl", text.as_bytes())
         .unwrap()
@@ -293,7 +296,7 @@ proptest! {
         for (allow, pattern) in &rules {
             text.push_str(&format!("{}: {pattern}\n", if *allow { "Allow" } else { "Disallow" }));
         }
-        // It counts a run of stars with its length, we count the pattern that it stands for.
+        // The other parser counts every star of a run in the pattern's length; ours counts one.
         prop_assume!(!text.contains("**"));
         prop_assert_eq!(allows(&robots(&text), &path), second_opinion(&text, &path), "{} on\n{}", path, text);
     }

@@ -1,4 +1,4 @@
-//! Puts the elements of sitemaps and feeds together.
+//! Collects the pages, images and sitemaps from the elements of sitemaps and feeds.
 use super::{ImageEntry, MAX_URL_BYTES, MAX_URLS, PageEntry, Sitemap};
 use crate::extract::budget::ByteBudget;
 use crate::extract::{extract_page, has_image_extension};
@@ -8,9 +8,9 @@ use quick_xml::events::BytesStart;
 use std::collections::HashSet;
 use url::Url;
 
-/// Elements that may be open at once; deeper ones are read as if they stood at this depth.
+/// Maximum number of open elements. Deeper elements are read as if they were at this depth.
 const MAX_DEPTH: usize = 64;
-/// Bytes kept of one element's text: an entry's HTML.
+/// Maximum bytes kept of one element's text, such as the HTML of an entry.
 const MAX_TEXT: usize = 1 << 20;
 
 pub(super) struct Gather {
@@ -20,20 +20,21 @@ pub(super) struct Gather {
     seen_pages: HashSet<Url>,
     seen_images: HashSet<Url>,
     seen_sitemaps: HashSet<Url>,
-    /// Local names of the open elements; prefixes differ from file to file.
+    /// Local names of the open elements. Namespace prefixes are omitted because they differ between
+    /// files.
     open: Vec<String>,
     text: String,
     entry: Entry,
 }
 
-/// One `<url>`, `<item>` or `<entry>`.
+/// The values of one `<url>`, `<item>` or `<entry>`.
 #[derive(Default)]
 struct Entry {
     page: Option<String>,
     last_modified: Option<String>,
     images: Vec<(String, &'static str)>,
     html: Vec<String>,
-    /// In a `<media:group>`, the versions of one picture: the widest so far.
+    /// The widest version so far in a `<media:group>`, whose members are versions of one image.
     group: Option<(u32, String)>,
 }
 
@@ -74,7 +75,7 @@ impl Gather {
                     self.media(url, width);
                 }
             }
-            // Of podcasts.
+            // Element of podcast feeds.
             "image" if in_entry => {
                 if let Some(url) = get("href") {
                     self.entry.images.push((url, "media"));
@@ -118,7 +119,8 @@ impl Gather {
 
     pub(super) fn close(&mut self, name: &[u8]) {
         let name = String::from_utf8_lossy(name).into_owned();
-        // An end tag without a start closes nothing; one further out closes what stands between.
+        // An end tag without a start tag closes nothing. An end tag of an outer element also closes
+        // the elements inside it.
         let Some(at) = self.open.iter().rposition(|open| *open == name) else { return };
         self.open.truncate(at);
         let text = std::mem::take(&mut self.text);
@@ -166,7 +168,7 @@ impl Gather {
         }
     }
 
-    /// Adds a page; its URL, new or not.
+    /// Adds the page if it is new. Returns its URL in either case.
     pub(super) fn page(&mut self, text: &str, last_modified: Option<String>) -> Option<Url> {
         let url = self.join(text)?;
         if self.result.pages.len() < MAX_URLS
@@ -206,7 +208,7 @@ impl Gather {
     }
 
     pub(super) fn finish(mut self) -> Sitemap {
-        // A file that breaks off inside an entry.
+        // The file may end inside an entry.
         self.close_entry();
         self.result
     }
@@ -228,7 +230,7 @@ fn attribute(tag: &BytesStart<'_>, key: &str) -> Option<String> {
     let found = tag.attributes().flatten().find(|a| a.key.local_name().as_ref() == key.as_bytes())?;
     let value = match found.normalized_value(XmlVersion::Implicit1_0) {
         Ok(value) => value.into_owned(),
-        // A lone ampersand.
+        // The value contains an ampersand that is not a character reference.
         Err(_) => String::from_utf8_lossy(&found.value).into_owned(),
     };
     Some(value)

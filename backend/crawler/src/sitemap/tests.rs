@@ -55,7 +55,7 @@ fn gzip_and_torn_files() {
     let packed = packed.finish().unwrap();
     let url = Url::parse("http://site.example/sitemap.xml.gz").unwrap();
     assert_eq!(parse(&packed, &url).pages.len(), 2);
-    // Torn inside the second entry: what stands before counts.
+    // The file ends inside the second entry. The first entry counts.
     let torn = &URLSET[..URLSET.find("&#252;").unwrap()];
     assert_eq!(read(torn).pages[0].url.as_str(), "http://site.example/a?x=1&y=2");
     assert!(parse(&packed[..packed.len() / 2], &url).pages.len() <= 2);
@@ -84,7 +84,7 @@ fn a_root_is_looked_for_in_the_first_bytes_alone() {
     let empty = gzip("");
     assert_eq!(root(&gzip(URLSET)).as_deref(), Some("urlset"));
     let long = |bytes: usize| {
-        // A name of the packed file in the member's head (RFC 1952, FNAME).
+        // The header of the member contains a file name (RFC 1952, FNAME).
         let mut named = empty.clone();
         named[3] = 8;
         named.splice(10..10, std::iter::repeat_n(b'n', bytes - empty.len() - 1).chain([0]));
@@ -113,7 +113,7 @@ fn a_long_address_does_not_multiply_a_file() {
     for found in [of_many, bytes(&read(&page))] {
         assert!(found <= MAX_URL_BYTES && found > MAX_URL_BYTES - 10_000, "{found}");
     }
-    // As many pages as the protocol allows, with addresses of 300 bytes.
+    // The maximum number of pages of the protocol, with addresses of 300 bytes.
     let entries: String = (0..MAX_URLS).map(|i| format!("<url><loc>/{i:0>280}</loc></url>")).collect();
     assert_eq!(read(&format!("<urlset>{entries}</urlset>")).pages.len(), MAX_URLS);
 }
@@ -232,7 +232,7 @@ fn limits_hold() {
         text.push_str(&format!("<url><loc>http://site.example/{i}</loc></url>"));
     }
     assert_eq!(read(&text).pages.len(), MAX_URLS);
-    // Entities of a document type are not expanded.
+    // Entities that a document type defines are not expanded.
     let bomb = r#"<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><urlset><url><loc>http://site.example/&b;</loc></url></urlset>"#;
     assert_eq!(pages(&read(bomb)), ["http://site.example/&b;"]);
     assert_eq!(read(&"<url>".repeat(100_000)), Sitemap::default());

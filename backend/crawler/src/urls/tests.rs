@@ -30,7 +30,7 @@ fn one_spelling_per_resource() {
         ("http://example.com/a;jsessionid=1;b=2;JSESSIONID=3/c", "http://example.com/a;b=2/c"),
         ("http://example.com/a;jsessionid=1;jsessionid=2/b;jsession%69d=3", "http://example.com/a/b"),
         ("http://example.com/a;%6Asessionid=1", "http://example.com/a"),
-        // No server reads this as "j".
+        // Servers do not decode this to "j".
         ("http://example.com/%%36A%3%36A%%41", "http://example.com/%%36A%3%36A%%41"),
         ("  http://example.com/ \n", "http://example.com/"),
         ("http://example.com\\a\\b", "http://example.com/a/b"),
@@ -166,7 +166,7 @@ fn traps_are_named() {
     assert_eq!(trap(&format!("/?{}", many.join("&"))), Some("too_many_parameters"));
 }
 
-/// Parts that normalising removes or changes, in any order.
+/// Parts that normalisation removes or changes, in any order.
 const PARTS: &str = "(;jsessionid=[a-z0-9]{0,2}|utm_a=1|gclid|%[0-9a-zA-Z]{0,2}|%6a|[?&;/.=a%]){0,12}";
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Requests that ask whether something has changed.
+//! Tests conditional requests.
 use crate::support::{Site, local_config};
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -38,12 +38,12 @@ async fn conditional_requests() {
     }
     let other = asking(own(), Some("\"v0\""), None);
     assert_eq!(fetcher.fetch(other, &AnyHop).await.unwrap().status, 200);
-    // Validators are for the URL that they came from, wherever the request leads.
+    // Validators apply to the URL that they came from, also after a redirect.
     let elsewhere = asking(site.url("/elsewhere"), Some("\"v1\""), None);
     assert_eq!(fetcher.fetch(elsewhere, &AnyHop).await.unwrap().status, 200);
     let moved = Request { url: site.url("/moved"), ..asking(own(), Some("\"v1\""), None) };
     assert_eq!(fetcher.fetch(moved, &AnyHop).await.unwrap().status, 304);
-    // A value that is no header is left out; an answer that nobody asked for is an error.
+    // An invalid header value is omitted. A 304 response to an unconditional request is an error.
     let odd = asking(own(), Some("\"v1\"\r\nx: y"), None);
     assert_eq!(fetcher.fetch(odd, &AnyHop).await.unwrap().status, 200);
     assert_eq!(

@@ -1,8 +1,9 @@
-//! One page with every form in which images and links are written: exactly these are found, and no others.
+//! Extracts a page with every kind of markup for images and links. Exactly the listed ones are
+//! found.
 use crawler::{Directives, extract_page};
 use url::Url;
 
-/// (form, URL without the site, alternative text), in document order.
+/// (kind of markup, URL without the site, alternative text), in document order.
 const IMAGES: &[(&str, &str, Option<&str>)] = &[
     ("og:image", "/base/share/og.jpg", None),
     ("og:image", "/base/share/og-2.jpg?w=1200&h=630", None),

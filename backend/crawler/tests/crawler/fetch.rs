@@ -1,4 +1,4 @@
-//! The fetcher against a real server on 127.0.0.1: limits, redirects, errors, headers.
+//! Tests the fetcher with a real server on 127.0.0.1: limits, redirects, errors and headers.
 
 use crate::support::{Recorder, Site, local_config};
 use axum::Router;
@@ -24,7 +24,7 @@ async fn fetch(site: &Site, path: &str) -> Result<Fetched, FetchError> {
     fetch_with(&local_config(), site, path, Kind::Page).await
 }
 
-/// The request's headers as lines.
+/// Returns the headers of the request, one per line.
 async fn echo(headers: HeaderMap) -> String {
     headers.iter().map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap())).collect()
 }
@@ -103,7 +103,7 @@ async fn what_the_server_is_told() {
     let image = head(Kind::Image).await;
     assert!(image.contains("accept: image/jpeg") && image.contains("accept-encoding: identity"), "{image}");
     assert_eq!(fetcher.agent(), "facecrawl");
-    // A user agent with a line end is not sent on as one.
+    // Line ends are removed from the user agent.
     let odd = Config { user_agent: "face\r\nx: y/1.0".into(), ..local_config() };
     assert_eq!(fetch_with(&odd, &site, "/echo", Kind::Page).await.unwrap().status, 200);
 }
@@ -113,7 +113,7 @@ async fn compressed_pages() {
     let site = Site::start(
         Router::new()
             .route("/gzip", get(|| async { encoded("gzip", gzip(b"hello")) }))
-            // One uncompressed block each, so that no encoder is needed.
+            // Each body is one uncompressed block, so that no encoder is needed.
             .route("/br", get(|| async { encoded("br", b"\x0b\x02\x80hello\x03".to_vec()) }))
             .route(
                 "/zstd",
@@ -129,7 +129,7 @@ async fn compressed_pages() {
     for path in ["/gzip", "/br", "/zstd"] {
         assert_eq!(&fetch(&site, path).await.unwrap().body[..], b"hello", "{path}");
     }
-    // A few KiB on the wire, 16 MiB decoded.
+    // A few KiB compressed, 16 MiB decoded.
     let error = fetch(&site, "/bomb").await.unwrap_err();
     assert_eq!(error.code(), "too_many_bytes");
     assert!(matches!(error, FetchError::TooLarge { limit } if limit == 5 << 20), "{error}");
@@ -164,11 +164,11 @@ async fn long_bodies_end_at_the_limit_of_their_kind() {
             assert!(!error.is_transient());
         }
     }
-    // Of robots.txt the rest is ignored.
+    // The rest of robots.txt is ignored.
     for path in ["/endless", "/announced", "/exact"] {
         assert_eq!(fetch_with(&config, &site, path, Kind::Robots).await.unwrap().body.len(), 1000, "{path}");
     }
-    // The limit itself is allowed.
+    // A body as long as the limit is allowed.
     let exact = Config { page_limit: 1000, ..local_config() };
     assert_eq!(fetch_with(&exact, &site, "/exact", Kind::Page).await.unwrap().body.len(), 1000);
     let less = Config { page_limit: 999, ..local_config() };
@@ -177,7 +177,7 @@ async fn long_bodies_end_at_the_limit_of_their_kind() {
 
 #[tokio::test]
 async fn slow_servers_are_given_up() {
-    // One byte at every tick of a clock, for ever.
+    // Sends one byte every 10 ms, without end.
     let drip = || async {
         let ticks =
             stream::unfold(tokio::time::interval(Duration::from_millis(10)), |mut clock| async move {
@@ -264,14 +264,14 @@ async fn the_policy_sees_every_hop() {
     );
     assert_eq!(site.requests(), 2);
 
-    // A refused hop is not sent, and is not finished either.
+    // A refused hop is neither sent nor reported as finished.
     let policy = Recorder::refusing("/two");
     let error = fetcher.fetch(Request::new(site.url("/one"), Kind::Page), &policy).await.unwrap_err();
     assert_eq!((error.code().as_str(), error.is_transient()), ("robots_disallowed", false));
     assert_eq!(policy.lines(), ["admit /one", "finished /one 303", "admit /two"]);
     assert_eq!(site.requests(), 3);
 
-    // A hop that fails is told, too.
+    // A failed hop is reported as finished.
     let policy = Recorder::default();
     let closed = crate::support::closed_port().await;
     let url = Url::parse(&format!("http://127.0.0.1:{closed}/x")).unwrap();
@@ -340,7 +340,7 @@ async fn connections_are_reused() {
     let fetcher = Fetcher::new(&local_config());
     let mut ports = std::collections::BTreeSet::new();
     for _ in 0..5 {
-        // A clone shares the pool.
+        // A clone shares the connection pool.
         let answer = fetcher.clone().fetch(Request::new(site.url("/"), Kind::Page), &AnyHop).await.unwrap();
         ports.insert(answer.body);
     }
@@ -394,5 +394,5 @@ async fn a_redirect_to_a_longer_url_than_any_is_not_followed() {
         let error = fetch(&site, path).await.unwrap_err();
         assert_eq!((error.code().as_str(), error.is_transient()), ("url_too_long", false), "{path}");
     }
-    assert_eq!(site.requests() - before, 3, "no target was asked for");
+    assert_eq!(site.requests() - before, 3, "no target was requested");
 }

@@ -1,4 +1,5 @@
-//! No connection reaches a forbidden address: a listener stands there and counts.
+//! Tests that no connection reaches a forbidden address. A listener on the address counts
+//! connections.
 
 use crate::support::{Forbidden, Names, Site, local_config};
 use axum::Router;
@@ -22,7 +23,7 @@ async fn code(fetcher: &Fetcher, url: &str) -> String {
 async fn literals_in_every_spelling() {
     let forbidden = Forbidden::listen("127.0.0.1:0").await;
     let port = forbidden.address.port();
-    // Its port is open everywhere, its address nowhere.
+    // The port is allowed everywhere, the address nowhere.
     let config = Config { ports: vec![80, 443, port], ..Config::default() };
     let fetcher = Fetcher::new(&config);
     for host in [
@@ -143,7 +144,7 @@ async fn redirects_that_lead_there() {
 
 #[tokio::test]
 async fn rebinding_gains_nothing() {
-    // Both worlds listen on the same port, so that only the address tells them apart.
+    // Both servers listen on the same port, so that only the address distinguishes them.
     let site =
         Site::start(Router::new().route("/", get(|| async { ([(header::CONNECTION, "close")], "first") })))
             .await;
@@ -152,7 +153,7 @@ async fn rebinding_gains_nothing() {
     let names = Arc::new(Names::default().with("rebind.example", &[&["127.0.0.1"], &["127.0.0.2"]]));
     let fetcher = Fetcher::with_lookup(&local_config(), names.clone());
     let url = format!("http://rebind.example:{port}/");
-    // The answer that was judged is the one connected to: one question per connection.
+    // The fetcher connects to the answer that was checked: one look-up per connection.
     assert_eq!(code(&fetcher, &url).await, "200");
     assert_eq!(names.asked("rebind.example"), 1);
     assert_eq!(code(&fetcher, &url).await, "forbidden_address");
@@ -186,13 +187,14 @@ async fn odd_ports_are_open_in_opened_ranges_only() {
         .await
         .unwrap_err();
     assert!(matches!(error, FetchError::Guard(_)));
-    // It is shown to callers, in answers, in jobs and in the log of a webhook.
+    // API callers see this text in responses, in jobs and in the log of a webhook.
     assert_eq!(error.to_string(), "the URL leads to an address that is not allowed");
 }
 
 #[tokio::test]
 async fn no_proxy_from_the_environment_is_used() {
-    // Reqwest reads these variables when a client is built, unless it is told not to; a child process has them set.
+    // Reqwest reads these variables when a client is built, unless it is configured not to. They
+    // are set only in a child process.
     if std::env::var_os("CRAWLER_TEST_CHILD").is_some() {
         let url = std::env::var("CRAWLER_TEST_URL").unwrap();
         assert_eq!(code(&Fetcher::new(&local_config()), &url).await, "200");

@@ -1,4 +1,4 @@
-//! The crawler through its public interface, against real sockets on 127.0.0.1.
+//! Tests the crawler through its public interface, with real sockets on 127.0.0.1.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod conditional;
 mod discovery;

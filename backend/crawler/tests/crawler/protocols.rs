@@ -1,4 +1,5 @@
-//! What the connection itself does: versions of HTTP, and fetches that are dropped half-way.
+//! Tests the connection itself: HTTP versions, certificates, and fetches that are dropped before
+//! they end.
 
 use crate::secure::{NAME, SecureSite};
 use crate::support::{Forbidden, Names, Recorder, Site, local_config};
@@ -45,7 +46,7 @@ async fn a_dropped_fetch_ends_its_hop() {
     assert_eq!(policy.lines(), ["admit /hangs", "abandoned /hangs"]);
 }
 
-/// Says by which version of HTTP it was asked.
+/// Returns the HTTP version of the request.
 fn version() -> Router {
     Router::new().route("/", get(|request: Incoming| async move { format!("{:?}", request.version()) }))
 }
@@ -105,7 +106,7 @@ async fn limits_and_the_guard_hold_over_http2() {
     assert_eq!(code(&inside).await, "forbidden_address");
     assert_eq!(code("/to?https://[::ffff:169.254.169.254]/").await, "forbidden_address");
     assert_eq!(forbidden.connections().await, 0);
-    // What was given up was given up alone: the connection serves on.
+    // Each aborted response ended only its own stream. The connection is still usable.
     assert_eq!(get_of(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
     assert_eq!(site.connections(), 1);
 }
@@ -119,7 +120,7 @@ async fn only_authorities_that_were_named_are_trusted() {
     let other = SecureSite::start(version(), &["h2"]).await;
     let stranger = trusting(&other, local_config());
     assert_eq!(get_of(&stranger, &site, "/").await.unwrap_err().code(), "connect_failure");
-    assert!(futures::FutureExt::now_or_never(asked.notified()).is_none(), "nothing was sent");
+    assert!(futures::FutureExt::now_or_never(asked.notified()).is_none(), "no request was sent");
     let both = format!("{}\n{}", site.authority, other.authority);
     let names = Arc::new(Names::default().with(NAME, &[&["127.0.0.1"]]));
     let config = Config { extra_roots: Roots::from_pem(both.as_bytes()).unwrap(), ..local_config() };

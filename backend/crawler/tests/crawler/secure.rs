@@ -1,4 +1,4 @@
-//! A TLS server on 127.0.0.1 whose authority is made here.
+//! Runs a TLS server on 127.0.0.1 with a certificate authority that is created here.
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
@@ -12,19 +12,19 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use url::Url;
 
-/// The name in the certificate.
+/// The host name in the certificate.
 pub(crate) const NAME: &str = "secure.test";
 
 /// A site that counts its connections.
 pub(crate) struct SecureSite {
     pub(crate) address: SocketAddr,
-    /// The authority's certificate.
+    /// Certificate of the authority in PEM form.
     pub(crate) authority: String,
     connections: Arc<AtomicUsize>,
 }
 
 impl SecureSite {
-    /// `protocols`: what the server offers by ALPN.
+    /// Starts a site that offers `protocols` by ALPN.
     pub(crate) async fn start(router: Router, protocols: &[&str]) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,4 +1,5 @@
-//! A server on 127.0.0.1, listeners that must not be reached, and worlds of names.
+//! Holds a test server on 127.0.0.1, listeners that must not receive connections, and scripted DNS
+//! answers.
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
@@ -13,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use url::Url;
 
-/// 127.0.0.1 alone is open; the rest of the loopback range stays forbidden.
+/// Allows only 127.0.0.1; the rest of the loopback range stays forbidden.
 pub(crate) fn local_config() -> Config {
     Config { allow_private: vec!["127.0.0.1/32".parse().unwrap()], ..Config::default() }
 }
@@ -48,12 +49,12 @@ impl Site {
     }
 }
 
-/// A port that nobody listens on.
+/// Returns a port without a listener.
 pub(crate) async fn closed_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
 }
 
-/// A listener that counts who connects.
+/// A listener that counts its connections.
 pub(crate) struct Forbidden {
     pub(crate) address: SocketAddr,
     count: watch::Receiver<usize>,
@@ -73,7 +74,8 @@ impl Forbidden {
         Self { address, count }
     }
 
-    /// Connections so far. A connection of our own comes last in the line of those that wait, so when it is counted all are.
+    /// Returns the number of connections so far. The method makes a connection of its own, which
+    /// comes last in the accept queue. When that one is counted, all others are too.
     pub(crate) async fn connections(&self) -> usize {
         let before = *self.count.borrow();
         drop(tokio::net::TcpStream::connect(self.address).await.unwrap());
@@ -86,7 +88,7 @@ impl Forbidden {
     }
 }
 
-/// Names with scripted answers: the nth question gets the nth answer, the last one repeats.
+/// Names with scripted DNS answers. The nth look-up gets the nth answer; the last answer repeats.
 #[derive(Default)]
 pub(crate) struct Names {
     answers: HashMap<String, Vec<Vec<IpAddr>>>,
@@ -117,7 +119,7 @@ impl Lookup for Names {
     }
 }
 
-/// Writes down what the fetcher tells its policy.
+/// Records the calls that the fetcher makes to its policy.
 #[derive(Default)]
 pub(crate) struct Recorder {
     lines: Mutex<Vec<String>>,

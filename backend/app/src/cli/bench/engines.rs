@@ -1,4 +1,4 @@
-//! An engine for each side.
+//! Starts an engine for each side of a benchmark.
 use super::{BenchArgs, What};
 use crate::bench::{Side, Subject};
 use crate::config::Settings;
@@ -7,7 +7,8 @@ use anyhow::bail;
 use inference::{Config, GpuBackend, Operation};
 use pipeline::Analyzer;
 
-/// The sides that the flags ask for, the CPU's first, and what the reader must know.
+/// Starts the sides that the flags ask for, the CPU first. Also returns notes for the reader of the
+/// report.
 pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Result<(Vec<Side>, Vec<String>)> {
     let mut sides = Vec::new();
     let mut notes = Vec::new();
@@ -49,22 +50,24 @@ pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyh
     Ok(Side { gpu, analyzer: Analyzer::new(engine, settings.pipeline()) })
 }
 
-/// Room for every face of every picture in flight: what is measured is speed, not how early the service says no.
+/// Returns a configuration whose queue has room for every face of all concurrent images. The
+/// benchmark measures speed, so no request may be rejected.
 fn roomy(settings: &Settings, args: &BenchArgs) -> Config {
     let config = settings.inference();
     let in_flight = (args.batch_size as usize).max(2 * config.gpu_batch_size);
-    // A process loads one library, and both sides use it.
+    // A process loads one library, which both sides use.
     let dylib_path = settings.library(!args.no_gpu);
     Config { queue_capacity: config.queue_capacity.max(64 * in_flight), dylib_path, ..config }
 }
 
-/// Everything on the CPU, whatever the variables say.
+/// Returns a configuration that runs everything on the CPU, whatever the variables say.
 pub(super) fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
     Config { gpu_operations: Vec::new(), force_gpu_only: false, ..roomy(settings, args) }
 }
 
-/// Everything on the GPU but what a variable of its own keeps on the CPU; an operation that is asked for by name goes there in any case.
-/// A fallback is not an error here: it is reported.
+/// Returns a configuration that runs on the GPU all operations except those whose own variable is
+/// false. An operation named on the command line runs on the GPU in any case. A fallback to the CPU
+/// is reported, and is not an error.
 pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
     let named = match (args.operation, args.subjects().as_slice()) {
         (What::All | What::Pipeline, _) => None,
@@ -86,7 +89,7 @@ pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
     Config { gpu_operations: operations, force_gpu_only: false, ..roomy(settings, args) }
 }
 
-/// Why none of the operations that `subjects` are about runs on a GPU; `None` when one does.
+/// Returns why none of the operations of `subjects` runs on a GPU, or `None` if one does.
 pub(super) fn absent(side: &Side, subjects: &[Subject]) -> Option<String> {
     let operations = side.analyzer.engine().operations();
     let mut reasons: Vec<String> = Vec::new();

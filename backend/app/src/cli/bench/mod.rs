@@ -1,4 +1,4 @@
-//! `bench`: how fast this machine is, without a database.
+//! Implements `bench`, which measures the speed of this machine without a database.
 mod engines;
 mod search;
 
@@ -20,10 +20,12 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, default_value = "all", value_name = "OPERATION", rename_all = "snake_case")]
     operation: What,
-    /// Size of the pictures: small (320x240), medium (1280x720), large (3840x2160) or all [default: all; with --images, their own]
+    /// Size of the pictures: small (320x240), medium (1280x720), large (3840x2160) or all [default:
+    /// all; with --images, their own]
     #[arg(long, value_enum, value_name = "SIZE")]
     image_size: Option<Sizes>,
-    /// Measure the GPU alone; it is an error if there is none [default: CPU and GPU, where there is one]
+    /// Measure the GPU alone; it is an error if there is none [default: CPU and GPU, where there is
+    /// one]
     #[arg(long, conflicts_with = "no_gpu")]
     gpu: bool,
     /// Measure the CPU alone
@@ -76,7 +78,7 @@ enum Sizes {
 }
 
 impl BenchArgs {
-    /// Where the trace goes; it begins before the command does.
+    /// Returns the path of the trace, which starts before the command does.
     pub(super) fn profile(&self) -> Option<&Path> {
         self.profile.as_deref()
     }
@@ -112,7 +114,7 @@ impl BenchArgs {
         }
     }
 
-    /// What can be told to be wrong before anything is measured.
+    /// Checks what can be checked before anything is measured.
     fn check(&self) -> Result<(), UsageError> {
         if let Some(plot) = &self.plot
             && plot.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("svg"))
@@ -198,7 +200,7 @@ fn assemble(
 }
 
 fn system(settings: &Settings, sides: &[Side]) -> System {
-    // The last side is the GPU's, where there is one.
+    // The last side is the GPU side, if there is one.
     let engine = sides.last().map(|side| side.analyzer.engine());
     let report = engine.map(inference::Engine::report);
     let config = settings.inference();

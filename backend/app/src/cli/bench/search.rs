@@ -1,10 +1,10 @@
-//! `--auto-batch`.
+//! Implements `--auto-batch`.
 use super::{BenchArgs, engines};
 use crate::bench::{Auto, Counters, Pictures, Plan, Side, Step, Subject, batch_sizes, measure, recommend};
 use crate::config::Settings;
 use crate::progress;
 
-/// Tries batch sizes with the first of the sizes, on the GPU where there is one.
+/// Measures batch sizes with `pictures`, on the GPU if there is one.
 pub(super) async fn batch_size(
     settings: &Settings,
     args: &BenchArgs,
@@ -32,7 +32,7 @@ pub(super) async fn batch_size(
                 config.gpu_batch_size = batch;
                 let side = engines::side(settings, config, true).await?;
                 match engines::absent(&side, &[subject]) {
-                    // So many wait that the next batch is full while one runs.
+                    // With two batches in flight, the next batch is full while one runs.
                     None => one(&side, plan, subject, batch, 2 * batch, pictures, counters).await?,
                     reason => Step { batch, images_per_second: None, gpu_memory_bytes: None, reason },
                 }
@@ -41,7 +41,7 @@ pub(super) async fn batch_size(
         let failed = step.images_per_second.is_none();
         steps.push(step);
         if failed {
-            // What does not fit now does not fit when it is larger.
+            // If a batch does not fit in memory, a larger one does not fit either.
             break;
         }
     }
@@ -68,7 +68,7 @@ async fn one(
     let plan = Plan {
         subjects: vec![subject],
         batch_size: in_flight,
-        // As many pictures in every step, and several batches in the largest.
+        // The same number of images in every step, and several batches in the largest step.
         iterations: images.div_ceil(in_flight).max(3),
         warmup: plan.warmup,
     };

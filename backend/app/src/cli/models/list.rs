@@ -1,4 +1,4 @@
-//! `models list`: what each pack is, costs and needs, and where its files come from.
+//! Implements `models list`, which describes each pack, its cost, its requirements and its sources.
 use super::super::{Exit, output};
 use super::{files_json, summary};
 use crate::config::Settings;
@@ -8,7 +8,7 @@ use inference::{Manifest, ModelFile, ModelKind, Pack};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// Widest line.
+/// Maximum width of a line in characters.
 const COLUMNS: u16 = 100;
 
 pub(super) fn run(
@@ -22,7 +22,7 @@ pub(super) fn run(
     for pack in &manifest.packs {
         let states = store.inspect(pack)?;
         let state = summary(&states);
-        // The optional quality model is used wherever it is there.
+        // The optional quality model is used if it is installed.
         let optional = pack.files.iter().all(|file| file.kind == ModelKind::Quality);
         let in_use = pack.name == settings.models.pack || (optional && state == "ready");
         let used = if in_use { ", in use" } else { "" };
@@ -43,7 +43,7 @@ pub(super) fn run(
     Ok(Exit::Success)
 }
 
-/// What is told of a pack: a label and a sentence each.
+/// Returns the description of a pack: rows of a label and a text.
 fn rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("what", pack.description.clone()),
@@ -90,7 +90,8 @@ fn accuracy(embedder: &ModelFile) -> String {
     )
 }
 
-/// The embedder's threshold for a match, and the share of pairs of different people that reach it.
+/// Describes the embedder's match threshold, and the share of pairs of different people that reach
+/// it.
 fn matching(embedder: &ModelFile) -> String {
     let threshold = embedder.match_threshold.unwrap_or_default();
     match embedder.match_fmr {
@@ -104,14 +105,14 @@ fn matching(embedder: &ModelFile) -> String {
     }
 }
 
-/// What one core computes for a face and for a canvas, where both were measured.
+/// Describes the computing time of one core per face and per canvas, if both were measured.
 fn cost(pack: &Pack) -> Option<String> {
     let embedder = pack.file(ModelKind::Embedder)?.cpu_ms?;
     let detector = pack.file(ModelKind::Detector)?.cpu_ms?;
     Some(format!("{embedder} ms of one core per face, {detector} ms per picture of 640x640 (FP32)"))
 }
 
-/// The sources of all files, each once; addresses by their host.
+/// Returns the sources of all files without duplicates. URLs are shortened to their host.
 fn sources(pack: &Pack, store: &ModelStore) -> Vec<String> {
     let mut names = Vec::new();
     for source in pack.files.iter().flat_map(|file| store.sources(file)) {

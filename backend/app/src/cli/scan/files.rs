@@ -1,31 +1,33 @@
-//! Which files are images: everything that is named like one or starts like one, hidden files aside.
+//! Finds image files: those with the name or the first bytes of an image. Hidden files are ignored.
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use vision::Format;
 use walkdir::{DirEntry, WalkDir};
 
-/// Names that promise an image. What is behind them is told by content; a broken promise is reported.
+/// Extensions of image files. The format is detected from the content; a file whose content does
+/// not match is reported.
 const EXTENSIONS: [&str; 13] =
     ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "tif", "tiff"];
 
-/// Enough to tell every format.
+/// Number of bytes that are enough to detect every format.
 const HEAD: u64 = 64;
 
-/// What a walk found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// The folders and files that were asked for, absolute.
+    /// The given folders and files as absolute paths.
     pub(super) inputs: Vec<PathBuf>,
-    /// Images, absolute, in the order of their names.
+    /// Absolute paths of the images, ordered by name.
     pub(super) images: Vec<PathBuf>,
-    /// What could not be read, with the reason.
+    /// Paths that could not be read, with the reason.
     pub(super) unreadable: Vec<(PathBuf, String)>,
-    /// Files that are no images.
+    /// Number of files that are not images.
     pub(super) ignored: usize,
 }
 
-/// Walks folders; files that are named themselves count as images whatever they are.
+/// Searches the inputs. Folders are walked recursively. Files that are named directly count as
+/// images, whatever they contain.
 pub(super) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
     let mut found = Found::default();
     for input in inputs {
@@ -41,7 +43,7 @@ pub(super) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
 }
 
 fn walk(folder: &Path, found: &mut Found) {
-    // Links are followed; the walk itself recognises a loop and says so instead of entering it.
+    // Links are followed. The walk detects loops and reports them instead of following them.
     let entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
     for entry in entries.filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry)) {
         match entry {
@@ -52,7 +54,7 @@ fn walk(folder: &Path, found: &mut Found) {
             },
             Ok(_) => {}
             Err(error) if error.loop_ancestor().is_some() => {
-                tracing::debug!(%error, "a link leads back to a folder above it");
+                tracing::debug!(%error, "skipped a symbolic link to a parent folder");
             }
             Err(error) => {
                 let path = error.path().unwrap_or(folder).to_path_buf();

@@ -1,4 +1,4 @@
-//! Files through the pipeline, several at a time.
+//! Scans local files, several concurrently.
 use super::ScanArgs;
 use super::files::Found;
 use super::summary::FileOutcome;
@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 use vision::DecodeError;
 
-/// Files entered into the ledger by one statement.
+/// Number of files that one statement inserts into the ledger.
 const CHUNK: usize = 512;
 
-/// A finished (or interrupted) scan.
+/// A finished or interrupted scan.
 pub(super) struct LocalScan {
     pub(super) crawl: Crawl,
     pub(super) files: Vec<FileOutcome>,
@@ -39,7 +39,7 @@ pub(super) async fn run(
     let scan =
         Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
     let result = feed(settings, &scan, &found, signal).await;
-    // Also after a failure: the record must not look as if the scan still ran.
+    // Also after a failure, because the record must not show a running scan.
     let crawl = scan.finish(signal.is_cancelled() || result.is_err()).await;
     let files = result?;
     Ok(LocalScan { crawl: crawl?, files })
@@ -60,13 +60,14 @@ async fn feed(
             tally.count(FileOutcome::failed(path.clone(), "unreadable", reason.clone()));
         }
     }
-    // One file more than cores is decoded or stored at any time, and one more is read.
+    // At any time, one file more than there are cores is decoded or stored, and another one is
+    // read.
     let concurrency = cores() + 2;
     let mut outcomes = stream::iter(found.images.chunks(CHUNK))
         .then(|chunk| async move { scan.add(chunk).await.context("cannot enter files into the ledger") })
         .map_ok(|rows| stream::iter(rows.into_iter().map(anyhow::Ok)))
         .try_flatten()
-        // In a stop nothing new begins; what has begun is finished and counted.
+        // After a stop signal no new file starts. Files in progress are finished and counted.
         .try_take_while(|_| std::future::ready(Ok(!signal.is_cancelled())))
         .map_ok(|row| one(scan, row, limit))
         .try_buffer_unordered(concurrency)
@@ -79,7 +80,7 @@ async fn feed(
     Ok(tally.files)
 }
 
-/// One file from disk to its row. Errors are those that concern all files (the database).
+/// Processes one file and settles its row. Errors are those that affect all files (the database).
 async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOutcome> {
     let path = Url::parse(&row.url).ok().and_then(|url| url.to_file_path().ok());
     let path = path.with_context(|| format!("the ledger has {}, which is no file", row.url))?;
@@ -101,8 +102,9 @@ async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOut
         Ok(Ingested::Suppressed { reason }) => Ok(FileOutcome::suppressed(path, reason)),
         Err(IngestError::Analyze(error)) => {
             let (code, detail) = (error.code(), error.to_string());
-            tracing::debug!(path = %path.display(), code, "not stored");
-            // As the pipeline settles the row: what is no usable picture is skipped, what is broken has failed.
+            tracing::debug!(path = %path.display(), code, "image not stored");
+            // The pipeline settles the row in the same way: an unusable image is skipped, a corrupt
+            // file has failed.
             let broken = match &error {
                 AnalyzeError::Decode(decode) => matches!(decode, DecodeError::Corrupt { .. }),
                 _ => true,
@@ -114,7 +116,7 @@ async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOut
     }
 }
 
-/// The file's content, unless it is longer than `limit`; then nothing is read.
+/// Reads the file. If it is longer than `limit`, reads nothing and returns the inner error.
 async fn read(path: PathBuf, limit: usize) -> std::io::Result<Result<Bytes, DecodeError>> {
     tokio::task::spawn_blocking(move || {
         let bytes = std::fs::metadata(&path)?.len();
@@ -127,7 +129,7 @@ async fn read(path: PathBuf, limit: usize) -> std::io::Result<Result<Bytes, Deco
     .await?
 }
 
-/// Outcomes so far, shown on the bar.
+/// Counts outcomes and shows them on the progress bar.
 struct Tally<'a> {
     bar: &'a indicatif::ProgressBar,
     started: Instant,

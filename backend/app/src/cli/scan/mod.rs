@@ -1,4 +1,4 @@
-//! `scan`: finds and stores the faces of folders, files and web pages.
+//! Implements `scan`, which finds and stores the faces of folders, files and web pages.
 
 mod files;
 mod local;
@@ -38,7 +38,8 @@ pub struct ScanArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Crawling (URLs only)")]
 struct CrawlArgs {
-    /// Which pages belong to the crawl: those of the same host, the same registrable domain, below the URL's folder, or of --allow
+    /// Which pages belong to the crawl: those of the same host, the same registrable domain, below
+    /// the URL's folder, or of --allow
     #[arg(long, value_enum, default_value = "host")]
     scope: ScopeArg,
     /// A host that belongs to the crawl with --scope list (a leading *. covers subdomains)
@@ -105,7 +106,7 @@ impl ScanArgs {
         }
     }
 
-    /// Paths and URLs, told apart; a path that is not there is said before anything starts.
+    /// Separates paths from URLs. A path that does not exist is reported before anything starts.
     fn inputs(&self) -> Result<(Vec<PathBuf>, Vec<String>), UsageError> {
         let is_url = |input: &&String| {
             let lower = input.to_ascii_lowercase();
@@ -123,7 +124,10 @@ impl ScanArgs {
     }
 }
 
-/// The images of a folder, as a scan finds them. The first that cannot be read is an error.
+/// Returns the images of a folder, as a scan finds them.
+///
+/// # Errors
+/// Fails on the first path that cannot be read.
 pub(crate) fn find_images(folder: &std::path::Path) -> std::io::Result<Vec<PathBuf>> {
     let found = files::find(&[folder.to_owned()])?;
     match found.unreadable.into_iter().next() {

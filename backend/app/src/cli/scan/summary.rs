@@ -1,4 +1,4 @@
-//! What became of everything: a table for people, a document for programs.
+//! Summarises a scan: a table for people, a JSON document for programs.
 use crate::cli::{Exit, output};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -8,15 +8,15 @@ use store::Store;
 use store::crawls::Crawl;
 use uuid::Uuid;
 
-/// What became of one file.
+/// The outcome of one file.
 #[derive(Debug, Serialize)]
 pub(super) struct FileOutcome {
     path: PathBuf,
-    /// `processed`, `duplicate`, `suppressed`, `skipped`, `failed`.
+    /// `processed`, `duplicate`, `suppressed`, `skipped` or `failed`.
     outcome: &'static str,
-    /// Stable code when it was not processed.
+    /// Stable code if the file was not processed.
     reason: Option<&'static str>,
-    /// A sentence for people.
+    /// An explanation for people.
     detail: Option<String>,
     image_id: Option<Uuid>,
     pub(super) faces: usize,
@@ -64,24 +64,24 @@ struct CrawlLine {
     state: String,
 }
 
-/// Counts from the ledgers, so that they add up whatever happened on the way.
+/// Counts from the ledgers, so that they are complete even after errors.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     collection: String,
     crawls: Vec<CrawlLine>,
-    /// By state, with their `total`.
+    /// Number of images by state, and their `total`.
     images: BTreeMap<String, i64>,
-    /// By state; empty for a scan of files.
+    /// Number of pages by state. Empty for a scan of files.
     pages: BTreeMap<String, i64>,
     faces: i64,
-    /// Pages and images that were not processed, by reason code.
+    /// Number of pages and images that were not processed, by reason code.
     reasons: BTreeMap<String, i64>,
-    /// Files in the folders that are no images.
+    /// Number of files in the folders that are not images.
     ignored_files: usize,
     seconds: f64,
     images_per_second: f64,
     interrupted: bool,
-    /// One entry per file, in the order they were finished.
+    /// One entry per file, in the order in which they finished.
     pub(super) files: Vec<FileOutcome>,
 }
 
@@ -102,7 +102,7 @@ impl Summary {
         }
     }
 
-    /// Adds a crawl's ledgers.
+    /// Adds the counts of a crawl's ledgers.
     pub(super) async fn add(&mut self, store: &Store, crawl: Crawl) -> anyhow::Result<()> {
         let progress = store.crawl_progress(crawl.id).await?;
         let add = |into: &mut BTreeMap<String, i64>, from: BTreeMap<String, i64>| {
@@ -132,7 +132,8 @@ impl Summary {
         self.images.get(state).copied().unwrap_or_default()
     }
 
-    /// 0 when nothing failed, 3 when some did or the user broke off, 1 when nothing was processed although there was something.
+    /// Returns 0 if nothing failed, 3 if a part failed or the user interrupted the scan, and 1 if
+    /// there was input but nothing was processed.
     pub(super) fn exit(&self) -> Exit {
         let failed = self.image("failed") + self.pages.get("failed").copied().unwrap_or_default();
         let done = self.image("processed") + self.image("duplicate");

@@ -1,4 +1,4 @@
-//! URLs: a crawl with its worker in this process.
+//! Crawls URLs with a worker in this process.
 use super::ScanArgs;
 use crate::cli::UsageError;
 use crate::config::Settings;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks at the crawl.
+/// Time between two polls of the crawl.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(
@@ -32,7 +32,7 @@ pub(super) async fn run(
     followed
 }
 
-/// Shows progress until the crawl has ended; a signal cancels it.
+/// Shows progress until the crawl ends. A signal cancels the crawl.
 async fn follow(
     foundation: &Foundation,
     mut crawl: Crawl,
@@ -46,7 +46,7 @@ async fn follow(
             () = tokio::time::sleep(LOOK) => {}
             () = signal.cancelled() => {
                 crawl = match foundation.crawls.cancel(crawl.id).await {
-                    // It came to its end in the same moment.
+                    // The crawl ended at the same moment.
                     Err(CrawlError::Store(store::StoreError::Conflict(_))) => foundation.store().crawl(crawl.id).await?,
                     cancelled => cancelled?,
                 };

@@ -1,4 +1,4 @@
-//! Attacks by whole requests.
+//! Attacks with complete requests.
 use super::{Attacks, Record};
 use crate::bodies;
 use crate::common::service::client;
@@ -7,7 +7,8 @@ use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// One request again and again: a name, how many at once, what is sent, and the answers it may get.
+/// A request that is repeated: its name, the number of concurrent callers, the request, and the
+/// allowed responses.
 struct Attack {
     name: &'static str,
     at_once: usize,
@@ -15,7 +16,7 @@ struct Attack {
     allowed: &'static [u16],
 }
 
-/// The callers of the API, with what each is allowed to see of the other tenant: nothing.
+/// Returns the attacks. The hostile tenant may see nothing of the other tenant.
 fn attacks(world: &World) -> Vec<Attack> {
     let base = world.base().to_owned();
     let mut attacks = Vec::new();
@@ -33,7 +34,7 @@ fn attacks(world: &World) -> Vec<Attack> {
     };
     let face = &world.faces[0];
     let json = |bytes| Sent::Bytes("application/json", bytes);
-    // A caller with `analyze`: bodies and pictures.
+    // A caller with `analyze`: bodies and images.
     let detect = "/faces/detect";
     add(
         "json of many values",
@@ -116,7 +117,7 @@ fn attacks(world: &World) -> Vec<Attack> {
         Sent::Json(json!({"url": format!("{}/drip.jpg", world.hostile_site)})),
         REFUSED,
     );
-    // A caller with `read` or `search`: other tenants' things, and lists without an end.
+    // A caller with `read` or `search`: data of other tenants, and endless lists.
     add("a stranger's face", "read", 2, Method::GET, &format!("/faces/{face}"), Sent::Nothing, &[404, 429]);
     add(
         "a stranger's crop",
@@ -146,7 +147,7 @@ fn attacks(world: &World) -> Vec<Attack> {
         Sent::Json(json!({"face_id": face})),
         &[404, 422, 429],
     );
-    // A caller with `crawl`: hostile sites, and seeds that no row can hold.
+    // A caller with `crawl`: hostile sites, and seeds that do not fit into a row.
     let seeds = |seeds: Vec<String>| Sent::Json(json!({"seeds": seeds, "delay_ms": 0, "max_pages": 200}));
     add(
         "a crawl of the hostile site",
@@ -184,7 +185,7 @@ fn attacks(world: &World) -> Vec<Attack> {
         seeds(vec!["http://a.example/".into(); 100_000]),
         REFUSED,
     );
-    // A caller with `erase`: everything, everybody, and what is not its own.
+    // A caller with `erase`: all data, all people, and data of other tenants.
     let everybody = testing::picture("ada.jpg");
     add(
         "erase everybody",
@@ -222,7 +223,7 @@ fn attacks(world: &World) -> Vec<Attack> {
         Sent::Nothing,
         &[404, 429],
     );
-    // Callers with `admin` and `keys`: other tenants' names, and stronger keys.
+    // Callers with `admin` and `keys`: names of other tenants, and keys with more scopes.
     add(
         "a stranger's name",
         "admin",
@@ -244,16 +245,16 @@ fn attacks(world: &World) -> Vec<Attack> {
     attacks
 }
 
-/// What a request carries.
+/// The body of a request.
 enum Sent {
     Nothing,
     Json(Value),
     Bytes(&'static str, Vec<u8>),
 }
 
-/// Refused by limits, validation or rights.
+/// Statuses of requests refused by limits, validation or missing scopes.
 const REFUSED: &[u16] = &[400, 403, 404, 408, 413, 415, 422, 429, 431, 503, 504];
-/// Legal work, which may also be refused.
+/// Statuses of legal requests, which may also be refused.
 const WORKED: &[u16] = &[200, 201, 400, 404, 408, 413, 415, 422, 429, 503, 504];
 
 /// Starts every attack.
@@ -274,7 +275,8 @@ async fn strike(attack: &Attack, client: &Client, record: &Record) {
             let text = answer.text().await.unwrap_or_default();
             record.note(attack.name, Some(status), attack.allowed, &text);
         }
-        // The service may close the connection of a request that it refuses before its body has come.
+        // The service may close the connection when it refuses a request before the body has
+        // arrived.
         Err(_) => record.note(attack.name, None, attack.allowed, ""),
     }
 }

@@ -1,4 +1,4 @@
-//! Attacks by connections: slow senders, slow readers, floods of keys and of event streams.
+//! Attacks with connections: slow senders, slow readers, floods of keys and of event streams.
 use super::{Attacks, PAUSE};
 use crate::world::World;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::net::TcpStream;
 struct Attack {
     name: &'static str,
     at_once: usize,
-    /// Sent at once.
+    /// Sent in one piece.
     head: Vec<u8>,
-    /// Sent a byte at a time, with pauses.
+    /// Sent one byte at a time, with pauses.
     drip: Vec<u8>,
-    /// Bytes read at a time, with pauses; 0 reads without pauses.
+    /// Number of bytes read at a time, with pauses; 0 reads without pauses.
     sip: usize,
     allowed: &'static [u16],
 }
 
-/// How much of an answer an attacker takes before it starts anew, in bytes.
+/// Number of bytes of a response that an attacker reads before it reconnects.
 const ENOUGH: usize = 200;
 
 fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
@@ -47,7 +47,7 @@ fn attacks(world: &World) -> Vec<Attack> {
             name: "event streams",
             at_once: 30,
             head: request(&address, &events, &bearer("read"), b""),
-            // Nothing but the end of the crawl or of the attack ends a stream.
+            // An event stream ends only with the crawl or with the attack.
             sip: 1,
             allowed: &[200, 429, 503],
             ..plain.clone()
@@ -116,7 +116,7 @@ pub(super) fn start(world: &World, all: &mut Attacks) {
     }
 }
 
-/// The beginning of the answer; empty when the connection ended without one.
+/// Returns the beginning of the response, or nothing if the connection ended without one.
 async fn strike(attack: &Attack, address: &str) -> Vec<u8> {
     let mut answer = Vec::new();
     let Ok(mut stream) = TcpStream::connect(address).await else { return answer };
