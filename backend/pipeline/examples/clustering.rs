@@ -1,7 +1,7 @@
 //! Clusters random faces and prints the accuracy and the time.
 //!
-//! Run `TEST_DATABASE_URL=… cargo run --release -p facecrawl-pipeline --example clustering -- FACES
-//! PEOPLE FREEDOM GENUINE THRESHOLD`.
+//!     TEST_DATABASE_URL=postgres://… cargo run --release -p facecrawl-pipeline \
+//!       --example clustering -- FACES PEOPLE FREEDOM GENUINE THRESHOLD
 //!
 //! Each of `PEOPLE` has a direction in a space of `FREEDOM` of the 128 dimensions. Similarities of
 //! different people have a standard deviation of `1 / sqrt(FREEDOM)` around 0. The faces of a
