@@ -15,15 +15,15 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     // A face, from its own page; a look first.
     stage.open("/faces", "Faces").await;
     browser.click(".tile").await;
-    browser.click_text("Erase and keep out").await;
+    browser.click_text("Erase and suppress").await;
     browser.until_text("h1", "New erasure").await;
     browser.until("document.querySelector('.probeface img[src]')").await;
-    browser.click_text("Show what would go").await;
-    browser.until_text("h2", "1 face and 1 whole image would go").await;
-    browser.click_text("Erase for good").await;
-    browser.until_text("dialog", "Nothing brings them back").await;
+    browser.click_text("Show preview").await;
+    browser.until_text("h2", "1 face and 1 whole image would be erased").await;
+    browser.click_text("Erase permanently").await;
+    browser.until_text("dialog", "cannot be undone").await;
     browser.click("dialog .danger").await;
-    browser.until_text(".toast", "1 suppression left behind").await;
+    browser.until_text(".toast", "created 1 suppression").await;
     browser.until_text("tbody tr", "A face").await;
 
     // A person, by a picture that was never stored; a threshold that takes everybody along is seen before it does.
@@ -35,9 +35,9 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.run("document.querySelectorAll('.facerow')[4].click()").await;
     browser.type_into("input[type=number]", "0.7").await;
     browser.click("input[type=checkbox]:not(:checked)").await;
-    browser.click_text("Show what would go").await;
+    browser.click_text("Show preview").await;
     // Two or three, by which face is gone already.
-    browser.until_text("h2", "whole images would go").await;
+    browser.until_text("h2", "whole images would be erased").await;
     browser.until("document.querySelector('.tile img[src]')").await;
     stage.judge("new-erasure").await;
     // Typing would append to the number that is there. Strangers are that much alike, which is
@@ -45,12 +45,12 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser
         .run("const t = document.querySelector('input[type=number]'); t.value = '0'; for (const e of ['input', 'change']) t.dispatchEvent(new Event(e, { bubbles: true }))")
         .await;
-    browser.click_text("Show what would go").await;
+    browser.click_text("Show preview").await;
     browser.until_text(".trouble", "strangers").await;
     stage.heard_only(422).await;
-    browser.click_text("Look all the same").await;
-    browser.until_text("h2", "whole images would go").await;
-    browser.click_text("Erase for good").await;
+    browser.click_text("Preview anyway").await;
+    browser.until_text("h2", "whole images would be erased").await;
+    browser.click_text("Erase permanently").await;
     browser.click("dialog .danger").await;
     browser.until_text("tbody tr", "A person, by a picture").await;
     browser.until_text(".chip", "Person").await;
@@ -58,8 +58,8 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     // Whatever is left of the site, by the addresses of its pages.
     for (path, rows) in [("/team.html", 3), ("/archive.html", 4)] {
         stage.open(&format!("/erasures/new?url={}", site.url(path)), "New erasure").await;
-        browser.click_text("Show what would go").await;
-        browser.until_text("h2", "would go").await;
+        browser.click_text("Show preview").await;
+        browser.until_text("h2", "would be erased").await;
         browser.click(".panel .heading .danger").await;
         browser.click("dialog .danger").await;
         browser.until(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await;
@@ -68,9 +68,9 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     // An address that holds nothing yet; who is meant by it cannot be told.
     stage.open(&format!("/erasures/new?url={}", site.url("/7.jpg")), "New erasure").await;
     browser.until("document.querySelectorAll('input[type=checkbox]')[1].disabled").await;
-    browser.click_text("Show what would go").await;
-    browser.until_text("h2", "Nothing that is stored would go").await;
-    browser.click_text("Suppress all the same").await;
+    browser.click_text("Show preview").await;
+    browser.until_text("h2", "No stored data would be erased").await;
+    browser.click_text("Suppress anyway").await;
     browser.click("dialog .danger").await;
     browser.until("document.querySelectorAll('tbody tr').length === 5").await;
     stage.judge("erasures").await;
@@ -80,14 +80,14 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser
         .until("[...document.querySelectorAll('.legend li')].some(e => e.textContent.trim() === 'Suppressed 17')")
         .await;
-    browser.until_text(".reasons", "is kept out").await;
+    browser.until_text(".reasons", "is suppressed").await;
     stage.judge("crawl-suppressed").await;
 
     // What was kept out by mistake is let in again.
     stage.open("/erasures", "Erasures").await;
     browser.click("tbody tr td .button").await;
     browser.click("dialog .danger").await;
-    browser.until_text(".toast", "kept out no more").await;
-    browser.until_text("tbody tr:first-child", "let in again").await;
+    browser.until_text(".toast", "suppressions are lifted").await;
+    browser.until_text("tbody tr:first-child", "lifted").await;
     stage.strike().await;
 }
