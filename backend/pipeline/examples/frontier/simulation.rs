@@ -132,9 +132,9 @@ impl Simulation {
             (0..self.sites.len()).filter(|site| self.sites[*site].crawl == crawl).collect();
         for chunk in roots.chunks(SEEDS) {
             let jobs: Vec<NewJob> = chunk.iter().map(|site| self.job(*site, 0)).collect();
-            let mut tx = self.store.begin().await.expect("begins");
-            queue.enqueue(tx.conn(), &jobs).await.expect("enqueues");
-            tx.commit().await.expect("commits");
+            let mut tx = self.store.begin().await.expect("begin a transaction");
+            queue.enqueue(tx.conn(), &jobs).await.expect("enqueue jobs");
+            tx.commit().await.expect("commit");
         }
         for site in roots {
             self.ledger.found(site, self.now, 1);
@@ -169,7 +169,7 @@ impl Simulation {
             let delay = Duration::from_millis(millis.unsigned_abs());
             let name = key(host);
             let ended = self.store.finish_request(&name, request.token, millis, not_before, Some(pace));
-            ended.await.expect("the turn ends");
+            ended.await.expect("end a request");
             self.ledger.ended(request.site, host, self.now, delay, pause);
             let process = &mut self.processes[request.process];
             process.free += 1;
@@ -186,24 +186,24 @@ impl Simulation {
                     self.ledger.found(request.site, self.now, children.len());
                     let jobs: Vec<NewJob> = children.map(|page| self.job(request.site, page)).collect();
                     let queue = &self.processes[request.process].queue;
-                    let mut tx = self.store.begin().await.expect("begins");
-                    queue.complete(tx.conn(), request.claim).await.expect("completes");
-                    queue.enqueue(tx.conn(), &jobs).await.expect("enqueues");
-                    tx.commit().await.expect("commits");
+                    let mut tx = self.store.begin().await.expect("begin a transaction");
+                    queue.complete(tx.conn(), request.claim).await.expect("complete jobs");
+                    queue.enqueue(tx.conn(), &jobs).await.expect("enqueue jobs");
+                    tx.commit().await.expect("commit");
                 }
                 _ => {
-                    let mut tx = self.store.begin().await.expect("begins");
+                    let mut tx = self.store.begin().await.expect("begin a transaction");
                     let at = pause.map(|pause| BEGIN + self.now + pause);
                     let failed = process.queue.fail(tx.conn(), request.claim, "no answer", false, at).await;
-                    tx.commit().await.expect("commits");
-                    if failed.expect("fails") == queue::JobState::Discarded {
+                    tx.commit().await.expect("commit");
+                    if failed.expect("fail a job") == queue::JobState::Discarded {
                         self.ledger.outcome(request.site, Outcome::Given, self.now);
                     }
                 }
             }
         }
         for (process, claims) in done.iter().enumerate() {
-            let stale = self.processes[process].queue.complete_many(claims).await.expect("completes");
+            let stale = self.processes[process].queue.complete_many(claims).await.expect("complete jobs");
             assert!(stale.is_empty(), "{stale:?}");
         }
     }
@@ -211,7 +211,7 @@ impl Simulation {
     /// Returns the delay after a response, the pause that the response requests, and the pace that
     /// is stored. This is the rule of `pipeline::jobs` for crawls without a delay of their own.
     async fn pace(&self, host: usize, answer: pace::Outcome) -> (Duration, Option<Duration>, HostPace) {
-        let known = self.store.host_pace(&key(host)).await.expect("the pace is known");
+        let known = self.store.host_pace(&key(host)).await.expect("read the host pace");
         let before = Pace {
             delay: Duration::from_millis(known.pace_ms.unsigned_abs().into()),
             refusals: known.refusals.unsigned_abs(),
@@ -231,7 +231,7 @@ impl Simulation {
         for process in &mut self.processes {
             let since = if process.ended { LOOK } else { POLL };
             if process.look_at + since <= self.now {
-                process.queue.unpark().await.expect("looks at the lanes");
+                process.queue.unpark().await.expect("unpark jobs");
                 (process.look_at, process.ended) = (self.now, false);
             }
         }
@@ -251,7 +251,7 @@ impl Simulation {
             }
             let asked = Instant::now();
             let claimed = self.processes[process].queue.claim(&kinds, free as i64, "simulated").await;
-            let claimed = claimed.expect("claims");
+            let claimed = claimed.expect("claim jobs");
             self.claims.push(asked.elapsed());
             let all = claimed.len() < free;
             for job in claimed {
@@ -265,7 +265,7 @@ impl Simulation {
         if self.free() == 0 {
             return None;
         }
-        let due = self.processes[0].queue.next_due(&kinds).await.expect("asks");
+        let due = self.processes[0].queue.next_due(&kinds).await.expect("read the next due time");
         due.map(|due| self.now + due)
     }
 
@@ -274,13 +274,18 @@ impl Simulation {
     }
 
     async fn ask(&mut self, process: usize, job: ClaimedJob) {
-        let number = |name: &str| job.payload[name].as_u64().expect("as it was enqueued") as usize;
+        let number = |name: &str| job.payload[name].as_u64().expect("payload field") as usize;
         let (site, page) = (number("site"), number("page"));
         let host = self.sites[site].host;
-        match self.store.take_turn(&key(host), self.sizes.delay.as_millis() as i64).await.expect("asks") {
+        match self
+            .store
+            .take_turn(&key(host), self.sizes.delay.as_millis() as i64)
+            .await
+            .expect("take a turn")
+        {
             Turn::Wait { until } => {
                 self.ledger.waits();
-                self.processes[process].queue.snooze(job.claim, until).await.expect("comes back");
+                self.processes[process].queue.snooze(job.claim, until).await.expect("snooze a job");
             }
             Turn::Granted { token } => {
                 let nth = self.ledger.began(site, host, self.now);

@@ -25,7 +25,7 @@ use vision::{Detection, Frame, View, keep_best, nms};
 
 /// Minimum `det_score` of an upright face that proves that the image is upright.
 ///
-/// Any detection is not enough proof, because detectors sometimes find a rotated face too. Such a
+/// A detection alone is not enough, because detectors sometimes find a rotated face too. Such a
 /// detection has a lower score, a shifted box and wrong landmarks. For one portrait rotated by 0,
 /// 90, 180 and 270 degrees, YuNet reports the scores 0.94, none, 0.87 and 0.83. SCRFD 2.5G reports
 /// 0.81, 0.69, none and 0.59.
