@@ -1,11 +1,11 @@
-"""Release builds of what is measured, all by one command: built one by one, each would have its dependencies with other features and
-build them anew."""
+"""Builds everything that is measured in release mode with one command. Separate builds would have
+dependencies with other features and compile them again."""
 import os
 import pathlib
 import subprocess
 import sys
 
-# Modules that other scripts use too.
+# Modules that other scripts share.
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 from environments import ROOT
 
@@ -18,14 +18,16 @@ def say(text):
 
 
 def environment(**settings):
-    """The environment of a program of ours: this checkout as its root, `settings`, and never the database of whoever measures."""
+    """Returns the environment of a program of this project: this checkout as its root, `settings`,
+    and never the user's own database."""
     own = dict(os.environ, FACECRAWL_ROOT=str(ROOT), **settings)
     own.pop("DATABASE_URL", None)
     return own
 
 
 def release():
-    """The folder with the binary; the examples lie in `examples` there."""
+    """Builds and returns the folder with the binary. The examples are in its subfolder `examples`.
+    """
     for name in (".env", "facecrawl.toml"):
         if (ROOT / name).exists():
             say(f"the {name} of this checkout applies to what is measured")

@@ -1,15 +1,17 @@
-"""Models and pictures as the contestants of `bench pipeline` and `bench http` take them, and our own bench over them."""
+"""Models and images for the programs of `bench pipeline` and `bench http`, and `facecrawl bench`
+over them."""
 from _build import environment
 from _run import last_json
 
 PIPELINE_PACKAGES = ["insightface==2.1", "onnxruntime==1.31.1", "opencv-python==5.0.0.93", "opencv-python-headless==5.0.0.93"]
-# The first version after it, 5.0, cannot run block-quantised files.
+# The next version, 5.0, cannot run block-quantised files.
 OPENCV_PACKAGES = ["opencv-python-headless==4.12.0.88", "numpy==2.2.6"]
 KINDS = {".jpg", ".jpeg", ".png", ".webp"}
 
 
 def link_models(models, scratch):
-    """A models folder of ours with all of them and their packs.toml, and a folder with just SCRFD and MobileFaceNet for FaceAnalysis."""
+    """Returns a models folder for facecrawl with all models and their packs.toml, and a folder with
+    only SCRFD and MobileFaceNet for FaceAnalysis."""
     own, pair = scratch / "models", scratch / "pair"
     for folder, names in ((own, [model.name for pattern in ("*.onnx", "packs.toml") for model in models.glob(pattern)]), (pair, ["scrfd_2.5g_bnkps.onnx", "mobilefacenet.onnx"])):
         folder.mkdir()
@@ -28,9 +30,11 @@ def link_pictures(images, scratch):
 
 
 def bench(release, pack, models, images, passes, operation="pipeline", **settings):
-    """`facecrawl bench` over the folder, `passes` times or some more, with further `settings` (variables)."""
+    """Runs `facecrawl bench` over the folder, at least `passes` times, with additional `settings`
+    (variables)."""
     count = len(list(images.iterdir()))
-    # A whole number of iterations of eight in flight: otherwise the last pass would leave out the folder's last pictures.
+    # The number of iterations with eight images in flight is whole. Otherwise the last pass would
+    # skip the last images of the folder.
     while count * passes % 8:
         passes += 1
     own = {"MODEL_PACK": pack, "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single", "LOG_LEVEL": "warn", **settings}

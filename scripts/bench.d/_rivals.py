@@ -1,4 +1,5 @@
-"""What is measured against: the project's own scripts, in throw-away environments with the rivals' packages."""
+"""The programs for comparison: scripts of this project that run in disposable environments with the
+packages of the other programs."""
 from _build import ROOT
 from environments import python  # noqa: F401 (this module's own function)
 

@@ -1,4 +1,4 @@
-"""Running contestants in turns, and what is said of the rounds."""
+"""Runs the programs in turn and summarises the rounds."""
 import json
 import statistics
 import subprocess
@@ -8,7 +8,8 @@ from _build import say
 
 
 def last_json(command, **options):
-    """The JSON object that a command prints last; its failure ends the measurement."""
+    """Returns the last JSON object that a command prints. A failure of the command ends the
+    measurement."""
     command = [str(part) for part in command]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, **options)
     if done.returncode != 0:
@@ -17,7 +18,8 @@ def last_json(command, **options):
 
 
 def rounds(contestants, number):
-    """Every contestant (name -> function) once per round, in an order that turns, so that no one always follows the same other."""
+    """Runs every program (name -> function) once per round. The order rotates, so that no program
+    always follows the same other one."""
     names = list(contestants)
     results = {name: [] for name in names}
     for turn in range(number):
@@ -31,7 +33,7 @@ def rounds(contestants, number):
 
 
 def medians(results, figures):
-    """name -> figure -> median over the rounds."""
+    """Returns name -> figure -> median over the rounds."""
     return {
         name: {figure: round(statistics.median(one[figure] for one in samples), 3) for figure in figures if figure in samples[0]}
         for name, samples in results.items()
@@ -39,6 +41,7 @@ def medians(results, figures):
 
 
 def ratios(results, figure, ours, theirs):
-    """Median of the ratios within each round, and all of them: what the machine did meanwhile weighs on both sides."""
+    """Returns the median of the ratios within each round, and all of them. Other load on the
+    machine affects both sides of a ratio."""
     each = [mine[figure] / other[figure] for mine, other in zip(results[ours], results[theirs])]
     return {"median": round(statistics.median(each), 2), "rounds": [round(one, 2) for one in each]}

@@ -1,10 +1,14 @@
-"""Pages and images per second: Scrapy's ImagesPipeline, our crawler alone, and the whole service, on one local site.
+"""Measures pages and images per second of Scrapy's ImagesPipeline, of the crawler alone, and of the
+whole service, on one local site.
 
-The site is served by code of ours (`bench_site`), its pictures are drawn at the start. Every round crawls it with each of:
-  scrapy     Scrapy with ImagesPipeline: pages, links, images to files; robots.txt obeyed, delay 0, 32 requests at a time
-  crawler    the `download` example of the crawler: the same work, also 32 at a time, through the URL guard
-  facecrawl  `facecrawl scan`: that, and hashes, face detection and a database row for every image
-The report has medians over the rounds, and the median of each round's ratio to Scrapy.
+The example `bench_site` serves the site; its images are drawn at the start. Every round crawls the
+site with each of:
+  scrapy     Scrapy with ImagesPipeline: pages, links, images to files; robots.txt is obeyed,
+             delay 0, 32 simultaneous requests
+  crawler    the example `download` of the crawler: the same work, also 32 requests, through the
+             URL guard
+  facecrawl  `facecrawl scan`: the same, and hashes, face detection and a database row per image
+The report has medians over the rounds, and the median of the ratios to Scrapy within each round.
 """
 import argparse
 import json

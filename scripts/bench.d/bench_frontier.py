@@ -1,7 +1,10 @@
-"""The frontier with very many hosts: four crawls of hosts of very different size, some of them slow, dead or busy, in simulated time, by the product's own
-queue, lanes and host turns on the private Postgres that `facecrawl up` runs. Politeness and fairness for each number of --hosts, and what a claim costs.
+"""Simulates the frontier with very many hosts. Four crawls have hosts of very different size, some
+of them slow, dead or busy, in simulated time. The run uses the queue, partition keys and per-host
+permits of the product on the private Postgres of `facecrawl up`. It reports politeness and fairness
+for each number of --hosts, and the cost of a claim.
 
-A million hosts to their end take hours, and 3 GB of disk; docs/SCALING.md says what the figures mean and what they do not prove.
+A complete run of a million hosts takes hours and 3 GB of disk. docs/SCALING.md explains what the
+figures mean and what they do not prove.
 """
 import argparse
 import json

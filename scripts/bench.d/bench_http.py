@@ -1,10 +1,15 @@
-"""`POST /faces/detect` at 16 connections: ours against our own in-process rate, and against FastAPI and uvicorn around InsightFace.
+"""Measures `POST /faces/detect` at 16 connections, compared with the in-process rate and with
+FastAPI and uvicorn around InsightFace.
 
-Every round runs over the same pictures:
-  insightface   FastAPI and uvicorn around FaceAnalysis (SCRFD 2.5G, MobileFaceNet), one process, embeddings in the answer
-  research      `facecrawl up` with the same models, DETECTION_PASSES=single, embeddings in the answer
-  in-process    `facecrawl bench` of the pipeline with the same models: the same work without HTTP and database
-The load comes from an example of ours that runs on the same cores; it takes the same share from all. Errors are counted, not hidden.
+Every round runs over the same images:
+  insightface   FastAPI and uvicorn around FaceAnalysis (SCRFD 2.5G, MobileFaceNet), one process,
+                embeddings in the response
+  research      `facecrawl up` with the same models, DETECTION_PASSES=single, embeddings in the
+                response
+  in-process    `facecrawl bench` of the pipeline with the same models: the same work without HTTP
+                and database
+The load generator is an example of this project. It runs on the same cores and takes the same share
+from each. Errors are counted.
 """
 import argparse
 import json
@@ -75,7 +80,7 @@ def main():
 
 
 def load_once(release, base, pictures):
-    """A little load that is not counted, so that nobody is measured cold."""
+    """Sends a small uncounted load, so that every program is warm when it is measured."""
     last_json([release / "examples/load", f"{base}/faces/detect", pictures, 2, 2])
 
 

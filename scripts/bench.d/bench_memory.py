@@ -1,8 +1,9 @@
-"""Resident memory of the service over many pictures: no rival.
+"""Measures the resident memory of the service over many images, without a comparison.
 
-Posts --images pictures to `/faces/detect` of a `facecrawl up` (compact pack) at --connections connections and reads the resident memory of the
-process (without the private Postgres) before and after every tenth of them. The pictures are web-like ones made from the photographs, 200 to --longest
-pixels.
+Posts --images images to `/faces/detect` of a `facecrawl up` (compact pack) over --connections
+connections. Reads the resident memory of the process (without the private Postgres) before and
+after every tenth of them. The images are typical web images made from the photographs, with a
+longer side of 200 to --longest pixels.
 """
 import argparse
 import json

@@ -1,20 +1,30 @@
-"""From bytes to embeddings: images and faces per second, ours against InsightFace's Python package and OpenCV's FaceDetectorYN.
+"""Measures images and faces per second from bytes to embeddings, compared with InsightFace's Python
+package and OpenCV's FaceDetectorYN.
 
-Every round runs each of these over the same pictures, models loaded and warmed up before the clock starts:
+Every round runs each of these over the same images. Models are loaded and warmed up before the
+clock starts:
   insightface      FaceAnalysis (SCRFD 2.5G, MobileFaceNet) in one process with all cores
   insightface x2   the same in two processes that share the cores
   opencv           FaceDetectorYN (YuNet), warpAffine, MobileFaceNet in ONNX Runtime
-  opencv sface     FaceDetectorYN (YuNet) and FaceRecognizerSF (SFace) of OpenCV 4.12, from the two int8bq files
-  opencv pack      `facecrawl bench` with the same two files (the default pack), DETECTION_PASSES=single, in FP32
-  opencv pack-auto the same with CPU_BACKEND=auto, the default: SFace in INT8 where the processor has the instructions
-  research         `facecrawl bench` with the same models as insightface, DETECTION_PASSES=single
-  compact          `facecrawl bench` with the same models as opencv, DETECTION_PASSES=single
-  research-int8, compact-int8   the same with the packs that scripts/quantize made, where MODELS has them
-  research-bf16, compact-bf16, opencv pack-bf16   the FP32 packs with CPU_BACKEND=openvino-bf16, where ./scripts/openvino brought the library
-  research, compact, opencv by model    `facecrawl bench` of detection and embedding by themselves, from ready pixels: the model-only limit
-(ours makes some more --passes where it takes that for every picture to count alike)
-Ratios, and shares of the limit, are medians of each round's own. The models are those in MODELS (their licences hold: the `research` pack is for
-non-commercial research only).
+  opencv sface     FaceDetectorYN (YuNet) and FaceRecognizerSF (SFace) of OpenCV 4.12, from the
+                   two int8bq files
+  opencv pack      `facecrawl bench` with the same two files (the default pack),
+                   DETECTION_PASSES=single, in FP32
+  opencv pack-auto the same with CPU_BACKEND=auto, the default: SFace in INT8 if the processor has
+                   the instructions
+  research         `facecrawl bench` with the models of insightface, DETECTION_PASSES=single
+  compact          `facecrawl bench` with the models of opencv, DETECTION_PASSES=single
+  research-int8, compact-int8
+                   the same with the packs of scripts/quantize, if MODELS has them
+  research-bf16, compact-bf16, opencv pack-bf16
+                   the FP32 packs with CPU_BACKEND=openvino-bf16, if ./scripts/openvino installed
+                   the library
+  research, compact, opencv by model
+                   `facecrawl bench` of detection and embedding separately, from decoded pixels:
+                   the limit of the models alone
+`facecrawl bench` adds --passes if every image would not count equally otherwise. Ratios, and shares
+of the limit, are medians of those within each round. The models are those in MODELS. Their licences
+apply: the `research` pack is for non-commercial research only.
 """
 import argparse
 import json
@@ -37,7 +47,8 @@ FP32 = {"CPU_BACKEND": "onnxruntime"}
 
 
 def limit(pipeline, detection, embedding):
-    """What a pipeline would do that took no time but its models': one detection a picture and an embedding for each of its faces."""
+    """Returns the rate of a pipeline that spends time in its models only: one detection per image
+    and an embedding for each face."""
     faces = pipeline["faces_per_second"] / pipeline["images_per_second"]
     rate = 1 / (1 / detection["images_per_second"] + faces / embedding["images_per_second"])
     return {"images_per_second": rate, "faces_per_second": rate * faces}

@@ -1,7 +1,8 @@
-"""The queue alone: jobs a second through claim and completion, with nothing behind them and with --backlog jobs that are due as well.
+"""Measures the queue alone: jobs per second through claim and completion, with an empty queue and
+with a backlog of --backlog other due jobs.
 
-Works in a database of its own on the private Postgres that `facecrawl up` runs with its usual settings, everything durable. The two are measured in turns;
-the ratio counts more than the figures.
+Creates its own database on the private Postgres of `facecrawl up`, with its usual settings and full
+durability. The two cases are measured in turn. The ratio is more meaningful than the figures.
 """
 import argparse
 import json

@@ -1,8 +1,10 @@
-"""Search in --faces synthetic faces of 128 dimensions in clusters, in the real schema: recall@10 against the exact answer, p50 and p99 alone, with a filter that
-keeps one in a hundred and while --writes faces a second are stored; time and size of the index.
+"""Measures search in --faces synthetic faces of 128 dimensions in clusters, in the schema of the
+product. Reports recall@10 against the exact result, and p50 and p99 in three cases: alone, with a
+filter that keeps one in a hundred, and while --writes faces per second are stored. Also reports the
+build time and the size of the index.
 
-Works in a database of its own on the private Postgres that `facecrawl up` runs with its usual settings. A million faces take some twenty minutes to store and
-index and 3 GB of disk.
+Creates its own database on the private Postgres of `facecrawl up`, with its usual settings. Storing
+and indexing a million faces takes about twenty minutes and 3 GB of disk.
 """
 import argparse
 import json

@@ -1,9 +1,11 @@
-"""Time until the service answers, and its resident memory then: no rival.
+"""Measures the time until the service is ready, and its resident memory then, without a comparison.
 
-Starts `facecrawl up` (compact pack) --rounds times on an empty folder, models taken from the folder of them, and as often again on what that left:
+Starts `facecrawl up` (compact pack) --rounds times on an empty folder, with models copied from
+their folder, and as often again on the resulting folder:
   first   the private Postgres is created and migrated, the models are copied and verified
   again   the cluster starts, the models are verified
-Both load the models and warm them up. Ready means that the service says so, with its port open.
+In both cases the models are loaded and warmed up. The service is ready when it reports so and its
+port is open.
 """
 import argparse
 import json

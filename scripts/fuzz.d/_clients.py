@@ -1,4 +1,4 @@
-"""Runs what docs/CLIENTS.md says, block after block, against the running service."""
+"""Runs the code blocks of docs/CLIENTS.md in order against the running service."""
 import os
 import re
 import shutil
@@ -14,7 +14,8 @@ OPTIONS = ["--strict", "--target", "es2022", "--module", "esnext", "--moduleReso
 
 
 def clients(base, secret, folder, address, pictures):
-    """Both languages, where both are; true when all went well. `pictures`: those that the page calls portrait.jpg and team.jpg."""
+    """Runs the blocks of both languages, if both are installed. Returns whether all succeeded.
+    `pictures` are the files that the page calls portrait.jpg and team.jpg."""
     folder.mkdir()
     for name, picture in zip(("portrait.jpg", "team.jpg"), pictures):
         shutil.copy(picture, folder / name)
@@ -34,7 +35,7 @@ def clients(base, secret, folder, address, pictures):
 
 
 def runs(command, **options):
-    """Whether it ends well; what it says is shown only when it does not."""
+    """Runs a command and returns whether it succeeds. Its output is shown only if it fails."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, **options)
     if done.returncode:
         print(done.stdout)
@@ -42,7 +43,8 @@ def runs(command, **options):
 
 
 def blocks(language, address):
-    """The page's blocks of a language as one program that knows the site on loopback by the name in the examples."""
+    """Returns the blocks of a language as one program. It uses the loopback address of the site in
+    place of the name in the examples."""
     found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     return "\n".join(found).replace("https://example.org", address)
 
@@ -53,7 +55,7 @@ def python(_, folder, address):
 
 
 def typescript(base, folder, address):
-    """Checks the types against those of the document, and gives the command that runs the result."""
+    """Checks the types against those of the document. Returns the command that runs the result."""
     version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout if shutil.which("node") else ""
     if not shutil.which("npm") or not version.startswith("v") or int(version[1:].split(".")[0]) < 20 or not install():
         return None
@@ -69,14 +71,16 @@ def typescript(base, folder, address):
 
 
 def install():
-    """Whether TypeScript is there; fetches it when it is missing or differs."""
+    """Installs TypeScript if it is missing or has another version. Returns whether it is available.
+    """
     marker, wanted = TOOLS / ".complete", "\n".join(PACKAGES)
     if marker.exists() and marker.read_text() == wanted:
         return True
     print("fuzz-api: fetching TypeScript (once)", file=sys.stderr)
     shutil.rmtree(TOOLS, ignore_errors=True)
     TOOLS.mkdir(parents=True)
-    # No lock file: it would name a registry. The three are pinned, and only check and print.
+    # No lock file is written, because it would contain the address of a registry. The three
+    # packages are pinned, and are only used to check and print.
     quick = ["--fetch-retries=1", "--fetch-timeout=30000"]
     command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", *quick, *PACKAGES]
     if subprocess.run(command, cwd=TOOLS).returncode:

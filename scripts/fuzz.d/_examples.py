@@ -1,11 +1,12 @@
-"""Holds every example of the document to its own schema, strictly: a field that the schema does not know is a mistake too."""
+"""Checks every example of the document strictly against its schema: a field that the schema does
+not know is also a mistake."""
 import copy
 
 import jsonschema_rs
 
 
 def mistakes(document):
-    """What is wrong with which example, as sentences; and how many examples were looked at."""
+    """Returns the mistakes as sentences, and the number of examples checked."""
     strict = closed(copy.deepcopy(document))
     known = {"components": strict["components"], "open": document["components"]}
     found, seen = [], 0
@@ -18,7 +19,8 @@ def mistakes(document):
 
 
 def closed(schema):
-    """Objects with known fields know no others. A part of an `allOf` stays open, also one that is named: the whole says it."""
+    """Forbids unknown fields in objects with known fields. A part of an `allOf`, also a referenced
+    one, stays open, because the whole object is closed."""
     if isinstance(schema, dict):
         for name, part in schema.items():
             if name not in ("example", "examples"):
@@ -36,7 +38,7 @@ def closed(schema):
 
 
 def examples(document):
-    """Place, schema and value of every example."""
+    """Yields the place, the schema and the value of every example."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             place = f"{method.upper()} {path}"
@@ -63,7 +65,7 @@ def values(content):
 
 
 def parts(place, schema):
-    """The examples of a schema and of its fields, each with its own schema."""
+    """Yields the examples of a schema and of its fields, each with its own schema."""
     yield from ((place, schema, example) for example in [*schema.get("examples", []), *([schema["example"]] if "example" in schema else [])])
     for name, field in schema.get("properties", {}).items():
         yield from parts(f"{place}.{name}", field)

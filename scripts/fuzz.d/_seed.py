@@ -1,14 +1,16 @@
-"""What there is to ask about: faces, images, people, crawls, collections and jobs, made through the API itself."""
+"""Creates the test data through the API itself: faces, images, people, crawls, collections and
+jobs."""
 import time
 
 import requests
 
-# Things that operations without a way back may take; the others are kept for those that read.
+# Number of items of each kind for operations that cannot be undone. The other items are kept for
+# operations that read.
 DOOMED = 30
 
 
 class Api:
-    """Calls that must succeed."""
+    """Sends requests that must succeed."""
 
     def __init__(self, base, secret):
         self.base, self.session = base, requests.Session()
@@ -22,7 +24,7 @@ class Api:
         return answer.json() if "json" in answer.headers.get("content-type", "") else answer.content
 
     def until(self, path, over):
-        """The answer as soon as its state is one of `over`."""
+        """Repeats the request until the state is one of `over`, and returns the response."""
         for _ in range(1200):
             answer = self.ask("GET", path)
             if answer["state"] in over:
@@ -32,13 +34,14 @@ class Api:
 
 
 def crawl(api, **options):
-    """A crawl that has ended."""
+    """Creates a crawl and returns it when it has ended."""
     made = api.ask("POST", "/crawls", json={"delay_ms": 0} | options)
     return api.until(f"/crawls/{made['id']}", ("completed", "failed", "cancelled"))
 
 
 def seed(api, site):
-    """Fills the service; gives the ids of what it has, those to be kept and those that may go, and cursors."""
+    """Fills the service. Returns the ids of its data, separated into those to be kept and those
+    that may be deleted, and cursors."""
     gallery = api.ask("POST", "/collections", json={"name": "gallery"})["id"]
     crawled = crawl(api, seeds=[f"{site}/"], dedupe="exact", collection="gallery")
     if crawled["counts"]["faces"] < 20:
@@ -48,7 +51,7 @@ def seed(api, site):
     crawls = {"kept": [crawled["id"]], "doomed": []}
     for number in range(DOOMED):
         crawls["doomed"].append(crawl(api, seeds=[f"{site}/0-0.jpg"])["id"])
-        # These wait five minutes between two pages: they run for as long as the fuzz does.
+        # These crawls wait five minutes between two pages, so they run during the whole fuzzing.
         running = api.ask("POST", "/crawls", json={"seeds": [f"{site}/more/{number}"], "delay_ms": 300_000})
         crawls["kept"].append(running["id"])
     subjects = [api.ask("POST", "/subjects", json={"name": f"Person {number}", "collection": "gallery"})["id"] for number in range(2 * DOOMED)]
@@ -56,11 +59,12 @@ def seed(api, site):
         api.ask("POST", f"/subjects/{subject}/faces", json={"face_ids": [face], "force": True})
     api.ask("POST", "/collections/gallery/cluster", json={})
     api.until("/collections/gallery/cluster", ("completed",))
-    # By id: a name can be changed.
+    # Identified by id, because a name can change.
     scratch = [api.ask("POST", "/collections", json={"name": f"scratch-{number}"})["id"] for number in range(DOOMED)]
     nothing = [{"url": f"{site}/nothing-{number}.jpg"} for number in range(DOOMED)]
     erasures = [api.ask("POST", "/erasures", json=one)["erasure"]["id"] for one in nothing]
-    # Where no key is asked for, none can be made or revoked over HTTP: the one of the command line stands for all.
+    # Without authentication no key can be created or revoked over HTTP, so the key of the command
+    # line is the only one.
     keys = [key["id"] for key in api.ask("GET", "/keys")["keys"]]
     if api.ask("GET", "/keys/current")["asks_for_keys"]:
         holders = [{"name": f"Holder {number}", "collection": "gallery", "scopes": ["read"]} for number in range(DOOMED)]

@@ -5,7 +5,8 @@ import threading
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
-    """Files in memory, and `/more/N`, which links to `/more/N+1`: a crawl of it goes on for as long as someone wants it to."""
+    """Serves files from memory, and `/more/N`, which links to `/more/N+1`, so that a crawl of it
+    never ends."""
 
     protocol_version = "HTTP/1.1"
 
@@ -26,12 +27,13 @@ class Pages(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_):
-        """Nobody reads it."""
+        """Discards the log."""
 
 
 @contextlib.contextmanager
 def site(pages):
-    """Gives its URL without a last slash; `pages` maps paths to the pictures that they show."""
+    """Yields the URL of the site without a trailing slash. `pages` maps paths to the images that
+    they show."""
     files = {f"/{picture.name}": picture.read_bytes() for pictures in pages.values() for picture in pictures}
     for path, pictures in pages.items():
         files[path] = "".join(f'<img src="/{picture.name}" alt="{picture.stem}">' for picture in pictures).encode()

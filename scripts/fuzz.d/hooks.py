@@ -1,4 +1,5 @@
-"""What schemathesis cannot know by itself: pictures, addresses and ids that exist, and that every problem's code is declared."""
+"""Adds what schemathesis cannot know: existing images, addresses and ids. Also checks that the code
+of every problem is declared."""
 import json
 import os
 import pathlib
@@ -10,24 +11,25 @@ from schemathesis.core.parameters import ParameterLocation
 
 FACTS = json.loads(pathlib.Path(os.environ["FUZZ_FACTS"]).read_text())
 PICTURES = [pathlib.Path(path).read_bytes() for path in FACTS["pictures"]]
-# The answers of every operation, for the report.
+# The responses of every operation, for the report.
 ANSWERS = open(os.environ["FUZZ_ANSWERS"], "a", encoding="utf-8")  # noqa: SIM115, it lives as long as the process
 PROBLEM = "application/problem+json"
-# Headers that the document speaks of, under any answer.
+# Headers that the document declares for any response.
 HEADERS = set()
 
-# A picture, or bytes that are none: which of the two they are, a schema cannot say.
+# An image, or other bytes. A schema cannot distinguish the two.
 FILES = st.one_of(st.sampled_from(PICTURES), st.sampled_from(PICTURES), st.binary(max_size=200))
 for content_type in ("image/*", "application/octet-stream"):
     schemathesis.openapi.media_type(content_type, FILES)
 schemathesis.openapi.format("binary", FILES)
-# An address in general is one on loopback here: nothing else may be asked.
+# All generated addresses are on loopback, because no other host may receive requests.
 schemathesis.openapi.format("uri", st.sampled_from(FACTS["urls"]))
 
 
 @schemathesis.hook
 def before_load_schema(context, raw_schema):
-    """Files that examples point to are served by the service itself. `@portrait.jpg` in a form stands for a file, and would be sent as it is."""
+    """Lets the service itself serve the files that examples refer to. `@portrait.jpg` in a form
+    stands for a file and would be sent literally."""
     for item in raw_schema["paths"].values():
         for operation in item.values():
             HEADERS.update(name for response in operation["responses"].values() for name in response["headers"])
@@ -45,8 +47,9 @@ def before_load_schema(context, raw_schema):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Three of four ids are ids of something, and cursors are some that were handed out: that no schema can say. What was made wrong stays wrong,
-    and ids that follow from earlier answers stay."""
+    """Replaces three of four ids by existing ids, and cursors by real ones, because a schema cannot
+    express that. Parts that are invalid on purpose stay invalid, and ids from earlier responses
+    stay."""
     if case.meta is None:
         return spare(case)
     wrong = {location for location, info in case.meta.components.items() if info.mode.is_negative}
@@ -62,19 +65,20 @@ def before_call(context, case, kwargs):
         if case.path.endswith("/merge"):
             case.body["subjects"] = FACTS["ids"]["subjects"]["doomed"][-1:]
         if case.path == "/subjects/{id}/faces" and case.body.get("face_ids"):
-            # No other operation names this face together with a subject.
+            # No other operation uses this face together with a subject.
             case.body |= {"face_ids": FACTS["ids"]["faces"]["kept"][-1:], "force": True, "move": True}
 
 
 def name_what_exists(case):
-    """A face that is taken from a subject is one that shows it: the pools are in the same order."""
+    """Inserts existing ids. A face that is removed from a subject is one of its faces, because both
+    pools have the same order."""
     resource = case.path.split("/")[1]
     pair = "face_id" in case.path_parameters
     kind = "doomed" if case.method == "DELETE" and not pair else "kept"
     pools = {"id": FACTS["ids"][resource][kind], **({"face_id": FACTS["ids"]["faces"][kind]} if pair else {})}
     followed = case.path.endswith("/events")
     if followed:
-        # The first has ended; others would be followed for as long as they run.
+        # The first crawl has ended. The event streams of the others would not end.
         pools["id"] = pools["id"][:1]
     number = sum(str(sorted(case.path_parameters.items())).encode())
     if followed or number % 4 or case.path_parameters["id"] in ("default", "gallery"):
@@ -83,10 +87,10 @@ def name_what_exists(case):
 
 
 def spare(case):
-    """The key that all of this is asked with stays, and so do the collections that it is asked of: others take their places where an earlier answer
-    named them."""
+    """Protects the key and the collections that the other requests use. If an earlier response
+    supplied their ids to a case that would change them, other ids replace them."""
     ids = FACTS["ids"]
-    # Under another name the gallery would not be known here.
+    # This script knows the gallery only under this name.
     collections = (["default", "gallery", ids["collections"]["kept"][0]], ids["collections"]["doomed"])
     needed, others = {
         ("POST", "/keys/{id}/revoke"): ([FACTS["own_key"]], ids["keys"]["kept"]),
@@ -98,15 +102,16 @@ def spare(case):
 
 
 def keep_the_gallery(case, values):
-    """An erasure may go as far as it likes, but not where the others read."""
+    """Keeps erasures away from the collection that other requests read."""
     if case.path == "/erasures" and values.get("collection") == "gallery":
         values["collection"] = "default"
 
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response):
-    """Forms that are meant to be wrong, and right once they are sent: a field without values is not sent at all, bytes are a file (the schema's
-    text, says the check), and one file is a list of one."""
+    """Ignores failures for forms that are invalid by intent but valid once they are sent. A field
+    without values is not sent at all, bytes are a file (the check takes the schema's text), and one
+    file is a list of one."""
     if not isinstance(failure, AcceptedNegativeData) or case.media_type != "multipart/form-data" or not isinstance(case.body, dict):
         return True
     if any(info.mode.is_negative for location, info in case.meta.components.items() if location != ParameterLocation.BODY):
@@ -116,12 +121,13 @@ def filter_failure(context, failure, case, response):
 
 
 class Undeclared(Failure):
-    """An answer that has something which the document does not announce."""
+    """Signals a response that has something that the document does not declare."""
 
 
 @schemathesis.check
 def problems_are_declared(ctx, response, case):
-    """Every code is among the examples of its status, and the document agrees with the head of the answer."""
+    """Checks that every code is among the examples of its status, and that the document agrees with
+    the headers of the response."""
     definition = case.operation.definition.raw["responses"].get(str(response.status_code))
     code = None
     if response.headers.get("content-type", [""])[0] == PROBLEM:
@@ -139,7 +145,8 @@ def problems_are_declared(ctx, response, case):
 
 @schemathesis.check
 def headers_are_declared(ctx, response, case):
-    """A header that the document describes anywhere is declared wherever it is sent."""
+    """Checks that a header that the document declares anywhere is declared for every response that
+    has it."""
     definition = case.operation.definition.raw["responses"].get(str(response.status_code), {})
     if surplus := HEADERS & response.headers.keys() - definition.get("headers", HEADERS):
         raise Undeclared(operation=case.operation.label, title="A header that is not declared", message=f"{response.status_code}: {', '.join(sorted(surplus))}")

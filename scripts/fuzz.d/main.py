@@ -1,4 +1,4 @@
-"""Holds the running service to its OpenAPI document; see `scripts/fuzz-api`."""
+"""Checks the running service against its OpenAPI document; see `scripts/fuzz-api`."""
 import argparse
 import collections
 import contextlib
@@ -12,7 +12,7 @@ import tempfile
 import requests
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Modules that other scripts use too.
+# Modules that other scripts share.
 sys.path.append(str(HERE.parent / "lib"))
 from _clients import clients
 from _examples import mistakes
@@ -20,13 +20,14 @@ from _seed import Api, seed
 from _service import key, service
 from _site import site
 
-# Cannot succeed here, for the reason beside each; the tests of the service show that they do.
+# Operations that cannot succeed here, with the reason. The tests of the service cover them.
 CANNOT_SUCCEED = {"POST /jobs/{id}/retry": "no job is given up within the time of a run"}
 CANNOT_SUCCEED_WITHOUT_KEYS = CANNOT_SUCCEED | {
     "POST /keys": "a service that asks nobody for a key lets nobody make one",
     "POST /keys/{id}/revoke": "nor revoke one",
 }
-# With fewer examples chance decides whether an operation meets one of the few ids that it fits, so a tenth of all may be missed.
+# With fewer examples, chance decides whether an operation gets one of the few ids that fit it. A
+# tenth of all operations may then be missed.
 ENOUGH = 20
 
 
@@ -48,12 +49,14 @@ def main():
 
 def run(arguments, auth, further):
     with contextlib.ExitStack() as stack:
-        # The name is short: a private Postgres has its socket in here, whose path may not be long.
+        # The name is short, because the private Postgres has its socket in this folder and the path
+        # of a socket has a length limit.
         temporary = tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True)
         scratch = arguments.reports.resolve() / auth if arguments.reports else pathlib.Path(stack.enter_context(temporary))
         scratch.mkdir(parents=True, exist_ok=True)
         pictures = draw(arguments.target, scratch / "portraits")
-        # People of the gallery, those that are shown to the service by schemathesis, and those of the page on clients.
+        # People of the gallery, people that schemathesis sends to the service, and people for the
+        # page on clients.
         gallery, shown, theirs = pictures[:24], pictures[24:27], pictures[27:]
         address = stack.enter_context(site({"/": gallery, "/shown": shown}))
         example = stack.enter_context(site({"/": theirs[:6], "/team.html": theirs[6:]}))
@@ -79,14 +82,15 @@ def run(arguments, auth, further):
 
 
 def examples_are_true(base):
-    """Before anything is asked: schemathesis takes its first questions from the examples."""
+    """Checks the examples before any other request, because schemathesis takes its first cases from
+    them."""
     found, seen = mistakes(requests.get(f"{base}/openapi.json", timeout=30).json())
     print(f"fuzz-api: {seen} examples, {len(found)} mistakes", *found, sep="\n    ", file=sys.stderr)
     return not found
 
 
 def draw(target, folder):
-    """Portraits of people who do not exist, in a fixed order."""
+    """Returns portraits of people who do not exist, in a fixed order."""
     subprocess.run([target / "examples/portraits", folder, "12", "3"], check=True)
     return sorted(folder.glob("*.jpg"), key=lambda path: [int(part) for part in path.stem.split("-")])
 
@@ -111,7 +115,8 @@ def schemathesis(arguments, base, secret, scratch, further):
 
 
 def report(answers, cannot_succeed):
-    """How often each operation answered what. Gives the number of those that never did what they are for, though they can, and of all."""
+    """Prints how often each operation gave which response. Returns the number of operations that
+    never succeeded although they could, and the number of all operations."""
     seen = collections.defaultdict(collections.Counter)
     for line in answers.read_text().splitlines():
         operation, status, code = json.loads(line)

@@ -1,4 +1,5 @@
-"""Virtual environments with exactly the packages that a tool of this project needs, under .runtime/python, made when they are missing or differ.
+"""Creates virtual environments under .runtime/python with exactly the packages that a tool of this
+project needs. An environment is created again if its packages differ.
 
 Prints the interpreter: `$(python3 scripts/lib/environments.py NAME PACKAGE==VERSION...)`.
 """
@@ -11,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def python(name, packages):
-    """The interpreter of the environment `name` with exactly `packages`."""
+    """Returns the interpreter of the environment `name` with exactly `packages`."""
     folder = ROOT / ".runtime/python" / name
     marker, wanted = folder / ".complete", "\n".join(packages)
     if not marker.exists() or marker.read_text() != wanted:

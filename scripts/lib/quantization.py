@@ -1,4 +1,5 @@
-"""What scripts/quantize does in its own environment: models to INT8, what that loses, and their entries in packs.toml."""
+"""The part of scripts/quantize that runs in its own environment: converts models to INT8, measures
+the loss, and writes their entries to packs.toml."""
 import argparse
 import hashlib
 import json
@@ -15,16 +16,18 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 CHIP = 112
-# Of each kind of sample; more chips change nothing, and calibration holds all activations of a batch in memory.
+# Maximum number of samples of each kind. More chips do not change the result, and calibration holds
+# all activations of a batch in memory.
 MOST_CHIPS, MOST_CANVASES = 400, 100
-# The oldest opset that has per-channel scales is 13.
+# Per-channel scales need opset 13 or newer.
 OPSET = 17
-# Fields of a [[file]] that hold for the INT8 version as well; match_fmr was measured for the original.
+# Fields of a [[file]] that are also valid for the INT8 version. `match_fmr` is not among them,
+# because it was measured for the original.
 KEPT = ("kind", "family", "licence", "input", "min_score", "nms_iou", "match_threshold", "cluster_margin", "dimensions")
 
 
 class Samples(CalibrationDataReader):
-    """Tensors, one after the other, for the model's one input."""
+    """Gives the tensors one after the other to the single input of the model."""
 
     def __init__(self, name, tensors):
         self.feeds = iter({name: tensor} for tensor in tensors)
@@ -34,21 +37,22 @@ class Samples(CalibrationDataReader):
 
 
 def tensor(pixels, entry):
-    """RGB bytes [H, W, 3] as the model takes them: [1, 3, H, W], (value - mean) / std in its order of channels."""
+    """Converts RGB bytes [H, W, 3] to the input of the model: [1, 3, H, W], (value - mean) / std,
+    in its order of channels."""
     values = (pixels if entry["channels"] == "rgb" else pixels[:, :, ::-1]).astype(numpy.float32)
     planes = (values - numpy.float32(entry["mean"])) / numpy.float32(entry["std"])
     return numpy.ascontiguousarray(planes.transpose(2, 0, 1)[None], dtype=numpy.float32)
 
 
 def session(path):
-    """On one thread, as the service runs it."""
+    """Creates a session on one thread, like those of the service."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def quantize(source, target, tensors):
-    """Writes `target`: `source` in INT8, its ends in FP32."""
+    """Writes `source` in INT8 to `target`. The first and last layers stay in FP32."""
     model = onnx.load(source)
     if model.opset_import[0].version < 13:
         model = onnx.version_converter.convert_version(model, OPSET)
@@ -77,7 +81,7 @@ def outputs(model, tensors):
 
 
 def milliseconds(models, one, rounds=40):
-    """Median of each model's runs, in turns."""
+    """Returns the median run time of each model in milliseconds. The models run in turn."""
     times = [[] for _ in models]
     for _ in range(rounds):
         for model, spent in zip(models, times):
@@ -88,7 +92,8 @@ def milliseconds(models, one, rounds=40):
 
 
 def embedding_loss(before, after, tensors):
-    """Cosine of each face's two embeddings, and what happens to the similarity of two faces."""
+    """Returns the cosine of the two embeddings of each face, and the change in the similarity of
+    two faces."""
     rows = [numpy.concatenate([answer[0] for answer in outputs(model, tensors)]) for model in (before, after)]
     old, new = (row / numpy.linalg.norm(row, axis=1, keepdims=True) for row in rows)
     cosine = (old * new).sum(1)
@@ -102,7 +107,7 @@ def embedding_loss(before, after, tensors):
 
 
 def output_loss(before, after, tensors):
-    """Correlation of all values of each output, the least of them."""
+    """Returns the minimum over the outputs of the correlation of all values of an output."""
     old, new = outputs(before, tensors), outputs(after, tensors)
     least = 1.0
     for at in range(len(old[0])):
@@ -116,24 +121,24 @@ def median(values):
 
 
 def entry_of(original, target):
-    """The new file's [[file]]."""
+    """Returns the [[file]] entry of the new file."""
     content = target.read_bytes()
     entry = {"file": target.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "urls": []}
     return entry | {key: original[key] for key in KEPT if original.get(key) is not None}
 
 
 def text(value):
-    """A value in TOML."""
+    """Formats a value as TOML."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {text(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(text(one) for one in value) + "]"
-    # float32 values of the manifest come through JSON with the noise of float64.
+    # JSON shows float32 values of the manifest with the rounding noise of float64.
     return str(numpy.float32(value)) if isinstance(value, float) else json.dumps(value)
 
 
 def describe(models, files, pack):
-    """Puts the entries into packs.toml, in the place of what they were before."""
+    """Writes the entries to packs.toml and replaces older ones of the same name."""
     path = models / "packs.toml"
     document = tomllib.loads(path.read_text()) if path.exists() else {}
     names = [file["file"] for file in files]
@@ -161,16 +166,17 @@ def main():
     ]
     if len(chips) < 50:
         raise SystemExit(f"quantize: {len(chips)} faces were found in the photographs; at least 50 are needed")
-    # Faces of one photograph are alike, so whole photographs are kept back.
+    # Faces of one photograph are similar, so whole photographs are used for the measurement only.
     owner = numpy.repeat(range(len(canvases)), [one["faces"] for one in samples["canvases"]])
     halves = {"embedder": [list(chips[owner % 2 == half][:MOST_CHIPS]) for half in (0, 1)]}
     halves["detector"] = [canvases[half::2][:MOST_CANVASES] for half in (0, 1)]
     files, report = [], {}
     for kind in ["embedder", *["detector"][: arguments.detector]]:
         original = samples[kind]
-        # In FP32, also where the pack's file stores its weights otherwise.
+        # The weights are in FP32 here, even if the file of the pack stores them in another format.
         source = arguments.samples / f"{kind}.onnx"
-        # Packs that share a model do not share its INT8 version: another run of one would change the embeddings of the other.
+        # Packs that share a model have separate INT8 versions. Otherwise, quantizing one pack again
+        # would change the embeddings of the other.
         target = arguments.models / f"{arguments.pack}-int8_{original['file']}"
         shown, kept_back = ([tensor(one, original["input"]) for one in half] for half in halves[kind])
         quantize(source, target, shown)

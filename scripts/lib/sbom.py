@@ -1,4 +1,4 @@
-"""Writes the bills of materials of scripts/sbom: crates, and the pinned wheels and models.
+"""Writes the bills of materials of scripts/sbom: the crates, and the pinned wheels and models.
 
 The crates are those that cargo-cyclonedx lists. Needs Python 3.11.
 """
@@ -21,12 +21,12 @@ EXPECTED = ("ort", "axum", "sqlx")
 
 
 def licence(name):
-    """A licence by its SPDX id, any other by name."""
+    """Returns a licence by its SPDX id, or by name if it has none."""
     return [{"license": {"id" if name in SPDX else "name": name}}]
 
 
 def wheels(path):
-    """The pinned wheels of a list; each has one hash per platform."""
+    """Returns the pinned wheels of a list. Each has one hash per platform."""
     for name, version, hashes in re.findall(r"^([\w-]+)==(\S+) ((?:\\\n\s+--hash=sha256:\w+\s)+)", path.read_text(), re.M):
         known = [licence(text) for prefix, text in LICENCES.items() if name.startswith(prefix)]
         if not known:
@@ -44,7 +44,7 @@ def wheels(path):
 
 
 def postgres():
-    """What the Postgres wheel contains, as unpacked by scripts/setup."""
+    """Returns the contents of the Postgres wheel, as unpacked by scripts/setup."""
     folder = ROOT / ".runtime/postgres"
     said = subprocess.run([folder / "bin/postgres", "--version"], check=True, capture_output=True, text=True).stdout
     control = next(folder.glob("*/pginstall18/share/**/vector.control")).read_text()
@@ -60,7 +60,7 @@ def postgres():
 
 
 def models():
-    """The model files of models.toml."""
+    """Returns the model files of models.toml."""
     for file in tomllib.loads((ROOT / "models.toml").read_text())["file"]:
         yield {
             "type": "machine-learning-model",
@@ -73,7 +73,7 @@ def models():
 
 
 def crates(path):
-    """The list of cargo-cyclonedx without the place of this checkout."""
+    """Returns the list of cargo-cyclonedx without the path of this checkout."""
     document = json.loads(path.read_text().replace(f"file://{ROOT}", "file://."))
     missing = set(EXPECTED) - {component["name"] for component in document["components"]}
     if missing:

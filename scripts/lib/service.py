@@ -1,4 +1,4 @@
-"""A `facecrawl up` of one's own, for as long as a `with` block lasts."""
+"""Runs a separate `facecrawl up` for the duration of a `with` block."""
 import contextlib
 import dataclasses
 import json
@@ -15,7 +15,8 @@ READY = re.compile(r"facecrawl is ready on (http://\S+)")
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """Where it answers, its process, and the seconds from its start until it was ready."""
+    """A running service: its base URL, its process, and the seconds from its start until it was
+    ready."""
 
     base: str
     process: subprocess.Popen
@@ -24,14 +25,15 @@ class Service:
     options: dict
 
     def command(self, *arguments):
-        """The JSON that a command answers, on the same data."""
+        """Returns the JSON output of a command that uses the same data."""
         done = subprocess.run([self.binary, *arguments, "--json"], check=True, capture_output=True, text=True, **self.options)
         return json.loads(done.stdout)
 
 
 @contextlib.contextmanager
 def running(binary, environment, folder):
-    """Gives a `Service` that runs in `folder` with exactly `environment`; its log goes to `service.log` there. That it does not end well is a failure."""
+    """Yields a `Service` that runs in `folder` with exactly `environment`. Its log is written to
+    `service.log` there. An exit status other than 0 is a failure."""
     log, options = folder / "service.log", {"env": environment, "cwd": folder}
     started = time.monotonic()
     process = subprocess.Popen([binary, "up"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)
@@ -46,7 +48,7 @@ def running(binary, environment, folder):
                 sink.flush()
                 sys.exit(f"service: it ended before it was ready:\n{log.read_text(encoding='utf-8')}")
             seconds = time.monotonic() - started
-            # Nobody else reads the pipe, and a full one would hold the service up.
+            # This thread empties the pipe. A full pipe would block the service.
             copy.start()
             yield Service(ready.group(1), process, seconds, binary, options)
         finally:

@@ -1,4 +1,4 @@
-"""Passes on what `cargo test` prints, and adds at its end which tests were skipped, and why.
+"""Copies the output of `cargo test` and appends the skipped tests with their reasons.
 
 A test that cannot run here is reported as `test NAME ... ignored, REASON`.
 """
@@ -11,7 +11,7 @@ IGNORED = re.compile(r"^test (.+) \.\.\. ignored(?:, (.+))?$", re.MULTILINE)
 
 def main() -> None:
     printed = bytearray()
-    # Whatever is there, at once: the name of a test that runs comes before its result.
+    # Writes the output at once, because the name of a running test appears before its result.
     while chunk := sys.stdin.buffer.read1():
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()

@@ -1,9 +1,13 @@
-//! Clusters faces that are drawn at random, and says how well and how fast.
+//! Clusters random faces and prints the accuracy and the time.
 //!
-//! `TEST_DATABASE_URL=… cargo run --release -p facecrawl-pipeline --example clustering -- FACES PEOPLE FREEDOM GENUINE THRESHOLD`. Each of `PEOPLE` has a
-//! direction in a space of `FREEDOM` of the 128 dimensions: similarities of different people scatter by `1 / sqrt(FREEDOM)` around 0. Faces lie around their person's
-//! direction such that two of them are `GENUINE` alike on average. Every face is in an image of its own. 32 degrees of freedom are about as bad
-//! as the default embedder on small faces of crowds (docs/ACCURACY.md).
+//!     TEST_DATABASE_URL=postgres://… cargo run --release -p facecrawl-pipeline \
+//!       --example clustering -- FACES PEOPLE FREEDOM GENUINE THRESHOLD
+//!
+//! Each of `PEOPLE` has a direction in a space of `FREEDOM` of the 128 dimensions. Similarities of
+//! different people have a standard deviation of `1 / sqrt(FREEDOM)` around 0. The faces of a
+//! person are distributed around that direction, so that the mean similarity of two of them is
+//! `GENUINE`. Every face is in a separate image. 32 degrees of freedom are about as bad as the
+//! default embedder on small faces of crowds (docs/ACCURACY.md).
 #![allow(clippy::unwrap_used)]
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -20,7 +24,7 @@ use testing::embeddings::{DIMENSIONS, Random};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Faces in one transaction.
+/// Number of faces in one transaction.
 const CHUNK: usize = 250;
 
 #[tokio::main]
@@ -37,7 +41,7 @@ async fn main() {
 
     let mut random = Random(1);
     let centres: Vec<Vec<f32>> = (0..people).map(|_| random.direction(freedom as usize)).collect();
-    // See `Random::near`.
+    // The spread that gives this mean similarity; see `Random::near`.
     let spread = (1.0 / genuine - 1.0).sqrt();
     let mut person_of = HashMap::new();
     let mut drawn = Vec::with_capacity(faces);
@@ -123,7 +127,8 @@ async fn insert(store: &Store, collection: Uuid, chunk: &[(u64, NewFace)]) -> Re
     tx.commit().await
 }
 
-/// Pairwise and B-cubed precision and recall; a face without a subject is a cluster of its own.
+/// Prints pairwise and B-cubed precision and recall. A face without a subject counts as a cluster
+/// of its own.
 async fn judge(store: &Store, person_of: &HashMap<Uuid, usize>) {
     let ids: Vec<Uuid> = person_of.keys().copied().collect();
     let shown = store.shown_by(&ids).await.unwrap();

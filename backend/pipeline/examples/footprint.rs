@@ -1,12 +1,16 @@
-//! Measures what a crawl leaves in the database: bytes a row of every table and index, and for each image the WAL, the commits and the pages of 8 kB that are
-//! written for it.
+//! Measures what a crawl writes to the database: bytes per row of every table and index, and for
+//! each image the WAL, the commits and the written pages of 8 kB.
 //!
-//!     TEST_DATABASE_URL=postgres://… cargo run --release -p facecrawl-pipeline --example footprint -- [IMAGES] [DIMENSIONS]
+//!     TEST_DATABASE_URL=postgres://… \
+//!       cargo run --release -p facecrawl-pipeline --example footprint -- [IMAGES] [DIMENSIONS]
 //!
-//! It says to the store and to the queue what the jobs of a crawl say, page by page and image by image, in the same transactions, without fetching and without
-//! models: pages with eight images each, images with four faces each, addresses of some 60 characters, random hashes and embeddings. The server should
-//! have nothing else to do, because WAL is counted for the whole server. It works in a database of its own and prints one JSON document;
-//! `docs/SCALING.md` reckons with it. 20,000 images and 128 dimensions unless told otherwise.
+//! It calls the store and the queue like the jobs of a crawl, page by page and image by image, in
+//! the same transactions. Nothing is fetched and no model runs. Every page has eight images and
+//! every image four faces. Addresses have about 60 characters; hashes and embeddings are random.
+//!
+//! The server should have no other load, because WAL is counted for the whole server. The example
+//! creates its own database and prints one JSON document, which `docs/SCALING.md` uses. The
+//! defaults are 20,000 images and 128 dimensions.
 #![allow(missing_docs)]
 
 use queue::{Claim, NewJob, Queue};
@@ -22,7 +26,7 @@ use uuid::Uuid;
 
 const IMAGES_PER_PAGE: usize = 8;
 const FACES_PER_IMAGE: usize = 4;
-/// Pages admitted at a time, as links of a page are.
+/// Number of pages admitted at once, like the links of one page.
 const LINKS: usize = 50;
 
 type Failure = Box<dyn std::error::Error>;
@@ -72,7 +76,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the server wrote between two moments.
+/// What the server wrote between two points in time.
 struct Meter<'a> {
     database: &'a TestDatabase,
     before: [i64; 3],
@@ -97,7 +101,7 @@ impl<'a> Meter<'a> {
         ]
     }
 
-    /// Of each of `number` things.
+    /// Returns what was written per item, for `number` items.
     async fn end(&self, number: usize) -> Value {
         let seconds = self.begun.elapsed().as_secs_f64();
         self.database.execute("checkpoint").await;
@@ -151,7 +155,7 @@ impl Crawl {
         Ok(())
     }
 
-    /// The next job of a kind: its claim and its row.
+    /// Returns the next job of a kind: its claim and its row.
     async fn claim(&self, kind: &str) -> Result<Option<(Claim, Uuid)>, Failure> {
         let kinds = [kind.to_owned()];
         loop {
@@ -241,7 +245,7 @@ impl Crawl {
     }
 }
 
-/// A key as blobs have it: by their content.
+/// Returns a blob key like those of the product, which are based on the content.
 fn key(prefix: &str, suffix: &str) -> String {
     let digest = hex(&Sha256::digest(Uuid::now_v7().as_bytes()));
     format!("{prefix}/{}/{digest}.{suffix}", &digest[..2])
@@ -251,7 +255,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Numbers from -1 to 1 that look like chance.
+/// Returns pseudorandom numbers from -1 to 1.
 fn noise(seed: u64, length: usize) -> Vec<f32> {
     let block = |n: usize| Sha256::digest([seed.to_be_bytes(), (n as u64).to_be_bytes()].concat());
     let blocks = (0..length.div_ceil(8)).flat_map(|n| block(n).to_vec());

@@ -1,8 +1,10 @@
-//! What `single`, `auto` and `thorough` find in a folder of photographs, and what they cost.
+//! Measures what `single`, `auto` and `thorough` find in a folder of photographs, and what they
+//! cost.
 //!
-//! `cargo run --release -p facecrawl-pipeline --example passes -- PACK MODELS PHOTOGRAPHS [ROUNDS]`, with `ORT_DYLIB_PATH` set. Prints one
-//! row a photograph: faces and views per kind of pass, and the time from bytes to faces (without embeddings) as a ratio to `single`: the median
-//! of the rounds, in which the three take turns.
+//! Run `cargo run --release -p facecrawl-pipeline --example passes -- PACK MODELS PHOTOGRAPHS
+//! [ROUNDS]` with `ORT_DYLIB_PATH` set. Prints one row per photograph: faces and views for each
+//! mode, and the time from bytes to faces (without embeddings) as a ratio to `single`. The time is
+//! the median over the rounds. In each round the three modes run in turn.
 #![allow(clippy::unwrap_used)]
 
 mod common;

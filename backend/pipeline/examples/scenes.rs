@@ -1,7 +1,9 @@
-//! Writes large pictures with a small group in them, for the `passes` example to look at.
+//! Writes large images that contain a small group, as input for the `passes` example.
 //!
-//! `cargo run --release -p facecrawl-pipeline --example scenes -- PHOTOGRAPHS OUT`: `group_6.jpg` (14 faces, 75 pixels high in the middle) from
-//! PHOTOGRAPHS, made so small that its faces are 15 to 40 pixels high, in 6000x4000 pixels of `view.jpg`; and the same without the group.
+//! Run `cargo run --release -p facecrawl-pipeline --example scenes -- PHOTOGRAPHS OUT`. It reads
+//! `group_6.jpg` (14 faces with a median height of 75 pixels) and `view.jpg` from PHOTOGRAPHS. It
+//! scales the group so that its faces are 15 to 40 pixels high, and places it in `view.jpg` at
+//! 6000x4000 pixels. It also writes one image without the group.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -1,8 +1,10 @@
-//! How often a sketch takes two people for one, and one for two: the figures of docs/PRIVACY.md.
+//! Measures how often sketches of two people match, and how often sketches of one person do not.
+//! These are the figures of docs/PRIVACY.md.
 //!
-//! `cargo run --release -p facecrawl-pipeline --example sketches -- PACK MODELS PHOTOGRAPHS PEOPLE.csv`, with `ORT_DYLIB_PATH` set; the arguments are
-//! those of the example `verification`. Planes are drawn from secrets, so every figure is of many secrets. 128 bits are the first half of a sketch, 512 those of
-//! two secrets.
+//! Run `cargo run --release -p facecrawl-pipeline --example sketches -- PACK MODELS PHOTOGRAPHS
+//! PEOPLE.csv` with `ORT_DYLIB_PATH` set. The arguments are those of the example `verification`.
+//! Planes depend on a secret, so every figure covers several secrets. Sketches of 128 bits are the
+//! first half of a sketch; those of 512 bits combine two secrets.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,14 +16,14 @@ use pipeline::Secret;
 use pipeline::Sketcher;
 use testing::embeddings::{DIMENSIONS, Random, unit};
 
-/// Sets of planes.
+/// Number of sets of planes, each from its own secret.
 const SECRETS: usize = 5;
-/// Drawn pairs for each cosine and secret.
+/// Number of random pairs for each cosine and set of planes.
 const DRAWN: usize = 600;
-/// Bits of a sketch as it is stored.
+/// Number of bits of a stored sketch.
 const STORED: usize = 256;
 
-/// The planes of one secret, and of another for the second half of 512.
+/// The planes of one secret, and of another for the second half of 512 bits.
 struct Planes([Sketcher; 2]);
 
 impl Planes {
@@ -63,7 +65,7 @@ async fn main() {
     }
 }
 
-/// The share of drawn pairs of each cosine that match.
+/// Prints the share of random pairs that match, for each cosine.
 fn drawn(planes: &[Planes], most: usize) {
     println!("| cosine | match |\n|---|---|");
     let mut random = Random(1);
@@ -80,7 +82,7 @@ fn drawn(planes: &[Planes], most: usize) {
     println!();
 }
 
-/// Two directions with this cosine.
+/// Returns two directions with this cosine.
 fn pair(random: &mut Random, cosine: f64) -> (Vec<f32>, Vec<f32>) {
     let (a, other) = (random.direction(DIMENSIONS), random.direction(DIMENSIONS));
     let along: f64 = a.iter().zip(&other).map(|(a, b)| f64::from(a * b)).sum();
@@ -91,13 +93,15 @@ fn pair(random: &mut Random, cosine: f64) -> (Vec<f32>, Vec<f32>) {
     (a, unit(&b))
 }
 
-/// Pairs of one person that are missed and of different people that match: mean, and the least and most of any secret.
+/// Prints the shares of pairs of one person that are missed and of pairs of two people that match:
+/// the mean, and the minimum and maximum over the secrets.
 fn photographed(title: &str, faces: &[&Face], planes: &[Planes], most: usize) {
-    // The rule in use, stricter and laxer ones, and the same share of half and of twice the bits.
+    // The rule of the product, stricter and looser ones, and the same ratio for half and twice the
+    // bits.
     let stored = [most - 10, most - 5, most, most + 5, most + 10].map(|most| (STORED, most));
     let rules: Vec<(usize, usize)> =
         [(STORED / 2, most / 2)].into_iter().chain(stored).chain([(STORED * 2, most * 2)]).collect();
-    // By rule and secret: missed and matched.
+    // By rule and secret: number of missed pairs and of matched pairs.
     let mut counts = vec![vec![(0_usize, 0_usize); planes.len()]; rules.len()];
     let (mut genuine, mut impostors) = (0_usize, 0_usize);
     for (secret, planes) in planes.iter().enumerate() {
@@ -107,7 +111,8 @@ fn photographed(title: &str, faces: &[&Face], planes: &[Planes], most: usize) {
             .collect();
         (genuine, impostors) = (0, 0);
         photographs::each_pair(faces, |pair, a, b| {
-            // Presumed strangers may be one person; what is certain is what counts.
+            // Two faces that are presumed to differ may show one person, so only certain pairs
+            // count.
             match pair {
                 Pair::Genuine => genuine += 1,
                 Pair::Certain => impostors += 1,

@@ -1,10 +1,13 @@
-//! Measures how soon a large crawl is paused, resumed and cancelled, what its counts cost, and how long the rest of its rows is closed for.
+//! Measures the time to pause, resume and cancel a large crawl, to count its rows, and to close the
+//! rows that remain after a cancellation.
 //!
-//!     TEST_DATABASE_URL=postgres://… cargo run --release -p facecrawl-pipeline --example steering
+//!     TEST_DATABASE_URL=postgres://… \
+//!       cargo run --release -p facecrawl-pipeline --example steering
 //!
-//! The page ledger has a million queued rows on one host, each with its job: 256 in line, the others parked. They are written by two statements,
-//! because the product's own way, page by page, would take minutes. It works in a database of its own and prints one JSON document; times
-//! are in milliseconds.
+//! The page ledger has one million queued rows on one host. Each has a job: 256 are claimable, the
+//! others are parked. Two SQL statements write them, because the product itself, page by page,
+//! would take minutes. The example creates its own database and prints one JSON document; times are
+//! in milliseconds.
 #![allow(missing_docs)]
 
 use pipeline::{CrawlOptions, Crawls};

@@ -1,10 +1,15 @@
-//! How often a threshold takes two people for one (FMR) and one for two (FNMR), on a folder of photographs.
+//! Measures verification errors at several thresholds on a folder of photographs. FMR (false match
+//! rate) is the share of pairs of two people that match. FNMR (false non-match rate) is the share
+//! of pairs of one person that do not match.
 //!
-//! `cargo run --release -p facecrawl-pipeline --example verification -- PACK MODELS PHOTOGRAPHS PEOPLE.csv`, with `ORT_DYLIB_PATH` set. `PEOPLE.csv` has a line
-//! `FILE,PERSON` for every photograph whose best face is known; `people.csv` beside this file is that of the photographs of docs/ACCURACY.md.
+//! Run `cargo run --release -p facecrawl-pipeline --example verification -- PACK MODELS PHOTOGRAPHS
+//! PEOPLE.csv` with `ORT_DYLIB_PATH` set. `PEOPLE.csv` has a line `FILE,PERSON` for every
+//! photograph whose best face is known. `people.csv` beside this file is the list for the
+//! photographs of docs/ACCURACY.md.
 //!
-//! Genuine pairs: faces of one person in two pictures that are no near-duplicates. Impostor pairs: `certain`, two faces of one photograph or of two people who
-//! are named; `presumed`, all others of different photographs.
+//! Genuine pairs are faces of one person in two images that are not near-duplicates. Impostor pairs
+//! are `certain` (two faces of one photograph, or two different known people) or `presumed` (all
+//! other pairs from different photographs).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,7 +23,7 @@ struct Pairs {
     genuine: Vec<f32>,
     certain: Vec<f32>,
     presumed: Vec<f32>,
-    /// The most alike of the impostors, to be looked at.
+    /// The most similar impostor pairs, for manual inspection.
     worst: Vec<(f32, String)>,
 }
 

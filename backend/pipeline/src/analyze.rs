@@ -1,7 +1,11 @@
-//! decode -> detect -> align -> quality -> embed, for one picture.
+//! The analysis of one image: decode, detect, align, assess quality, embed.
 //!
-//! The work is offered in two stages, so that a caller can stop in between: [`Analyzer::decode`] gives pixels and hashes (enough to tell a
-//! duplicate), [`Analyzer::find_faces`] does the rest. [`Analyzer::analyze`] is both.
+//! The analysis has two stages, so that a caller can stop in between. [`Analyzer::decode`] returns
+//! pixels and hashes, which are enough to recognise a duplicate. [`Analyzer::find_faces`] does the
+//! rest. [`Analyzer::analyze`] runs both.
+//!
+//! The models, their batches and their devices are in the crate `inference`. The algorithms on
+//! pixels are in the crate `vision`.
 
 mod aligned;
 mod cpu;
@@ -33,7 +37,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
 
-/// The path; cheap to clone.
+/// Analyses images. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Analyzer {
     engine: Engine,
@@ -43,14 +47,15 @@ pub struct Analyzer {
 struct Inner {
     config: Config,
     cpu: Cpu,
-    /// The same for heads of files: microseconds, which are not to wait behind decodings.
+    /// A separate pool that parses image headers. This takes microseconds and must not wait behind
+    /// decoding.
     heads: Cpu,
-    /// Memory for pixels.
+    /// The memory budget for pixels.
     memory: PictureMemory,
 }
 
 impl Analyzer {
-    /// On a started engine.
+    /// Creates an analyzer that runs its models on `engine`.
     pub fn new(engine: Engine, config: Config) -> Self {
         let (cpu, heads) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
@@ -58,20 +63,21 @@ impl Analyzer {
         Self { engine, inner: Arc::new(Inner { config, cpu, heads, memory }) }
     }
 
-    /// The same path for a caller who has no use for an answer after `deadline`; see [`Engine::before`].
+    /// Returns the same analyzer for a caller that needs no result after `deadline`; see
+    /// [`Engine::before`].
     pub fn before(&self, deadline: Instant) -> Self {
         Self { engine: self.engine.before(deadline), inner: self.inner.clone() }
     }
 
-    /// Returns the same path for work on behalf of `requester`; see [`Engine::on_behalf_of`].
+    /// Returns the same analyzer for work on behalf of `requester`; see [`Engine::on_behalf_of`].
     pub fn on_behalf_of(&self, requester: Requester) -> Self {
         Self { engine: self.engine.on_behalf_of(requester), inner: self.inner.clone() }
     }
 
-    /// Analyses one picture.
+    /// Analyses one image.
     ///
     /// # Errors
-    /// [`AnalyzeError`]; an option out of range is told before any work is done.
+    /// Fails with [`AnalyzeError`]. The options are checked before any work is done.
     pub async fn analyze(
         &self,
         bytes: Bytes,
@@ -86,12 +92,12 @@ impl Analyzer {
         analysis.instrument(tracing::trace_span!(target: trace::STAGE, "analyze")).await
     }
 
-    /// The engine behind it.
+    /// Returns the engine that runs the models.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// What the service chose for everyone.
+    /// Returns the configuration of the service.
     pub fn config(&self) -> &Config {
         &self.inner.config
     }

@@ -1,8 +1,11 @@
-//! A bound on memory that many hold a part of at once: decoded pictures, bodies of requests.
+//! A limit on memory that many callers share, such as decoded images and request bodies.
 //!
-//! Whoever is about to make something large takes a share of the budget first, and the share goes where the bytes go: it is dropped with them. Shares are given in
-//! the order in which they were asked for, so that small ones do not keep a large one waiting for ever. Nobody may wait for a share of a budget while he holds
-//! another of the same budget: those who wait would wait for each other.
+//! Before a caller allocates something large, it takes a share of the budget. The share stays with
+//! the bytes and is dropped together with them. Shares are granted in the order of the requests, so
+//! small requests do not block a large one forever.
+//!
+//! A caller that holds a share must not wait for another share of the same budget. Such callers
+//! could wait for each other forever.
 
 use inference::Lane;
 use metrics::{Gauge, Unit, describe_gauge, gauge};
@@ -10,38 +13,39 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// Bytes are counted in KiB, so that 32 bits are enough for every share.
+/// Budgets count in KiB, so that the size of every share fits into 32 bits.
 const UNIT: u64 = 1 << 10;
-/// Before the end of a caller's time the wait is given up while the refusal can still be sent. What began so late would not end in time.
+/// Time before a caller's deadline at which the wait ends, so that the error still reaches the
+/// caller. Work that started later could not finish in time.
 const MARGIN: Duration = Duration::from_millis(250);
-/// When a refused caller comes back.
+/// Time after which a rejected caller should try again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// There was no room before the caller's time was over.
+/// The budget had no free memory before the caller's deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too much memory is held by {what}; there was no room in time")]
 pub struct Exhausted {
-    /// Whose memory.
+    /// Name of the budget.
     pub what: &'static str,
-    /// When to come back.
+    /// Time after which the caller should try again.
     pub retry_after: Duration,
 }
 
-/// Bytes that may be held at once; cheap to clone.
+/// A number of bytes that may be held at once. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Budget {
     what: &'static str,
     units: u32,
     background_units: u32,
-    /// Room for everyone.
+    /// Free units for all callers.
     all: Arc<Semaphore>,
-    /// Room for background work.
+    /// Free units for background work.
     background: Arc<Semaphore>,
     held: Gauge,
     waiting: Gauge,
 }
 
-/// A part of a budget, given back when it is dropped.
+/// A part of a budget. Dropping it returns the part to the budget.
 #[derive(Debug)]
 pub struct Share {
     all: OwnedSemaphorePermit,
@@ -50,15 +54,16 @@ pub struct Share {
 }
 
 impl Budget {
-    /// `bytes` in all, of which background work may hold three quarters, so that interactive callers always come through. `what` names it in errors and in
-    /// the gauges `facecrawl_held_bytes`, `facecrawl_held_limit_bytes` and `facecrawl_held_waiting`.
+    /// Creates a budget of `bytes`. Background work may hold three quarters of it, so that a part
+    /// is always left for interactive callers. `what` names the budget in errors and in the gauges
+    /// `facecrawl_held_bytes`, `facecrawl_held_limit_bytes` and `facecrawl_held_waiting`.
     pub fn new(what: &'static str, bytes: u64) -> Self {
-        describe_gauge!("facecrawl_held_bytes", Unit::Bytes, "Memory taken from a budget, by what holds it");
-        describe_gauge!("facecrawl_held_limit_bytes", Unit::Bytes, "The budget, by what it is for");
+        describe_gauge!("facecrawl_held_bytes", Unit::Bytes, "Bytes held of a memory budget, by budget");
+        describe_gauge!("facecrawl_held_limit_bytes", Unit::Bytes, "Size of a memory budget, by budget");
         describe_gauge!(
             "facecrawl_held_waiting",
             Unit::Count,
-            "Waiting for a share of a budget, by what for"
+            "Callers that wait for a share of a memory budget, by budget"
         );
         gauge!("facecrawl_held_limit_bytes", "what" => what).set(bytes as f64);
         let units = units(bytes).max(1);
@@ -74,7 +79,8 @@ impl Budget {
         }
     }
 
-    /// The same, where background work may hold at least `bytes`: the largest thing that it works on. For use before any share is taken.
+    /// Returns the same budget, but background work may hold at least `bytes`, the size of the
+    /// largest item that it processes. Call it before any share is taken.
     #[must_use]
     pub fn with_background_room(mut self, bytes: u64) -> Self {
         self.background_units = self.background_units.max(units(bytes).min(self.units));
@@ -82,12 +88,13 @@ impl Budget {
         self
     }
 
-    /// Bytes that there are in all.
+    /// Returns the size of the budget in bytes.
     pub fn limit(&self) -> u64 {
         u64::from(self.units) * UNIT
     }
 
-    /// Returns a share of `bytes` for an interactive caller if there is room at once.
+    /// Returns a share of `bytes` for an interactive caller, or `None` if that many are not free
+    /// now.
     pub fn try_take(&self, bytes: u64) -> Option<Share> {
         let units = units(bytes).min(self.units);
         let all = self.all.clone().try_acquire_many_owned(units).ok()?;
@@ -95,16 +102,18 @@ impl Budget {
         Some(Share { all, background: None, held })
     }
 
-    /// The refusal of a caller for whom there is no room, and who cannot wait for it.
+    /// Returns the error for a caller that found no free memory and cannot wait.
     pub fn exhausted(&self) -> Exhausted {
         Exhausted { what: self.what, retry_after: PAUSE }
     }
 
-    /// A share of `bytes`, as soon as there is room and everyone who asked before has his. What is larger than all there is counts as all there is, and so is
-    /// held alone. A caller who goes away while he waits leaves nothing behind.
+    /// Waits until `bytes` are free and all earlier callers have their shares, then returns a
+    /// share. A request larger than the budget counts as the whole budget. Its share is then held
+    /// alone. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// [`Exhausted`] shortly before `deadline`; without one the wait has no end.
+    /// Fails with [`Exhausted`] shortly before `deadline`. Without a deadline the wait has no
+    /// limit.
     pub async fn take(&self, bytes: u64, lane: Lane, deadline: Option<Instant>) -> Result<Share, Exhausted> {
         let permits = async {
             let (units, background) = match lane {
@@ -133,19 +142,19 @@ impl Budget {
 }
 
 impl Share {
-    /// Gives back what is more than `bytes`.
+    /// Reduces the share to `bytes` and returns the rest to the budget.
     pub fn shrink(&mut self, bytes: u64) {
         let surplus = self.all.num_permits().saturating_sub(units(bytes) as usize);
         drop(self.part(surplus));
     }
 
-    /// Takes a share of its own of `bytes`, or of all there is where that is less, out of this one.
+    /// Splits a separate share of `bytes` off this one, or the whole share if it is smaller.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Self {
         self.part(self.all.num_permits().min(units(bytes) as usize))
     }
 
-    /// Adds another share of the same budget, taken for the same kind of caller.
+    /// Adds another share of the same budget. Both must have been taken with the same priority.
     pub fn join(&mut self, other: Self) {
         let Self { all, background, held } = other;
         self.all.merge(all);
@@ -158,7 +167,7 @@ impl Share {
     }
 
     fn part(&mut self, units: usize) -> Self {
-        let take = |permit: &mut OwnedSemaphorePermit| permit.split(units).expect("it holds as many");
+        let take = |permit: &mut OwnedSemaphorePermit| permit.split(units).expect("too few units held");
         Self {
             all: take(&mut self.all),
             background: self.background.as_mut().map(take),
@@ -179,7 +188,7 @@ fn semaphore(units: u32) -> Arc<Semaphore> {
     Arc::new(Semaphore::new((units as usize).min(Semaphore::MAX_PERMITS)))
 }
 
-/// A gauge that is higher as long as this lives.
+/// Increases a gauge until it is dropped.
 struct Raised {
     gauge: Gauge,
     by: f64,
@@ -191,12 +200,12 @@ impl Raised {
         Self { gauge: gauge.clone(), by }
     }
 
-    /// Both in one; the gauge stays where it is.
+    /// Merges two increases into one. The value of the gauge does not change.
     fn join(&mut self, mut other: Self) {
         self.by += std::mem::take(&mut other.by);
     }
 
-    /// So much of it, apart; the gauge stays where it is.
+    /// Splits `by` off this increase. The value of the gauge does not change.
     fn part(&mut self, by: f64) -> Self {
         self.by -= by;
         Self { gauge: self.gauge.clone(), by }

@@ -1,4 +1,4 @@
-//! Who gets how much of a budget, and when.
+//! Tests of the memory budget: order, limits, deadlines and parts of shares.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use futures::{FutureExt, poll};
@@ -9,12 +9,12 @@ use std::time::Instant;
 
 const MIB: u64 = 1 << 20;
 
-/// Eight MiB, of which background work may hold six.
+/// A budget of 8 MiB, of which background work may hold 6.
 fn budget() -> Budget {
     Budget::new("things", 8 * MIB)
 }
 
-/// What is given at once.
+/// Returns the share if it is granted without waiting.
 fn now(budget: &Budget, mib: u64, lane: Lane) -> Option<Share> {
     budget.take(mib * MIB, lane, None).now_or_never().map(Result::unwrap)
 }
@@ -26,7 +26,7 @@ async fn a_large_share_is_not_starved_by_small_ones() {
     let mut large = pin!(budget.take(6 * MIB, Lane::Interactive, None));
     assert!(poll!(&mut large).is_pending());
     let mut small = pin!(budget.take(MIB, Lane::Interactive, None));
-    assert!(poll!(&mut small).is_pending(), "there is room, and somebody else's turn");
+    assert!(poll!(&mut small).is_pending(), "there is room, but an earlier caller waits");
     drop(first);
     let _large = large.await.unwrap();
     let _small = small.await.unwrap();
@@ -41,8 +41,8 @@ async fn background_work_leaves_a_quarter_to_callers() {
     for waiting in &mut backlog {
         assert!(poll!(waiting).is_pending());
     }
-    let caller = now(&budget, 2, Lane::Interactive).expect("the backlog stands elsewhere");
-    assert!(now(&budget, 1, Lane::Interactive).is_none(), "all is held");
+    let caller = now(&budget, 2, Lane::Interactive).expect("background callers wait separately");
+    assert!(now(&budget, 1, Lane::Interactive).is_none(), "the whole budget is held");
     drop((work, caller));
     for waiting in backlog {
         drop(waiting.await.unwrap());
@@ -59,7 +59,8 @@ async fn what_is_larger_than_the_budget_is_held_alone() {
     let large = large.await.unwrap();
     assert!(now(&budget, 1, Lane::Interactive).is_none());
     drop(large);
-    // Of background work the same holds for its part, which is at least as large as what it was said to work on.
+    // The same holds for background work and its part of the budget. That part is at least as large
+    // as the argument of `with_background_room`.
     let _work = now(&budget, 7, Lane::Background).unwrap();
     assert!(now(&budget, 2, Lane::Interactive).is_some());
     let roomy = Budget::new("things", 8 * MIB).with_background_room(7 * MIB);
@@ -87,7 +88,7 @@ async fn the_wait_ends_with_the_callers_time() {
     let soon = Instant::now();
     assert_eq!(budget.take(MIB, Lane::Interactive, Some(soon)).await.unwrap_err().what, "things");
     drop(held);
-    // What can be had at once is given however late it is.
+    // A share that is free now is granted even after the deadline.
     let past = Instant::now();
     assert!(budget.take(8 * MIB, Lane::Interactive, Some(past)).await.is_ok());
 }

@@ -1,4 +1,5 @@
-//! Politeness and fairness of crawls over many hosts, in simulated time: the small size of `examples/frontier`.
+//! Politeness and fairness of crawls over many hosts, in simulated time: `examples/frontier` at a
+//! small size.
 #![allow(missing_docs)]
 
 #[path = "../examples/frontier/ledger.rs"]
@@ -16,7 +17,7 @@ use world::Sizes;
 #[tokio::test]
 async fn two_thousand_hosts_are_asked_politely_and_none_is_forgotten() {
     let database = TestDatabase::create().await;
-    // To 200 places in line they are what 80,000 hosts are to a crawl's 8,192.
+    // The ratio of hosts to claimable jobs is that of 80,000 hosts to the 8,192 of a real crawl.
     let sizes = Sizes { line: 200, slots: 25, largest: 200, ..Sizes::of(2_000) };
     let report = Simulation::prepare(&database, sizes).await.run().await;
     for never in ["asked_too_soon", "asked_twice_at_once", "never_asked"] {
@@ -27,11 +28,11 @@ async fn two_thousand_hosts_are_asked_politely_and_none_is_forgotten() {
     assert_eq!(
         number("fetched") + number("given_up"),
         number("pages"),
-        "every page came to an end: {report:#}"
+        "every page has an outcome: {report:#}"
     );
-    // Before every host has had a page, none has had much more than its places in line.
+    // Until every host has had a request, no host has had many more than its claimable jobs.
     assert!(number("as_fair_shares") <= 1.5, "{report:#}");
-    // A crawl of two hosts that begins when the others have filled their lines.
+    // A crawl of two hosts that starts after the other crawls have filled their queues.
     let small = &report["crawls"][3]["first_wait"]["max"];
     assert!(small.as_f64().is_some_and(|seconds| seconds < 5.0), "{report:#}");
 }

@@ -1,6 +1,8 @@
-"""FastAPI and uvicorn around InsightFace's FaceAnalysis, as people write it: `insightface_http.py MODELS_FOLDER` prints the URL when it is ready.
+"""A typical service with FastAPI and uvicorn around InsightFace's FaceAnalysis:
+`insightface_http.py MODELS_FOLDER` prints the URL when it is ready.
 
-The endpoint takes the picture as the raw body and runs the analysis on the server's thread pool, so that requests are accepted meanwhile.
+The endpoint takes the image as the raw body and runs the analysis on the thread pool of the server,
+so that it accepts other requests meanwhile.
 """
 import socket
 import sys

@@ -1,7 +1,9 @@
-"""InsightFace's own way from bytes to embeddings: `insightface_pipeline.py MODELS_FOLDER IMAGES PASSES PROCESSES`.
+"""InsightFace's own path from bytes to embeddings: `insightface_pipeline.py MODELS_FOLDER IMAGES
+PASSES PROCESSES`.
 
-`FaceAnalysis` with SCRFD and the embedder of the folder, at 640x640 and with the threshold that it prepares by default. With several
-processes each takes the whole folder and its share of the cores; their rates add up.
+`FaceAnalysis` runs with SCRFD and the embedder of the folder, at 640x640 and with its default
+threshold. With several processes, each processes the whole folder with its share of the cores, and
+their rates are added.
 """
 import multiprocessing
 import os

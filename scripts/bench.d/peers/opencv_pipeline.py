@@ -1,7 +1,9 @@
-"""OpenCV's FaceDetectorYN, an aligned chip by warpAffine, and the embedder in ONNX Runtime: `opencv_pipeline.py YUNET EMBEDDER IMAGES PASSES`.
+"""OpenCV's FaceDetectorYN, an aligned chip by warpAffine, and the embedder in ONNX Runtime:
+`opencv_pipeline.py YUNET EMBEDDER IMAGES PASSES`.
 
-Pictures are scaled to fit 640x640 first, as the detector's own example does with a camera's frames. The chip is the least-squares
-similarity transform of the five landmarks onto the 112x112 template of ArcFace.
+Images are first scaled to fit 640x640, as the detector's own example does with camera frames. The
+chip is the least-squares similarity transform of the five landmarks onto the 112x112 template of
+ArcFace.
 """
 import sys
 
@@ -36,7 +38,8 @@ def main():
         if faces is None:
             return 0
         for face in faces:
-            # FaceDetectorYN names the subject's right eye first: the left one in the picture, as the template has it.
+            # The first landmark of FaceDetectorYN is the person's right eye, which is the left one
+            # in the image, as in the template.
             points = face[4:14].reshape(5, 2) / scale
             matrix, _ = cv2.estimateAffinePartial2D(points, TEMPLATE, method=cv2.LMEDS)
             if matrix is None:

@@ -1,7 +1,9 @@
-"""OpenCV alone: FaceDetectorYN, alignCrop and FaceRecognizerSF: `opencv_sface_pipeline.py YUNET SFACE IMAGES PASSES`.
+"""OpenCV alone: FaceDetectorYN, alignCrop and FaceRecognizerSF: `opencv_sface_pipeline.py YUNET
+SFACE IMAGES PASSES`.
 
-Pictures are scaled to fit 640x640 first, as the detector's own example does with a camera's frames; faces are cut out of the
-original pixels. Both files may be OpenCV Zoo's `int8bq` ones, which OpenCV 4.12 runs and 5.0 does not.
+Images are first scaled to fit 640x640, as the detector's own example does with camera frames. Faces
+are cut out of the original pixels. Both files may be the `int8bq` ones of OpenCV Zoo, which OpenCV
+4.12 runs and 5.0 does not.
 """
 import sys
 

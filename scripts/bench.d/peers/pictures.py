@@ -1,4 +1,5 @@
-"""What the Python peers of `bench pipeline` share: the folder's pictures, the passes over them, and the report."""
+"""Shared code of the Python programs of `bench pipeline`: the images of the folder, the passes over
+them, and the report."""
 import json
 import pathlib
 import time
@@ -7,7 +8,8 @@ KINDS = {".jpg", ".jpeg", ".png", ".webp"}
 
 
 def measure(folder, passes, work):
-    """`work(bytes)` answers how many faces it embedded. One pass that is not counted, then `passes` that are."""
+    """Runs one uncounted pass, then `passes` counted ones. `work(bytes)` returns the number of
+    faces that it embedded."""
     files = [file.read_bytes() for file in sorted(pathlib.Path(folder).iterdir()) if file.suffix.lower() in KINDS]
     for data in files:
         work(data)

@@ -1,4 +1,5 @@
-"""Crawls one host with Scrapy and its ImagesPipeline: `scrapy_spider.py URL FOLDER`. Run by `bench crawl` in its virtual environment."""
+"""Crawls one host with Scrapy and its ImagesPipeline: `scrapy_spider.py URL FOLDER`. `bench crawl`
+runs it in its virtual environment."""
 import json
 import sys
 import time

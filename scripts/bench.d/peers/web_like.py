@@ -1,7 +1,9 @@
-"""Makes pictures as the web has them from a folder of photographs: `web_like.py IMAGES FOLDER COUNT [LONGEST]`.
+"""Makes typical web images from a folder of photographs: `web_like.py IMAGES FOLDER COUNT
+[LONGEST]`.
 
-Long sides from 200 to LONGEST (4,000) pixels, evenly by their logarithm, never more than twice the original; JPEG of quality 70 to 92, every tenth a PNG and
-every tenth a WebP. The same folder always gives the same pictures.
+Longer sides are 200 to LONGEST (4,000) pixels, evenly distributed by their logarithm, and at most
+twice the original. Files are JPEG of quality 70 to 92; every tenth is a PNG and every tenth a WebP.
+The same folder always gives the same images.
 """
 import pathlib
 import random

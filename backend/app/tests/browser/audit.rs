@@ -44,9 +44,9 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     browser.until("document.querySelectorAll('tbody tr').length === 13").await;
     browser.until("location.hash.includes('action=erasure.create')").await;
     browser.run(&choose("key.revoke")).await;
-    browser.until_text(".empty", "Nothing is recorded").await;
+    browser.until_text(".empty", "No record matches").await;
     // A past day has no entries. The address contains the filters.
     stage.open("/audit?until=2020-01-01", "Audit log").await;
-    browser.until_text(".empty", "Nothing is recorded").await;
+    browser.until_text(".empty", "No record matches").await;
     stage.strike().await;
 }

@@ -15,13 +15,13 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     browser.type_into("[name=match_threshold]", "0.45").await;
     browser.type_into("[name=retention_days]", "90").await;
     browser.run("document.querySelector('[name=quality_profile]').value = 'strict'").await;
-    browser.click_text("Make it").await;
+    browser.click_text("Create").await;
     browser.until_text(".trouble", "default").await;
     stage.heard_only(409).await;
     stage.judge("new-collection").await;
     browser.run("document.querySelector('[name=name]').value = ''").await;
     browser.type_into("[name=name]", "press-archive").await;
-    browser.click_text("Make it").await;
+    browser.click_text("Create").await;
 
     // The collection is in use, and the header can switch between collections.
     let row = "[...document.querySelectorAll('tbody tr')].find(e => e.textContent.includes('press-archive'))";

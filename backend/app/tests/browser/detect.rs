@@ -38,7 +38,7 @@ async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
     // A search with that face works before anything is stored.
     browser.click_text("Search this face").await;
     browser.until_text("h1", "Search").await;
-    browser.until_text(".empty", "No face of default is at all alike").await;
+    browser.until_text(".empty", "No face of default is similar").await;
     stage.strike().await;
 }
 

@@ -15,15 +15,15 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     // Erases a face from its own page, after a preview.
     stage.open("/faces", "Faces").await;
     browser.click(".tile").await;
-    browser.click_text("Erase and keep out").await;
+    browser.click_text("Erase and suppress").await;
     browser.until_text("h1", "New erasure").await;
     browser.until("document.querySelector('.probeface img[src]')").await;
-    browser.click_text("Show what would go").await;
-    browser.until_text("h2", "1 face and 1 whole image would go").await;
-    browser.click_text("Erase for good").await;
-    browser.until_text("dialog", "Nothing brings them back").await;
+    browser.click_text("Show preview").await;
+    browser.until_text("h2", "1 face and 1 whole image would be erased").await;
+    browser.click_text("Erase permanently").await;
+    browser.until_text("dialog", "cannot be undone").await;
     browser.click("dialog .danger").await;
-    browser.until_text(".toast", "1 suppression left behind").await;
+    browser.until_text(".toast", "created 1 suppression").await;
     browser.until_text("tbody tr", "A face").await;
 
     // Erases a person by an image that was never stored. The preview shows a threshold that would
@@ -36,9 +36,9 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.run("document.querySelectorAll('.facerow')[4].click()").await;
     browser.type_into("input[type=number]", "0.7").await;
     browser.click("input[type=checkbox]:not(:checked)").await;
-    browser.click_text("Show what would go").await;
+    browser.click_text("Show preview").await;
+    browser.until_text("h2", "whole images would be erased").await;
     // Two or three images, depending on which face was erased before.
-    browser.until_text("h2", "whole images would go").await;
     browser.until("document.querySelector('.tile img[src]')").await;
     stage.judge("new-erasure").await;
     // Typing would append to the number in the field. At similarity 0 strangers match too, so the
@@ -46,12 +46,12 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser
         .run("const t = document.querySelector('input[type=number]'); t.value = '0'; for (const e of ['input', 'change']) t.dispatchEvent(new Event(e, { bubbles: true }))")
         .await;
-    browser.click_text("Show what would go").await;
+    browser.click_text("Show preview").await;
     browser.until_text(".trouble", "strangers").await;
     stage.heard_only(422).await;
-    browser.click_text("Look all the same").await;
-    browser.until_text("h2", "whole images would go").await;
-    browser.click_text("Erase for good").await;
+    browser.click_text("Preview anyway").await;
+    browser.until_text("h2", "whole images would be erased").await;
+    browser.click_text("Erase permanently").await;
     browser.click("dialog .danger").await;
     browser.until_text("tbody tr", "A person, by a picture").await;
     browser.until_text(".chip", "Person").await;
@@ -59,8 +59,8 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     // Erases the rest of the site by the URLs of its pages.
     for (path, rows) in [("/team.html", 3), ("/archive.html", 4)] {
         stage.open(&format!("/erasures/new?url={}", site.url(path)), "New erasure").await;
-        browser.click_text("Show what would go").await;
-        browser.until_text("h2", "would go").await;
+        browser.click_text("Show preview").await;
+        browser.until_text("h2", "would be erased").await;
         browser.click(".panel .heading .danger").await;
         browser.click("dialog .danger").await;
         browser.until(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await;
@@ -69,9 +69,9 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     // A URL with no stored data. The page cannot tell which person is meant.
     stage.open(&format!("/erasures/new?url={}", site.url("/7.jpg")), "New erasure").await;
     browser.until("document.querySelectorAll('input[type=checkbox]')[1].disabled").await;
-    browser.click_text("Show what would go").await;
-    browser.until_text("h2", "Nothing that is stored would go").await;
-    browser.click_text("Suppress all the same").await;
+    browser.click_text("Show preview").await;
+    browser.until_text("h2", "No stored data would be erased").await;
+    browser.click_text("Suppress anyway").await;
     browser.click("dialog .danger").await;
     browser.until("document.querySelectorAll('tbody tr').length === 5").await;
     stage.judge("erasures").await;
@@ -82,14 +82,14 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser
         .until("[...document.querySelectorAll('.legend li')].some(e => e.textContent.trim() === 'Suppressed 17')")
         .await;
-    browser.until_text(".reasons", "is kept out").await;
+    browser.until_text(".reasons", "is suppressed").await;
     stage.judge("crawl-suppressed").await;
 
     // A mistaken suppression is lifted.
     stage.open("/erasures", "Erasures").await;
     browser.click("tbody tr td .button").await;
     browser.click("dialog .danger").await;
-    browser.until_text(".toast", "kept out no more").await;
-    browser.until_text("tbody tr:first-child", "let in again").await;
+    browser.until_text(".toast", "suppressions are lifted").await;
+    browser.until_text("tbody tr:first-child", "lifted").await;
     stage.strike().await;
 }

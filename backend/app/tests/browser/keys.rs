@@ -25,7 +25,7 @@ async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String
 async fn enter(stage: &Stage, view: &str, secret: &str) {
     stage.browser.load(&format!("{}/#{view}", stage.service.base)).await;
     stage.browser.type_into("dialog input", secret).await;
-    stage.browser.click_text("Use it").await;
+    stage.browser.click_text("Use key").await;
     stage.browser.until("!document.querySelector('dialog')").await;
     stage.heard_only(401).await;
 }
@@ -39,16 +39,16 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
         key(&stage, "a reader", &[Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl], true).await;
 
     browser.load(&format!("{}/#/faces", stage.service.base)).await;
-    browser.until_text("dialog", "asks for an API key").await;
+    browser.until_text("dialog", "requires an API key").await;
     stage.heard_only(401).await;
     stage.judge("key").await;
     // After a wrong key the page asks again.
     browser.type_into("dialog input", "fc_wrong").await;
-    browser.click_text("Use it").await;
+    browser.click_text("Use key").await;
     browser.until("document.querySelector('dialog input')?.value === ''").await;
     stage.heard_only(401).await;
     browser.type_into("dialog input", &secret).await;
-    browser.click_text("Use it").await;
+    browser.click_text("Use key").await;
     browser.until_text(".empty", "No faces are stored yet").await;
     browser.until("!document.querySelector('dialog') && !document.getElementById('key').hidden").await;
 
@@ -79,11 +79,11 @@ async fn people_are_found_and_named_with_a_key() {
     let scopes = [Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl, Scope::Write];
     let secret = key(&stage, "picture desk", &scopes, true).await;
     enter(&stage, "/people", &secret).await;
-    browser.until_text(".empty", "Nobody is known yet").await;
+    browser.until_text(".empty", "There are no people yet").await;
     stage.crawl(&site::start().await).await;
     stage.open("/people", "People").await;
     browser.click_text("Find people").await;
-    browser.until_text("[role=status]", "15 new faces looked at").await;
+    browser.until_text("[role=status]", "15 new faces processed").await;
     // The key is also sent for the images of people.
     browser.until("document.querySelector('.person img')?.naturalWidth > 0").await;
     browser.click(".person a").await;
@@ -124,11 +124,11 @@ async fn a_key_is_revoked_with_those_that_came_from_it() {
     browser.run("location.reload()").await;
     browser.until_text("tbody tr", "intern").await;
     browser.click("button[aria-label='Revoke press desk']").await;
-    browser.until_text("dialog", "Also the keys that it made").await;
+    browser.until_text("dialog", "Also revoke all keys").await;
     stage.judge("revoke-key").await;
     browser.click("#confirm-option").await;
     browser.click("dialog .danger").await;
-    browser.until_text(".toast", "“press desk” is revoked, with 1 key that came from it.").await;
+    browser.until_text(".toast", "“press desk” is revoked, with 1 key created with it.").await;
     browser.until("[...document.querySelectorAll('tbody .chip.bad')].length === 2").await;
     while browser.run_async(&status).await != 401 {}
     stage.heard_only(401).await;
@@ -153,13 +153,13 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     assert_eq!(shown, serde_json::json!(all));
     browser.until("document.getElementById('scope-erase').disabled && !document.getElementById('scope-read').disabled").await;
     stage.judge("new-key").await;
-    browser.click_text("Make the key").await;
+    browser.click_text("Create key").await;
     browser.until_text(".trouble", "at least one scope").await;
     stage.heard_only(422).await;
     for scope in ["read", "search"] {
         browser.click(&format!("#scope-{scope}")).await;
     }
-    browser.click_text("Make the key").await;
+    browser.click_text("Create key").await;
     browser.until("document.querySelector('.secret')?.value.startsWith('fc_')").await;
     browser.click_text("Copy").await;
     browser.until_text("[role=status]", "It is").await;

@@ -9,13 +9,13 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     let browser = &stage.browser;
     let site = site::start().await;
     stage.open("/people", "People").await;
-    browser.until_text(".empty", "Nobody is known yet").await;
+    browser.until_text(".empty", "There are no people yet").await;
     stage.crawl(&site).await;
 
     // Clusters appear when the search for people has ended.
     stage.open("/people", "People").await;
     browser.click_text("Find people").await;
-    browser.until_text("[role=status]", "15 new faces looked at").await;
+    browser.until_text("[role=status]", "15 new faces processed").await;
     browser.until("document.querySelector('.person img[src]')").await;
 
     // Adds a person with an image and with a stored face.
@@ -56,7 +56,7 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     }
     browser.click_text("Merge 2").await;
     browser.click("dialog .primary").await;
-    browser.until_text(".toast", "one person now").await;
+    browser.until_text(".toast", "were merged").await;
     browser.until(&format!("document.querySelectorAll('.person').length === {}", before - 1)).await;
 
     // Removes a face that was added by mistake, then deletes the person.

@@ -65,7 +65,7 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
 
     // A service without keys says how to change that, and creates none.
     stage.open("/keys", "Keys").await;
-    browser.until_text("h2", "asks nobody for a key").await;
+    browser.until_text("h2", "requires no key").await;
     browser.until("![...document.querySelectorAll('a')].some(e => e.textContent === 'New key')").await;
     stage.judge("keys-open").await;
 

@@ -1,4 +1,4 @@
-//! The faces of a folder of photographs, and which pairs of them are one person.
+//! The faces of a folder of photographs, and which pairs of them show one person.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use pipeline::{AnalyzeOptions, Analyzer};
 use std::collections::HashMap;
 use vision::{PerceptualHashes, Profile};
 
-/// A face, and what is known of it.
+/// A face, its person if known, and its quality.
 pub(crate) struct Face {
     pub(crate) file: String,
     pub(crate) person: Option<String>,
@@ -17,18 +17,19 @@ pub(crate) struct Face {
     pub(crate) embedding: Embedding,
 }
 
-/// What two faces are to each other.
+/// The relation of two faces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pair {
-    /// One person, in two pictures that are no near-duplicates.
+    /// The same person in two images that are not near-duplicates.
     Genuine,
-    /// Two people for certain: of one photograph, or both named.
+    /// Certainly two people: two faces of one photograph, or two different known people.
     Certain,
-    /// Two people as far as anybody knows.
+    /// Presumably two people: at least one of them is unknown.
     Presumed,
 }
 
-/// Every face of the folder; `people` is a file of lines `FILE,PERSON`, for every photograph whose best face is known.
+/// Returns every face of the folder. `people` is a file with a line `FILE,PERSON` for every
+/// photograph whose best face is known.
 pub(crate) async fn faces(analyzer: &Analyzer, folder: &str, people: &str) -> Vec<Face> {
     let people: HashMap<String, String> = std::fs::read_to_string(people)
         .unwrap()
@@ -58,7 +59,8 @@ pub(crate) async fn faces(analyzer: &Analyzer, folder: &str, people: &str) -> Ve
     faces
 }
 
-/// Gives each pair that says something to `take`: two versions of one photograph have the same faces, and are left out.
+/// Calls `take` for each usable pair. Two versions of one photograph show the same faces, so pairs
+/// of them are skipped.
 pub(crate) fn each_pair(faces: &[&Face], mut take: impl FnMut(Pair, &Face, &Face)) {
     for (at, a) in faces.iter().enumerate() {
         for b in &faces[at + 1..] {

@@ -1,20 +1,22 @@
-//! What a simulation saw: kept beside the product, so that its politeness and fairness are judged by somebody else.
+//! Records of a simulation. They are kept outside the product code, so that an independent part
+//! measures politeness and fairness.
 
 use crate::world::{self, CRAWLS, Manner, Site, Sizes};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Places that a lane has in a crowded line (`queue`), and so the most that a host may have before every other one had its turn.
+/// Places that a partition key has in a crowded queue (see the crate `queue`). This is the maximum
+/// number of requests of a host before every other host has had a turn.
 const QUANTUM: usize = 8;
-/// Hosts of so many pages tell how well a host is kept busy.
+/// Minimum number of requests of a host whose idle time is reported.
 const LARGE: usize = 20;
 
 /// How a page ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Read.
+    /// The page was fetched.
     Fetched,
-    /// Its attempts are spent.
+    /// The page failed and has no attempts left.
     Given,
 }
 
@@ -22,27 +24,27 @@ pub(crate) enum Outcome {
 struct Host {
     under_way: bool,
     requests: usize,
-    /// No request before this time.
+    /// The host accepts no request before this time.
     closed_until: Duration,
-    /// Pages of the host, of all crawls, that wait or run.
+    /// Number of pages of the host, in all crawls, that wait or run.
     pages: usize,
-    /// Since when it could have been asked.
+    /// Time since which a request to the host was allowed.
     ready_at: Duration,
     first: Option<Duration>,
     last: Duration,
-    /// What its requests and the delays after them take at least.
+    /// Minimum duration of its requests and of the delays after them.
     least: Duration,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Seen {
     found: Duration,
-    /// Requests that had begun by then.
+    /// Number of requests that had started before that time.
     ahead_of_it: usize,
     first: Option<Duration>,
 }
 
-/// The watcher.
+/// Records the events of a simulation and computes the report.
 pub(crate) struct Ledger {
     sites: Vec<Site>,
     sizes: Sizes,
@@ -55,15 +57,18 @@ pub(crate) struct Ledger {
     waits: usize,
     too_soon: usize,
     two_at_once: usize,
-    /// Times between the moment at which a quick host with pages could be asked and the next request to it.
+    /// For hosts of [`Manner::Quick`]: time from the moment when a request was allowed to the next
+    /// request.
     idle: Vec<Duration>,
     pages: usize,
-    /// The most requests that began between the moment at which a site was found and its own first.
+    /// Maximum number of requests that started between the discovery of a site and its own first
+    /// request.
     most_ahead: usize,
-    /// When the last site was asked for the first time.
+    /// Time of the first request to the site that was reached last.
     all_begun: Duration,
     crawl_ends: Vec<Duration>,
-    /// Slots times time in use, until `all_begun`.
+    /// Integral of the slots in use over time, the time of its last update, and the slots in use
+    /// since then.
     used: (f64, Duration, usize),
     used_when_all_begun: f64,
     begun_when_all_begun: usize,
@@ -94,12 +99,13 @@ impl Ledger {
         }
     }
 
-    /// Nothing waits, nothing is under way and no crawl is to come (`all_begun`); or there were as many requests as were asked for.
+    /// Returns whether the simulation is over: all crawls have begun (`all_begun`) and no page
+    /// waits or runs, or the maximum number of requests is reached.
     pub(crate) fn is_over(&self, all_begun: bool) -> bool {
         (all_begun && self.waiting == 0) || self.requests >= self.sizes.requests
     }
 
-    /// Pages were enqueued.
+    /// Records that pages were enqueued.
     pub(crate) fn found(&mut self, site: usize, now: Duration, pages: usize) {
         let host = &mut self.hosts[self.sites[site].host];
         if host.pages == 0 {
@@ -113,7 +119,7 @@ impl Ledger {
         }
     }
 
-    /// A request begins; its number at this host.
+    /// Records the start of a request. Returns its index at this host, from 0.
     pub(crate) fn began(&mut self, site: usize, host: usize, now: Duration) -> usize {
         let nth = self.hosts[host].requests;
         let seen = &mut self.seen[site];
@@ -138,7 +144,8 @@ impl Ledger {
         nth
     }
 
-    /// A request ended; the host asks for this much rest.
+    /// Records the end of a request. The host requires a rest of `delay` or `pause`, whichever is
+    /// longer.
     pub(crate) fn ended(
         &mut self,
         site: usize,
@@ -156,7 +163,7 @@ impl Ledger {
         host.last = now + rest;
     }
 
-    /// A page came to its end.
+    /// Records the outcome of a page.
     pub(crate) fn outcome(&mut self, site: usize, outcome: Outcome, now: Duration) {
         match outcome {
             Outcome::Fetched => self.fetched += 1,
@@ -168,18 +175,18 @@ impl Ledger {
         *end = now.max(*end);
     }
 
-    /// A job was claimed before its host's turn.
+    /// Records that a job was claimed before its host allowed a request.
     pub(crate) fn waits(&mut self) {
         self.waits += 1;
     }
 
-    /// So many slots are in use from now on.
+    /// Records the number of slots in use from `now` on.
     pub(crate) fn busy(&mut self, slots: usize, now: Duration) {
         let (used, since, before) = self.used;
         self.used = (used + before as f64 * (now - since).as_secs_f64(), now, slots);
     }
 
-    /// Everything, in seconds of the simulation unless the name says otherwise.
+    /// Returns the report. Times are simulated seconds unless the name says otherwise.
     pub(crate) fn report(self, now: Duration) -> Value {
         let share: usize = self.sites.iter().map(|site| site.pages.min(QUANTUM)).sum();
         let crawls: Vec<Value> = (0..CRAWLS.len()).map(|crawl| self.crawl(crawl)).collect();

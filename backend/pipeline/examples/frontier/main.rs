@@ -1,12 +1,19 @@
 //! Simulates crawls over very many hosts and checks politeness, fairness and the cost of claims.
 //!
-//!     TEST_DATABASE_URL=postgres://… cargo run --release -p facecrawl-pipeline --example frontier -- 1000 1000000
+//!     TEST_DATABASE_URL=postgres://… \
+//!       cargo run --release -p facecrawl-pipeline --example frontier -- 1000 1000000
 //!
-//! The arguments are numbers of hosts, each of which is simulated by itself in a database of its own (`1000000:50000` ends after 50,000 requests), in the product's schema, through the product's
-//! queue (claims, lanes, snoozes, retries) and host turns. The clock is simulated: statements read it from functions that stand before the system's. Hosts
-//! are heavy-tailed (Zipf), some are slow, dead or busy, and four crawls of very different size run side by side. What is simulated beside the clock are the
-//! hosts themselves (how long they take, what they answer) and the loop of a worker. Prints one JSON document; `docs/SCALING.md` says what the
-//! figures mean and what they do not prove.
+//! Each argument is a number of hosts, and each is simulated separately in its own database.
+//! `1000000:50000` ends after 50,000 requests. The simulation uses the schema of the product, its
+//! queue (claims, partition keys, snoozes, retries) and its per-host permits.
+//!
+//! The clock is simulated: SQL statements read it from functions that replace those of the system.
+//! The hosts are simulated too (response times and responses), and so is the loop of a worker. The
+//! numbers of pages per host follow a Zipf distribution. Some hosts are slow, dead or busy. Four
+//! crawls of very different size run at the same time.
+//!
+//! Prints one JSON document. `docs/SCALING.md` explains what the figures mean and what they do not
+//! prove.
 #![allow(missing_docs)]
 
 mod ledger;

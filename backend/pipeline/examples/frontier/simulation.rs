@@ -1,4 +1,5 @@
-//! Crawls of very many hosts in simulated time, by the product's own queue, lanes and host turns on a real database.
+//! Crawls of very many hosts in simulated time, with the queue, the partition keys and the per-host
+//! permits of the product on a real database.
 
 use crate::ledger::{Ledger, Outcome};
 use crate::world::{self, CRAWLS, Manner, Site, Sizes};
@@ -18,22 +19,24 @@ use time::macros::datetime;
 use uuid::Uuid;
 
 const KIND: &str = "scan_page";
-/// When it begins; any moment does.
+/// Start of the simulated time. The value has no effect on the result.
 const BEGIN: OffsetDateTime = datetime!(2030-01-01 00:00 UTC);
-/// What happens within this time is dealt with together, as a process under load does.
+/// Minimum step of the simulated time. Events within one step are processed together, as a process
+/// under load does.
 const TICK: Duration = Duration::from_millis(20);
-/// Between two looks of a process at the lanes, while there is something to look for.
+/// Time between two calls of `Queue::unpark` by a process if a request ended in between.
 const LOOK: Duration = Duration::from_millis(50);
-/// The longest time in which nothing is looked at: a runner's poll.
+/// Maximum time between two calls of `Queue::unpark`, and maximum step of the simulated time. It
+/// stands for the poll interval of a runner.
 const POLL: Duration = Duration::from_secs(1);
-/// Seeds of one transaction.
+/// Number of seeds in one transaction.
 const SEEDS: usize = 5_000;
-/// What a host may ask for with `Retry-After` in this simulation.
+/// The `Retry-After` value of busy hosts.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// As in `pipeline::worker`: the most that a slow host's own answering time adds to the delay.
+/// Maximum that the response time of a slow host adds to the delay, as in `pipeline::worker`.
 const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
 
-/// A request under way.
+/// A request that has started and not ended.
 struct Request {
     process: usize,
     claim: Claim,
@@ -43,16 +46,16 @@ struct Request {
     nth: usize,
 }
 
-/// What a process knows by itself.
+/// The state of one worker process.
 struct Process {
     queue: Queue,
     free: usize,
     look_at: Duration,
-    /// A run has ended since the last look at the lanes.
+    /// Whether a request has ended since the last call of `Queue::unpark`.
     ended: bool,
 }
 
-/// Everything that moves.
+/// The state of the simulation.
 pub(crate) struct Simulation {
     sizes: Sizes,
     sites: Vec<Site>,
@@ -61,7 +64,7 @@ pub(crate) struct Simulation {
     store: Store,
     processes: Vec<Process>,
     under_way: HashMap<usize, Request>,
-    /// When the requests under way end, by their number.
+    /// End times of the running requests and their numbers.
     ends: BinaryHeap<Reverse<(Duration, usize)>>,
     requests: usize,
     turn: usize,
@@ -71,7 +74,7 @@ pub(crate) struct Simulation {
 }
 
 impl Simulation {
-    /// Enqueues the first page of every site that begins at once.
+    /// Creates a simulation. No page is enqueued yet.
     pub(crate) async fn prepare(database: &TestDatabase, sizes: Sizes) -> Self {
         let clock = VirtualClock::on(database, BEGIN).await;
         let config = queue::Config { group_window: sizes.line, ..queue::Config::default() };
@@ -96,7 +99,7 @@ impl Simulation {
         }
     }
 
-    /// Runs until every page has come to an end; what was seen.
+    /// Runs until the simulation is over and returns the report.
     pub(crate) async fn run(mut self) -> Value {
         let real = Instant::now();
         let mut begun = 0;
@@ -129,9 +132,9 @@ impl Simulation {
             (0..self.sites.len()).filter(|site| self.sites[*site].crawl == crawl).collect();
         for chunk in roots.chunks(SEEDS) {
             let jobs: Vec<NewJob> = chunk.iter().map(|site| self.job(*site, 0)).collect();
-            let mut tx = self.store.begin().await.expect("begins");
-            queue.enqueue(tx.conn(), &jobs).await.expect("enqueues");
-            tx.commit().await.expect("commits");
+            let mut tx = self.store.begin().await.expect("begin a transaction");
+            queue.enqueue(tx.conn(), &jobs).await.expect("enqueue jobs");
+            tx.commit().await.expect("commit");
         }
         for site in roots {
             self.ledger.found(site, self.now, 1);
@@ -150,7 +153,8 @@ impl Simulation {
         }
     }
 
-    /// Ends the requests whose time has come: each gives its host's turn back, and its job ends or comes back.
+    /// Ends the requests whose end time has passed: releases the permit of the host, and completes
+    /// or retries the job.
     async fn finish(&mut self) {
         let mut done: Vec<Vec<Claim>> = vec![Vec::new(); self.processes.len()];
         while self.ends.peek().is_some_and(|Reverse((at, _))| *at <= self.now) {
@@ -160,12 +164,12 @@ impl Simulation {
             let answer = answer(host, request.nth);
             let (delay, pause, pace) = self.pace(host, answer).await;
             let not_before = pause.map(|pause| BEGIN + self.now + pause);
-            // Whole milliseconds, as the store is told.
+            // The store accepts whole milliseconds.
             let millis = delay.as_millis() as i64;
             let delay = Duration::from_millis(millis.unsigned_abs());
             let name = key(host);
             let ended = self.store.finish_request(&name, request.token, millis, not_before, Some(pace));
-            ended.await.expect("the turn ends");
+            ended.await.expect("end a request");
             self.ledger.ended(request.site, host, self.now, delay, pause);
             let process = &mut self.processes[request.process];
             process.free += 1;
@@ -182,31 +186,32 @@ impl Simulation {
                     self.ledger.found(request.site, self.now, children.len());
                     let jobs: Vec<NewJob> = children.map(|page| self.job(request.site, page)).collect();
                     let queue = &self.processes[request.process].queue;
-                    let mut tx = self.store.begin().await.expect("begins");
-                    queue.complete(tx.conn(), request.claim).await.expect("completes");
-                    queue.enqueue(tx.conn(), &jobs).await.expect("enqueues");
-                    tx.commit().await.expect("commits");
+                    let mut tx = self.store.begin().await.expect("begin a transaction");
+                    queue.complete(tx.conn(), request.claim).await.expect("complete jobs");
+                    queue.enqueue(tx.conn(), &jobs).await.expect("enqueue jobs");
+                    tx.commit().await.expect("commit");
                 }
                 _ => {
-                    let mut tx = self.store.begin().await.expect("begins");
+                    let mut tx = self.store.begin().await.expect("begin a transaction");
                     let at = pause.map(|pause| BEGIN + self.now + pause);
                     let failed = process.queue.fail(tx.conn(), request.claim, "no answer", false, at).await;
-                    tx.commit().await.expect("commits");
-                    if failed.expect("fails") == queue::JobState::Discarded {
+                    tx.commit().await.expect("commit");
+                    if failed.expect("fail a job") == queue::JobState::Discarded {
                         self.ledger.outcome(request.site, Outcome::Given, self.now);
                     }
                 }
             }
         }
         for (process, claims) in done.iter().enumerate() {
-            let stale = self.processes[process].queue.complete_many(claims).await.expect("completes");
+            let stale = self.processes[process].queue.complete_many(claims).await.expect("complete jobs");
             assert!(stale.is_empty(), "{stale:?}");
         }
     }
 
-    /// The delay after an answer, the pause that it asks for, and the pace that is remembered: the rule of `pipeline::worker` for crawls that name no delay.
+    /// Returns the delay after a response, the pause that the response requests, and the pace that
+    /// is stored. This is the rule of `pipeline::worker` for crawls without a delay of their own.
     async fn pace(&self, host: usize, answer: pace::Outcome) -> (Duration, Option<Duration>, HostPace) {
-        let known = self.store.host_pace(&key(host)).await.expect("the pace is known");
+        let known = self.store.host_pace(&key(host)).await.expect("read the host pace");
         let before = Pace {
             delay: Duration::from_millis(known.pace_ms.unsigned_abs().into()),
             refusals: known.refusals.unsigned_abs(),
@@ -220,23 +225,25 @@ impl Simulation {
         (after.delay, pause, pace)
     }
 
-    /// Parked jobs join their lines: each process looks after runs of its own have ended, and at each poll.
+    /// Makes parked jobs claimable: in each process after one of its requests has ended, and at
+    /// each poll.
     async fn look(&mut self) {
         for process in &mut self.processes {
             let since = if process.ended { LOOK } else { POLL };
             if process.look_at + since <= self.now {
-                process.queue.unpark().await.expect("looks at the lanes");
+                process.queue.unpark().await.expect("unpark jobs");
                 (process.look_at, process.ended) = (self.now, false);
             }
         }
     }
 
-    /// Claims for every process that has room, and asks for the hosts' turns; when the next job is due.
+    /// Claims jobs for every process with free slots and acquires their per-host permits. Returns
+    /// the time at which the next job is due.
     async fn take(&mut self) -> Option<Duration> {
         let kinds = [KIND.to_owned()];
         self.turn += 1;
         for nth in 0..self.processes.len() {
-            // Another one comes first every time.
+            // Each call starts with a different process.
             let process = (self.turn + nth) % self.processes.len();
             let free = self.processes[process].free;
             if free == 0 {
@@ -244,7 +251,7 @@ impl Simulation {
             }
             let asked = Instant::now();
             let claimed = self.processes[process].queue.claim(&kinds, free as i64, "simulated").await;
-            let claimed = claimed.expect("claims");
+            let claimed = claimed.expect("claim jobs");
             self.claims.push(asked.elapsed());
             let all = claimed.len() < free;
             for job in claimed {
@@ -258,7 +265,7 @@ impl Simulation {
         if self.free() == 0 {
             return None;
         }
-        let due = self.processes[0].queue.next_due(&kinds).await.expect("asks");
+        let due = self.processes[0].queue.next_due(&kinds).await.expect("read the next due time");
         due.map(|due| self.now + due)
     }
 
@@ -267,13 +274,18 @@ impl Simulation {
     }
 
     async fn ask(&mut self, process: usize, job: ClaimedJob) {
-        let number = |name: &str| job.payload[name].as_u64().expect("as it was enqueued") as usize;
+        let number = |name: &str| job.payload[name].as_u64().expect("payload field") as usize;
         let (site, page) = (number("site"), number("page"));
         let host = self.sites[site].host;
-        match self.store.take_turn(&key(host), self.sizes.delay.as_millis() as i64).await.expect("asks") {
+        match self
+            .store
+            .take_turn(&key(host), self.sizes.delay.as_millis() as i64)
+            .await
+            .expect("take a turn")
+        {
             Turn::Wait { until } => {
                 self.ledger.waits();
-                self.processes[process].queue.snooze(job.claim, until).await.expect("comes back");
+                self.processes[process].queue.snooze(job.claim, until).await.expect("snooze a job");
             }
             Turn::Granted { token } => {
                 let nth = self.ledger.began(site, host, self.now);
@@ -291,7 +303,7 @@ fn key(host: usize) -> String {
     format!("host-{host}.test")
 }
 
-/// How a host answers its `nth` request.
+/// Returns the response of a host to its `nth` request.
 fn answer(host: usize, nth: usize) -> pace::Outcome {
     let took = world::latency(host, nth);
     match world::manner(host) {

@@ -1,28 +1,31 @@
-//! The hosts and crawls of a simulation: drawn from the sizes alone, the same every time.
+//! The hosts and crawls of a simulation. They are computed from [`Sizes`] alone and are the same in
+//! every run.
 
 use std::time::Duration;
 
-/// What is simulated.
+/// The size of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
-    /// Hosts.
+    /// Number of hosts.
     pub(crate) hosts: usize,
-    /// Processes that crawl, each with a queue handle of its own.
+    /// Number of crawling processes. Each has its own queue handle.
     pub(crate) processes: usize,
-    /// Requests that a process may have under way.
+    /// Maximum number of simultaneous requests of a process.
     pub(crate) slots: usize,
-    /// Least time between two requests to a host.
+    /// Minimum time between two requests to a host.
     pub(crate) delay: Duration,
-    /// Places in a crawl's line over all hosts (`queue::Config::group_window`).
+    /// Maximum number of claimable jobs of a crawl over all hosts (`queue::Config::group_window`).
     pub(crate) line: i64,
-    /// It ends after so many requests, if it comes to as many.
+    /// Maximum number of requests; the simulation ends there.
     pub(crate) requests: usize,
-    /// Pages of the largest host; the host of rank r has so many divided by r (Zipf), and at least one.
+    /// Number of pages of the largest host. The host of rank r has this number divided by r (Zipf),
+    /// and at least one.
     pub(crate) largest: usize,
 }
 
 impl Sizes {
-    /// A simulation of so many hosts, by four processes of 500 slots, with a delay of a second.
+    /// Returns the size for a number of hosts: four processes with 500 slots each and a delay of
+    /// one second.
     pub(crate) fn of(hosts: usize) -> Self {
         Self {
             hosts,
@@ -39,40 +42,41 @@ impl Sizes {
 /// How a host behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Answers within 50 to 550 ms.
+    /// Responds within 50 to 550 ms.
     Quick,
-    /// Answers after 5 to 15 s.
+    /// Responds after 5 to 15 s.
     Slow,
-    /// Lets every connection time out after 5 s.
+    /// Every connection times out after 5 s.
     Dead,
-    /// Answers its first two requests 503 with `Retry-After: 30`.
+    /// Responds to its first two requests with 503 and `Retry-After: 30`.
     Busy,
 }
 
-/// A host of a crawl: pages that hang together as a tree in which every page links to ten others.
+/// A host in one crawl. Its pages form a tree in which every page links to ten others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
-    /// Number of the host; two crawls may have it both.
+    /// Number of the host. Two crawls can share a host.
     pub(crate) host: usize,
     /// Number of the crawl.
     pub(crate) crawl: usize,
-    /// Pages.
+    /// Number of pages.
     pub(crate) pages: usize,
 }
 
-/// The crawls' shares of all hosts in thousandths, and when they begin. The last has very few hosts.
+/// The share of each crawl of all hosts in thousandths, and its start time. The last crawl has very
+/// few hosts.
 pub(crate) const CRAWLS: [(usize, Duration); 4] = [
     (700, Duration::ZERO),
     (280, Duration::ZERO),
     (19, Duration::from_secs(30)),
     (1, Duration::from_secs(60)),
 ];
-/// Of a thousand hosts of the second crawl, so many are the first crawl's, too.
+/// Number of hosts per thousand of the second crawl that also belong to the first crawl.
 const SHARED: usize = 50;
-/// Links to further pages on each page.
+/// Number of links to further pages on each page.
 pub(crate) const LINKS: usize = 10;
 
-/// A number that is the same for the same input, and looks like chance (SplitMix64, Steele et al. 2014).
+/// Returns a pseudorandom number that depends on the input only (SplitMix64, Steele et al. 2014).
 pub(crate) fn drawn(seed: usize, salt: u64) -> u64 {
     let mut z = (seed as u64).wrapping_add(salt.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -80,7 +84,7 @@ pub(crate) fn drawn(seed: usize, salt: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The manner of a host: of a hundred, ninety are quick, five slow, three dead, two busy.
+/// Returns the behaviour of a host: 90% are quick, 5% slow, 3% dead, 2% busy.
 pub(crate) fn manner(host: usize) -> Manner {
     match drawn(host, 1) % 100 {
         0..90 => Manner::Quick,
@@ -90,7 +94,7 @@ pub(crate) fn manner(host: usize) -> Manner {
     }
 }
 
-/// How long the host takes for its `nth` request.
+/// Returns the response time of a host for its `nth` request.
 pub(crate) fn latency(host: usize, nth: usize) -> Duration {
     let chance = drawn(host, 100 + nth as u64);
     Duration::from_millis(match manner(host) {
@@ -100,9 +104,9 @@ pub(crate) fn latency(host: usize, nth: usize) -> Duration {
     })
 }
 
-/// The sites of all crawls.
+/// Returns the sites of all crawls.
 pub(crate) fn sites(sizes: &Sizes) -> Vec<Site> {
-    // Ranks are dealt out at random, so that every crawl has hosts of all sizes.
+    // Ranks are assigned at random, so that every crawl has hosts of all sizes.
     let mut ranks: Vec<usize> = (1..=sizes.hosts).collect();
     ranks.sort_by_key(|rank| drawn(*rank, 2));
     let mut sites = Vec::with_capacity(sizes.hosts);
@@ -122,12 +126,12 @@ pub(crate) fn sites(sizes: &Sizes) -> Vec<Site> {
     sites
 }
 
-/// Children of a page in its site's tree.
+/// Returns the children of a page in the tree of its site.
 pub(crate) fn children(page: usize, pages: usize) -> std::ops::Range<usize> {
     (page * LINKS + 1).min(pages)..(page * LINKS + LINKS + 1).min(pages)
 }
 
-/// Links from the root.
+/// Returns the number of links between the root and the page.
 pub(crate) fn depth(mut page: usize) -> i32 {
     let mut depth = 0;
     while page > 0 {

@@ -1,4 +1,4 @@
-//! A face that was cut out and aligned elsewhere: nothing is looked for in it.
+//! Analysis of a face crop that the caller has already aligned. No detector runs here.
 
 use super::faces::{CHIP, Cut};
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Timings};
@@ -7,12 +7,16 @@ use inference::Lane;
 use vision::{ARCFACE_TEMPLATE, Detection, Rect};
 
 impl Analyzer {
-    /// Judges and embeds a picture that is an aligned chip already: 112x112 pixels, eyes and mouth where the ArcFace template has them. Its one face
-    /// fills it, with a `det_score` of 1. Size and pose of the face in the picture that it was cut from are not known, so the measures `size` and
-    /// `pose` say nothing.
+    /// Assesses and embeds an image that already is an aligned face crop: 112x112 pixels, with eyes
+    /// and mouth at the positions of the ArcFace template. The result has one face. Its box covers
+    /// the whole image and its `det_score` is 1.
+    ///
+    /// The size and the pose of the face in its original image are unknown, so the quality measures
+    /// `size` and `pose` have no meaning.
     ///
     /// # Errors
-    /// [`AnalyzeError`]; `Option` for a picture of another size.
+    /// Fails with [`AnalyzeError`]; with [`AnalyzeError::Option`] if the image is not 112x112
+    /// pixels.
     pub async fn analyze_aligned(
         &self,
         bytes: Bytes,

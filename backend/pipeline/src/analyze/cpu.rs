@@ -1,4 +1,6 @@
-//! Work on pixels, kept off the async threads and bounded, so that many pictures at once neither starve the runtime nor pile up in memory.
+//! A bounded pool for CPU work on pixels, outside the async threads.
+//!
+//! The bound protects the async runtime and the memory when many images arrive at once.
 
 use super::AnalyzeError;
 use super::fair_semaphore::FairSemaphore;
@@ -6,22 +8,24 @@ use inference::{Operation, Requester, RunError, Timed};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A bounded share of the blocking threads; cheap to clone.
+/// A bounded share of Tokio's blocking threads. Cloning it is cheap.
 #[derive(Clone)]
 pub(crate) struct Cpu {
     permits: FairSemaphore,
 }
 
 impl Cpu {
-    /// `threads` at once; 0 means one per core.
+    /// Creates a pool that runs `threads` tasks at once; 0 means one per core.
     pub(crate) fn new(threads: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self { permits: FairSemaphore::new(if threads == 0 { cores } else { threads }) }
     }
 
-    /// Runs `work` on a blocking thread when one is free. A panic inside becomes [`AnalyzeError::Panicked`].
+    /// Runs `work` on a blocking thread as soon as one is free. A panic in `work` becomes
+    /// [`AnalyzeError::Panicked`].
     ///
-    /// The permit travels with the work: a caller that goes away leaves the bound intact.
+    /// The permit belongs to the work, not to the future: the bound holds even if the caller drops
+    /// the future.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -29,12 +33,11 @@ impl Cpu {
         self.run_for(Requester::default(), None, work).await
     }
 
-    /// Runs `work` like [`Self::run`], on behalf of `requester`, whose work takes turns with that
-    /// of others. Does not start the work after `deadline` or after the caller has dropped the
-    /// future.
+    /// Runs `work` like [`Self::run`], on behalf of `requester`. Requesters are served in turn.
+    /// Does not start the work after `deadline` or after the caller has dropped the future.
     ///
     /// # Errors
-    /// `DeadlineExceeded` at that time, or at once when it has passed.
+    /// Fails with `DeadlineExceeded` at `deadline`, or at once if it has passed.
     pub(crate) async fn run_for<T: Send + 'static>(
         &self,
         requester: Requester,
@@ -47,7 +50,8 @@ impl Cpu {
             return Err(late());
         }
         let permit = in_time(deadline, self.permits.acquire(requester)).await?;
-        // Goes with this future, which is how the work learns that nobody waits for it.
+        // Dropped together with this future. The weak reference tells the work whether the caller
+        // still waits.
         let caller = Arc::new(());
         let waits = Arc::downgrade(&caller);
         let task = tokio::task::spawn_blocking(move || {
@@ -63,14 +67,14 @@ impl Cpu {
         let ended = in_time(deadline, task).await?;
         drop(caller);
         let done = ended.map_err(|error| {
-            tracing::error!(%error, "work on pixels did not end");
+            tracing::error!(%error, "pixel task failed");
             AnalyzeError::Panicked
         })?;
         done.ok_or_else(late)
     }
 }
 
-/// Waits until `deadline` at most.
+/// Awaits `work` until `deadline` at most.
 async fn in_time<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Result<T, AnalyzeError> {
     match deadline {
         None => Ok(work.await),
@@ -129,7 +133,7 @@ mod tests {
             move || begun.fetch_add(1, Ordering::SeqCst)
         };
         assert!(is_late(cpu.run_for(Requester(1), Some(Instant::now()), work()).await));
-        // Nor when the time runs out while another has the thread.
+        // The deadline passes while other work uses the only thread.
         let (free, wait) = std::sync::mpsc::channel::<()>();
         let (started, has_started) = tokio::sync::oneshot::channel();
         let busy = cpu.clone();
@@ -143,7 +147,7 @@ mod tests {
         has_started.await.unwrap();
         let soon = Instant::now() + std::time::Duration::from_millis(20);
         assert!(is_late(cpu.run_for(Requester(1), Some(soon), work()).await));
-        // Nor for a caller who has gone.
+        // The caller drops the future.
         drop(Box::pin(cpu.run(work())));
         free.send(()).unwrap();
         assert!(busy.await.unwrap().is_ok());

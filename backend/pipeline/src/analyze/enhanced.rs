@@ -1,4 +1,6 @@
-//! A second look at pictures of low resolution.
+//! A second search in images of low resolution, on an enhanced copy.
+//!
+//! The enhancement itself is in [`vision::enhance`].
 
 use super::options::Settings;
 use super::search::Found;
@@ -8,23 +10,25 @@ use std::sync::Arc;
 use vision::enhance::LOW_SIDE;
 use vision::{Detection, Enhanced, Frame, Letterbox};
 
-/// `det_score` from which a face is no weak one: the usual threshold for a face that is certain.
+/// Minimum `det_score` of a face that is not weak: the usual threshold for a reliable detection.
 const WEAK: f32 = 0.8;
 
-/// What is known after all looks.
+/// The result of all searches.
 pub(super) struct Looked {
-    /// In coordinates of the picture.
+    /// The faces, in coordinates of the original image.
     pub(super) found: Found,
-    /// The picture that the faces were found on: chips are cut from it, since a face that only shows on enhanced pixels can only
-    /// be recognised on them.
+    /// The image in which the faces were found: the original or the enhanced one. Face crops are
+    /// cut from it, because a face that is only detected on enhanced pixels can only be recognised
+    /// on them.
     pub(super) pixels: Arc<Frame>,
-    /// Its pixels per pixel of the picture, if it is the enhanced one.
+    /// Pixels of the enhanced image per pixel of the original; `None` if the faces were found on
+    /// the original.
     pub(super) enhancement_scale: Option<f32>,
 }
 
 impl Analyzer {
-    /// Detects, and detects again on the enhanced picture where the first look is poor, the picture small and the caller wants it;
-    /// whichever has the better total score is taken.
+    /// Detects faces. If the image is small, no face is strong and `enhance` allows it, detects
+    /// again on the enhanced image and returns the result with the better total score.
     pub(super) async fn look(
         &self,
         frame: &Arc<Frame>,

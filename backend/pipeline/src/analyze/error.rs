@@ -2,28 +2,29 @@ use crate::budget::Exhausted;
 use inference::RunError;
 use vision::DecodeError;
 
-/// Why a picture could not be analysed.
+/// Why an image could not be analysed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AnalyzeError {
-    /// Not a picture we can use.
+    /// The file is not an image, has an unsupported format, or exceeds a limit.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The models failed or are overloaded.
+    /// A model failed, is overloaded, is stopping, or did not answer before the deadline.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Other pictures hold all the memory that there is for pixels.
+    /// Other images hold all the memory for pixels.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
-    /// An option is out of range (a sentence).
+    /// An option is out of range. The text is a complete sentence.
     #[error("{0}")]
     Option(String),
-    /// A decoder panicked; the picture is refused, the service goes on.
+    /// Code that works on pixels panicked. The image is rejected; the service continues.
     #[error("the image could not be decoded")]
     Panicked,
 }
 
 impl AnalyzeError {
-    /// Stable code: those of [`DecodeError::code`], `decoder_panicked`, `invalid_option`, `overloaded`, `deadline_exceeded`, `inference_failed`, `stopping`.
+    /// Returns the stable error code: one of [`DecodeError::code`], or `decoder_panicked`,
+    /// `invalid_option`, `overloaded`, `deadline_exceeded`, `inference_failed`, `stopping`.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Decode(error) => error.code(),

@@ -1,4 +1,6 @@
-//! The second stage: pixels to faces.
+//! The second stage of an analysis: from pixels to faces with quality and embeddings.
+//!
+//! The search for faces is in [`super::search`].
 
 use super::enhanced::Looked;
 use super::search::Found;
@@ -11,32 +13,34 @@ use tracing::Instrument;
 use vision::quality::Measure;
 use vision::{Detection, Frame, Point, QualityReport};
 
-/// Side of an aligned chip in pixels.
+/// Side of an aligned face crop in pixels.
 pub(super) const CHIP: u32 = 112;
-/// Chips of one picture that wait for a model at once: enough to fill a batch, few enough that a crowd does not fill the queue alone.
+/// Maximum number of face crops of one image in a model's queue at once. They fill a batch, and an
+/// image of a crowd does not fill the queue alone.
 const CHIPS_IN_FLIGHT: usize = 32;
-/// Faces that are cut out at once. A chip has 38 kB and a crowd has hundreds of faces: those of a picture in work are not held all together.
+/// Number of faces that are cut at once. A face crop takes 38 kB and an image of a crowd has
+/// hundreds of faces, so they are processed in groups to bound the memory.
 const GROUP: usize = 2 * CHIPS_IN_FLIGHT;
 
-/// A face on its way through the models.
+/// A face and its aligned crop, between the models.
 pub(super) struct Cut {
     pub(super) chip: Arc<Frame>,
-    /// Without its chip.
+    /// The face; its `chip` is `None`.
     pub(super) face: AnalyzedFace,
 }
 
 impl Cut {
-    /// The face as it is answered.
+    /// Returns the face for the result, with its crop if the options request it.
     pub(super) fn done(self, options: &AnalyzeOptions) -> AnalyzedFace {
         AnalyzedFace { chip: options.chips.then_some(self.chip), ..self.face }
     }
 }
 
 impl Analyzer {
-    /// Finds, aligns, judges and embeds the faces of a decoded picture.
+    /// Finds, aligns, assesses and embeds the faces of a decoded image.
     ///
     /// # Errors
-    /// [`AnalyzeError::Option`] and [`AnalyzeError::Run`].
+    /// Fails with [`AnalyzeError::Option`], [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
     pub async fn find_faces(
         &self,
         picture: Picture,
@@ -96,7 +100,8 @@ impl Analyzer {
         })
     }
 
-    /// Cuts the chips and judges them, by `profile` if there is one. A face whose landmarks coincide has no alignment and is dropped.
+    /// Cuts the face crops and assesses them if there is a `profile`. A face whose landmarks
+    /// coincide cannot be aligned and is dropped.
     async fn align(
         &self,
         source: Source,
@@ -135,7 +140,8 @@ impl Analyzer {
         Ok(faces)
     }
 
-    /// Adds the learned score to the faces that are judged, where a model for it is installed.
+    /// Adds the learned quality score to the assessed faces. The caller checks that a model for it
+    /// is installed.
     pub(super) async fn score(
         &self,
         faces: &mut [Cut],
@@ -172,8 +178,8 @@ impl Analyzer {
     }
 }
 
-/// Shows chips to a model, concurrently. What is waiting is the wait for the first session: from then on the picture's own
-/// faces queue behind each other.
+/// Runs a model on face crops concurrently. Only the shortest wait counts as time in the queue,
+/// because the other crops wait behind crops of the same image.
 async fn ask<T, F>(
     chips: Vec<Arc<Frame>>,
     model: impl Fn(Arc<Frame>) -> F,
@@ -196,39 +202,43 @@ where
     Ok(Timed { output, queued, ran: started.elapsed() - queued })
 }
 
-/// A chip that the model has nothing to say about leaves its face without an answer; every other failure is the picture's.
+/// Returns the model's output for one face crop, or `None` if the model ran and its output was
+/// empty. Every other failure is an error of the whole image.
 fn answer_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duration)>, RunError> {
     match result {
         Ok(timed) => Ok(Some((timed.output, timed.queued))),
         Err(error) if error.is_empty_output() => {
-            tracing::warn!(%error, "a face stays without the model's answer");
+            tracing::warn!(%error, "model returned no output for a face");
             Ok(None)
         }
         Err(error) => Err(error),
     }
 }
 
-/// What chips are cut from.
+/// The image from which face crops are cut.
 #[derive(Clone)]
 struct Source {
-    /// The picture itself, or the enhanced one.
+    /// The original image or the enhanced one.
     pixels: Arc<Frame>,
-    /// Its pixels per pixel of the picture, whose coordinates the detections have.
+    /// Pixels of `pixels` per pixel of the original image. Detections have coordinates of the
+    /// original.
     scale: f32,
-    /// The picture's own size.
+    /// Size (width, height) of the original image.
     size: (u32, u32),
-    /// Clockwise turn that makes the faces upright.
+    /// Clockwise rotation in degrees that makes the faces upright.
     rotation: u32,
 }
 
 impl Source {
-    /// The landmarks name the subject's right eye first, so the fit itself turns the chip upright.
+    /// Cuts an aligned face crop; `None` if the landmarks coincide. The landmarks start with the
+    /// person's right eye, so the alignment itself makes the crop upright.
     fn chip(&self, detection: &Detection) -> Option<Frame> {
         let landmarks = detection.landmarks.map(|p| Point { x: p.x * self.scale, y: p.y * self.scale });
         vision::norm_crop(&self.pixels, &landmarks, CHIP)
     }
 
-    /// Judges the face as it looks once the picture is turned upright; otherwise every face of a turned picture would be a bad pose.
+    /// Assesses the face in upright orientation. Otherwise every face of a rotated image would have
+    /// a bad pose.
     fn judge(&self, chip: &Frame, detection: &Detection, profile: vision::Profile) -> QualityReport {
         let upright = turn::forward(detection, self.size, self.rotation);
         vision::quality::assess(chip, &upright, turn::turned_size(self.size, self.rotation), profile)

@@ -55,8 +55,8 @@ impl Drop for Permit {
         while let Some(grant) = state.waiting.pop() {
             match grant.send(Self { state: Some(shared.clone()) }) {
                 Ok(()) => return,
-                // The waiter has left. A permit without state does not lock the semaphore again
-                // when it drops.
+                // The waiter dropped its future. A permit without state does not lock the semaphore
+                // again when it is dropped.
                 Err(mut refused) => refused.state = None,
             }
         }
@@ -105,7 +105,7 @@ mod tests {
         {
             let mut leaves = Box::pin(semaphore.acquire(Requester(2)));
             assert!(poll(leaves.as_mut()).is_none());
-            // One leaves after it was granted, one before.
+            // One waiter leaves before it receives a permit, the other one after.
             let mut granted = Box::pin(semaphore.acquire(Requester(3)));
             assert!(poll(granted.as_mut()).is_none());
             drop(leaves);

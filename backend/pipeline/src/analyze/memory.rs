@@ -1,24 +1,24 @@
-//! Memory budgets for decoded pictures: one for all, and an additional one for small pictures.
+//! Memory budgets for decoded images: one for all images, and an additional one for small images.
 
 use crate::budget::{Budget, Exhausted, Share};
 use inference::Lane;
 use std::time::Instant;
 
-/// The additional budget for small pictures is the common budget divided by this.
+/// The additional budget for small images is the common budget divided by this.
 const PARTS: u64 = 8;
-/// Minimum number of small pictures that fit into the additional budget at once.
+/// Minimum number of small images that fit into the additional budget at once.
 const SMALL_AT_ONCE: u64 = 2;
 
-/// Limits the memory of decoded pictures. A small picture of an interactive caller does not wait
-/// behind a large one that has no room yet.
+/// Limits the memory of decoded images. A small image of an interactive caller does not wait behind
+/// a large one that waits for memory.
 pub(super) struct PictureMemory {
     all: Budget,
     small: Budget,
 }
 
 impl PictureMemory {
-    /// Returns budgets of `bytes` for all pictures and an eighth of `bytes` in addition for small
-    /// ones. One picture takes at most `largest` bytes.
+    /// Returns budgets of `bytes` for all images and an eighth of `bytes` in addition for small
+    /// ones. One image takes at most `largest` bytes.
     pub(super) fn new(bytes: u64, largest: u64) -> Self {
         Self {
             all: Budget::new("decoded_pictures", bytes).with_background_room(largest),
@@ -26,7 +26,7 @@ impl PictureMemory {
         }
     }
 
-    /// Waits for room for a picture of `bytes`.
+    /// Waits until `bytes` are free for one image.
     ///
     /// # Errors
     /// Fails with [`Exhausted`] shortly before `deadline`.
@@ -66,9 +66,15 @@ mod tests {
         let mut waiting = Box::pin(memory.take(60 * MIB, Lane::Interactive, None));
         assert!((&mut waiting).now_or_never().is_none());
         let small: Vec<_> = (0..2).map(|_| now(&memory, 5, Lane::Interactive).unwrap()).collect();
-        assert!(now(&memory, 5, Lane::Interactive).is_none(), "its part is held");
+        assert!(now(&memory, 5, Lane::Interactive).is_none(), "the budget for small images is full");
         drop(small);
-        assert!(now(&memory, 6, Lane::Interactive).is_none(), "it is not small");
-        assert!(now(&memory, 5, Lane::Background).is_none(), "crawls have no part in it");
+        assert!(
+            now(&memory, 6, Lane::Interactive).is_none(),
+            "6 MiB is more than half of the budget for small images"
+        );
+        assert!(
+            now(&memory, 5, Lane::Background).is_none(),
+            "background work has no access to the budget for small images"
+        );
     }
 }

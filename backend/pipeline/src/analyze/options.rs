@@ -1,80 +1,90 @@
-//! What the operator and the callers choose, and the ranges that hold.
+//! Options of the operator and of callers, their defaults and their valid ranges.
+//!
+//! The code that applies them is in the other modules of [`super`].
 
 use super::{AnalyzeError, Analyzer};
 use store::collections::Collection;
 use vision::{Limits, Profile};
 
-/// The lowest `min_score` that is accepted. Below it detectors report their noise: with 0, YuNet finds thousands of faces in each view of a grey
-/// wall, and all of them have to be compared, cut and embedded. Half of the lowest score that means anything here: the faint boxes that call for a
-/// closer look have 0.6 of the detector's own threshold, which is 0.3 for SCRFD and 0.36 for YuNet.
+/// Minimum accepted value of `min_score`. Below it, detectors report noise: with 0, YuNet finds
+/// thousands of faces in each view of a grey wall, and all of them must be compared, cut and
+/// embedded.
+///
+/// The value is half of the lowest score that has a meaning here. Faint boxes that cause a closer
+/// search have 0.6 of the detector's own threshold: 0.3 for SCRFD and 0.36 for YuNet.
 pub const MIN_SCORE_FLOOR: f32 = 0.1;
-/// The most faces of one picture, the best ones: as many as a page of the API lists.
+/// Maximum number of faces of one image; the best ones are kept. A page of the API lists as many.
 pub const MAX_FACES: usize = 1_000;
 
-/// Whether to look for turned faces.
+/// Whether to search for rotated faces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rotate {
-    /// Upright only.
+    /// Searches the upright image only.
     #[default]
     Off,
-    /// When nothing convincing is found upright, try 90, 180 and 270 degrees too, and take the turn with the best scores.
+    /// If no upright face is convincing, also searches the image rotated by 90, 180 and 270
+    /// degrees. The rotation with the best scores is used.
     Auto,
 }
 
-/// Whether to look at pictures of low resolution twice.
+/// Whether to search images of low resolution a second time, after enhancement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enhance {
-    /// Once, as they are.
+    /// Searches the image once, without enhancement.
     #[default]
     Off,
-    /// When the short side is under 400 pixels and nothing or only weak faces are found, look again at the enhanced picture.
+    /// If the short side is under 400 pixels and only weak faces or none are found, also searches
+    /// the enhanced image.
     Auto,
 }
 
-/// How often the detector looks at a picture.
+/// How many views of an image the detector sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Passes {
-    /// Once, the whole picture on the canvas.
+    /// One view: the whole image on the canvas.
     Single,
-    /// Also small, for faces that fill the frame; and in tiles, where the faces found are so small that there are likely to be more, and in
-    /// some tiles of a large picture that shows no sure face.
+    /// Also a small view, for faces that fill the frame. Also tiles, if the faces found are so
+    /// small that more are likely. A large image without a sure face is searched in a limited
+    /// number of tiles.
     #[default]
     Auto,
-    /// Always small and in tiles, down to the picture's own resolution.
+    /// Always the small view and all tiles, up to the full resolution of the image.
     Thorough,
 }
 
-/// Which faces of a picture that is kept are worth keeping.
+/// Which faces of a stored image are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StoredFaces {
-    /// Every one that has an embedding.
+    /// Every face that has an embedding.
     #[default]
     All,
-    /// Those that meet the quality profile: embeddings of the others say little, and are most of the work where there are crowds.
+    /// Faces that meet the quality profile. Embeddings of the others are unreliable, and these
+    /// faces are most of the work in images of crowds.
     Passed,
 }
 
-/// What the service chose for everyone.
+/// The configuration of the service, for all callers.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Decoding limits.
     pub limits: Limits,
-    /// Side of the square detection canvas; a multiple of 32.
+    /// Side of the square detection canvas in pixels; a multiple of 32.
     pub det_size: u32,
-    /// `DETECTION_PASSES`.
+    /// `DETECTION_PASSES`: which views the detector sees by default.
     pub passes: Passes,
-    /// `QUALITY_PROFILE`.
+    /// `QUALITY_PROFILE`: the default profile of the quality assessment.
     pub quality_profile: Profile,
-    /// `STORED_FACES`.
+    /// `STORED_FACES`: which faces of stored images are stored.
     pub stored_faces: StoredFaces,
-    /// Pictures whose pixels are worked on at once; 0 means one per core.
+    /// Number of images whose pixels are processed at once; 0 means one per core.
     pub decode_threads: usize,
-    /// `MAX_DECODED_MEGAPIXELS`: bytes of decoded pictures, and of what their decoding and enhancement need, that may be held at once. Background work may hold
-    /// three quarters; others wait.
+    /// `MAX_DECODED_MEGAPIXELS` in bytes: how much memory decoded images may hold at once,
+    /// including what their decoding and enhancement need. Background work may hold three quarters
+    /// of it; more requests wait.
     pub decoded_bytes: u64,
 }
 
@@ -93,36 +103,37 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How a picture is analysed that a crawl or a scan keeps.
+    /// Returns the options for images that a crawl or a scan stores.
     pub fn keeping(&self) -> AnalyzeOptions {
         AnalyzeOptions { passed_only: self.stored_faces == StoredFaces::Passed, ..AnalyzeOptions::default() }
     }
 }
 
-/// What one caller wants.
+/// The options of one analysis.
 #[derive(Clone, Debug)]
 pub struct AnalyzeOptions {
-    /// Lowest `det_score`, from [`MIN_SCORE_FLOOR`] to 1; `None` is the detector's own.
+    /// Minimum `det_score`, from [`MIN_SCORE_FLOOR`] to 1; `None` means the detector's own.
     pub min_score: Option<f32>,
-    /// Keep only the best so many, at least 1; never more than [`MAX_FACES`].
+    /// Maximum number of faces, at least 1; the best ones are kept. Never more than [`MAX_FACES`].
     pub max_faces: Option<usize>,
-    /// Compute embeddings.
+    /// Whether to compute embeddings.
     pub embeddings: bool,
-    /// No embeddings of faces that are judged and do not meet the profile.
+    /// Whether to skip the embedding of a face that was assessed and does not meet the profile.
     pub passed_only: bool,
-    /// Judge quality.
+    /// Whether to assess quality.
     pub quality: bool,
-    /// Answer the aligned chips too: 38 kB for each face.
+    /// Whether to return the aligned face crops too: 38 kB for each face.
     pub chips: bool,
-    /// Look for turned faces.
+    /// Whether to search for rotated faces.
     pub rotate: Rotate,
-    /// Look at an enhanced picture where that may help.
+    /// Whether to search the enhanced image where that may find more.
     pub enhance: Enhance,
-    /// Side of the detection canvas, a multiple of 32 from 64 to 2048; `None` is the service's. A detector with a fixed input keeps its own canvas.
+    /// Side of the detection canvas in pixels, a multiple of 32 from 64 to 2048; `None` means that
+    /// of [`Config`]. A detector with a fixed input size keeps its own canvas.
     pub det_size: Option<u32>,
-    /// How often to look; `None` is the service's.
+    /// Which views the detector sees; `None` means that of [`Config`].
     pub passes: Option<Passes>,
-    /// Profile of the quality judgement; `None` is the service's.
+    /// Profile of the quality assessment; `None` means that of [`Config`].
     pub quality_profile: Option<Profile>,
 }
 
@@ -144,13 +155,13 @@ impl Default for AnalyzeOptions {
     }
 }
 
-/// The quality profile that a collection chose; `None` is the service's.
+/// Returns the quality profile of a collection; `None` means that of [`Config`].
 pub fn profile_of(collection: &Collection) -> Option<Profile> {
     let name = collection.quality_profile.as_deref()?;
     serde_json::from_value(name.into()).ok()
 }
 
-/// Options with every default filled in.
+/// The options of one analysis after defaults are applied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) canvas: (u32, u32),
@@ -161,7 +172,10 @@ pub(super) struct Settings {
 }
 
 impl Analyzer {
-    /// Checks the options and fills in the defaults.
+    /// Checks the options and applies the defaults.
+    ///
+    /// # Errors
+    /// Fails with [`AnalyzeError::Option`] if an option is out of range.
     pub(super) fn settings(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
         let detector = self.engine().detector();
         let min_score = options.min_score.unwrap_or_else(|| detector.min_score.max(MIN_SCORE_FLOOR));

@@ -1,4 +1,6 @@
-//! The first stage: bytes to pixels and hashes.
+//! The first stage of an analysis: from the bytes of a file to pixels and hashes.
+//!
+//! The decoders are in the crate `vision`.
 
 use super::{AnalyzeError, Analyzer, Enhance, Timings};
 use bytes::Bytes;
@@ -10,46 +12,52 @@ use tracing::Instrument;
 use vision::enhance::{self, Enhanced, LOW_SIDE};
 use vision::{Format, Frame, PerceptualHashes};
 
-/// A decoded picture, before anything was looked for in it. Its place in the memory for pixels goes with the last of its pixels.
+/// A decoded image before the search for faces. Its share of the memory budget is returned when the
+/// last reference to its pixels is dropped.
 #[derive(Clone, Debug)]
 pub struct Picture {
-    /// Its pixels, as a browser shows it.
+    /// The pixels, as a browser shows the image.
     pub frame: Arc<Frame>,
-    /// What the content was.
+    /// The format of the file.
     pub format: Format,
-    /// Of the file's bytes.
+    /// SHA-256 of the file.
     pub sha256: [u8; 32],
-    /// Of the picture.
+    /// Perceptual hashes of the image.
     pub hashes: PerceptualHashes,
-    /// Length of the file.
+    /// Length of the file in bytes.
     pub bytes: usize,
     pub(super) timings: Timings,
     pub(super) started: Instant,
 }
 
 impl Analyzer {
-    /// The sha256 of a file: enough to tell an exact duplicate, and far cheaper than decoding it.
+    /// Returns the SHA-256 of a file. This is enough to recognise an exact duplicate and costs far
+    /// less than decoding.
     ///
     /// # Errors
-    /// [`AnalyzeError::Panicked`], and `DeadlineExceeded` after the deadline of [`Self::before`].
+    /// Fails with [`AnalyzeError::Panicked`], or with `DeadlineExceeded` after the deadline of
+    /// [`Self::before`].
     pub async fn digest(&self, bytes: Bytes) -> Result<[u8; 32], AnalyzeError> {
         Ok(self.cpu().run(move || sha256(&bytes)).await?.output)
     }
 
-    /// Decodes and hashes, once there is memory for it. Waits for that in the lane of the work, and not beyond the deadline of [`Self::before`].
+    /// Decodes and hashes an image. It first waits for memory, with the priority `lane` and until
+    /// the deadline of [`Self::before`] at most.
     ///
-    /// Whoever holds a picture must not wait for another one: see [`crate::budget`].
+    /// A caller that holds a [`Picture`] must not wait for another one, or callers can block each
+    /// other forever; see [`crate::budget`].
     ///
     /// # Errors
-    /// [`AnalyzeError::Decode`], [`AnalyzeError::Exhausted`] and [`AnalyzeError::Panicked`].
+    /// Fails with [`AnalyzeError::Decode`], [`AnalyzeError::Exhausted`],
+    /// [`AnalyzeError::Panicked`], or with `DeadlineExceeded` after the deadline.
     pub async fn decode(&self, bytes: Bytes, lane: Lane) -> Result<Picture, AnalyzeError> {
         self.decode_hashed(bytes, None, Enhance::Off, lane).await
     }
 
-    /// Decodes and enhances (see [`vision::enhance`]).
+    /// Decodes and enhances an image (see [`vision::enhance`]).
     ///
     /// # Errors
-    /// Those of [`Self::decode`] and of [`super::Pixels::enhance`].
+    /// Fails with the errors of [`Self::decode`] and of [`super::Pixels::enhance`].
     pub async fn enhance(&self, bytes: Bytes, lane: Lane) -> Result<Enhanced, AnalyzeError> {
         let limits = self.config().limits;
         let besides = |image| enhance::working_bytes(image, &limits);
@@ -57,7 +65,8 @@ impl Analyzer {
         Ok(self.pixels().enhance(picture.frame, lane).await?.output)
     }
 
-    /// [`Self::decode`] of a picture that is looked at enhanced too, where that is asked for, and of bytes whose sha256 may be known already.
+    /// Works like [`Self::decode`]. With [`Enhance::Auto`], it also reserves the memory for the
+    /// enhancement of a small image. `known` is the SHA-256 of `bytes` if the caller has it.
     pub(crate) async fn decode_hashed(
         &self,
         bytes: Bytes,
@@ -73,7 +82,8 @@ impl Analyzer {
         self.decode_with(bytes, known, besides, lane).await
     }
 
-    /// `besides`: bytes that will be held beside a picture of this size.
+    /// Decodes and hashes an image. `besides` returns the bytes that the caller will hold in
+    /// addition to an image of the given size (width, height).
     async fn decode_with(
         &self,
         bytes: Bytes,

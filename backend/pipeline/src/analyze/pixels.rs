@@ -1,4 +1,5 @@
-//! Operations on whole pictures: where they run is decided here and nowhere else.
+//! Operations on whole images. This module selects the device of each operation: an accelerator or
+//! the CPU pool.
 
 use super::{AnalyzeError, Analyzer};
 use inference::{Lane, Operation, RunError, Timed, trace};
@@ -8,25 +9,25 @@ use vision::enhance::Enhanced;
 use vision::quality::GreyStatistics;
 use vision::{Frame, Letterbox, View, crop};
 
-/// `image_processing`, `image_enhancement` and `quality_checks` of one [`Analyzer`], each on the device that it was given, or on the
-/// analyzer's bounded share of the CPU.
+/// Runs `image_processing`, `image_enhancement` and `quality_checks` of one [`Analyzer`]. Each runs
+/// on its configured device or, without one, on the CPU pool of the analyzer.
 #[derive(Clone, Copy)]
 pub struct Pixels<'a> {
     analyzer: &'a Analyzer,
 }
 
 impl Analyzer {
-    /// Its operations on whole pictures.
+    /// Returns the operations on whole images.
     pub fn pixels(&self) -> Pixels<'_> {
         Pixels { analyzer: self }
     }
 }
 
 impl Pixels<'_> {
-    /// Grey-level statistics of a picture (`quality_checks`).
+    /// Returns the grey-level statistics of an image (`quality_checks`).
     ///
     /// # Errors
-    /// [`AnalyzeError::Run`] and [`AnalyzeError::Panicked`].
+    /// Fails with [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
     pub async fn statistics(
         &self,
         frame: Arc<Frame>,
@@ -37,10 +38,11 @@ impl Pixels<'_> {
         self.run(Operation::QualityChecks, device, code).await
     }
 
-    /// The picture enhanced (`image_enhancement`), within the decoder's limits. It shares the picture's place in the memory for pixels.
+    /// Returns the enhanced image (`image_enhancement`), within the limits of the decoder. It uses
+    /// the memory budget share of the original image.
     ///
     /// # Errors
-    /// [`AnalyzeError::Run`] and [`AnalyzeError::Panicked`].
+    /// Fails with [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
     pub async fn enhance(&self, frame: Arc<Frame>, lane: Lane) -> Result<Timed<Enhanced>, AnalyzeError> {
         let limits = self.analyzer.config().limits;
         let device = self.analyzer.engine().enhance(frame.clone(), limits, lane);
@@ -52,10 +54,10 @@ impl Pixels<'_> {
         Ok(enhanced)
     }
 
-    /// The detector's canvas (`image_processing`), as bytes.
+    /// Draws the detector's canvas (`image_processing`) with 8-bit pixels.
     ///
     /// # Errors
-    /// [`AnalyzeError::Run`] and [`AnalyzeError::Panicked`].
+    /// Fails with [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
     pub async fn canvas(
         &self,
         frame: Arc<Frame>,
@@ -70,8 +72,10 @@ impl Pixels<'_> {
         self.run(Operation::ImageProcessing, device, code).await
     }
 
-    /// A view of a picture, turned clockwise by `rotation`, as the detector takes it. Where `image_processing` and `face_detection` share a device, its
-    /// pixels are left as they are and become the canvas there; otherwise this is the canvas.
+    /// Returns a view of an image as input for the detector, rotated clockwise by `rotation`
+    /// degrees. If the detector draws canvases on its own device and the view is not rotated, these
+    /// are the pixels of the view and their place on the canvas. Otherwise this is the finished
+    /// canvas.
     pub(super) async fn shown(
         &self,
         frame: &Arc<Frame>,
@@ -118,7 +122,8 @@ impl Pixels<'_> {
         Ok(after(shown, Timed { output: Shown { frame, letterbox }, queued, ran }))
     }
 
-    /// On the operation's device if it has one, else `code` on the CPU; also `code` when the device fails and may be stood in for.
+    /// Runs the operation on its device, or `code` on the CPU if it has none. Also runs `code` if
+    /// the device fails and the configuration allows the CPU as a replacement.
     async fn run<T: Send + 'static>(
         &self,
         operation: Operation,
@@ -136,7 +141,7 @@ impl Pixels<'_> {
     }
 }
 
-/// What the detector is shown: pixels and their place on its canvas.
+/// Input of the detector: pixels and their place on its canvas.
 pub(super) struct Shown {
     pub(super) frame: Arc<Frame>,
     pub(super) letterbox: Letterbox,
@@ -149,7 +154,7 @@ impl Shown {
     }
 }
 
-/// `second` with the time of `first` added.
+/// Returns `second` with the times of `first` added.
 fn after<A, B>(first: Timed<A>, second: Timed<B>) -> Timed<B> {
     Timed { queued: first.queued + second.queued, ran: first.ran + second.ran, ..second }
 }

@@ -1,33 +1,34 @@
-//! What an analysis answers.
+//! The results of an analysis.
 
 use inference::Embedding;
 use std::sync::Arc;
 use std::time::Duration;
 use vision::{Detection, Format, Frame, PerceptualHashes, QualityReport};
 
-/// Where the time went. Stages are disjoint, so they never add up to more than `total`, unless the caller paused between the two stages.
+/// The duration of each stage. Stages do not overlap, so their sum is at most `total`. A pause of
+/// the caller between the two stages of the analysis counts in `total`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
-    /// Bytes to pixels, hashes included.
+    /// Decoding, including the hashes.
     pub decode: Duration,
-    /// The detector's canvases, and their turns.
+    /// Drawing and rotating the detector's canvases.
     pub letterbox: Duration,
-    /// Model and NMS; every view and every turn that was tried.
+    /// Detector runs and non-maximum suppression, for all views and rotations.
     pub detect: Duration,
-    /// Chips.
+    /// Cutting the aligned face crops.
     pub align: Duration,
-    /// Quality.
+    /// Quality assessment.
     pub quality: Duration,
     /// Embeddings of all faces.
     pub embed: Duration,
-    /// Waiting for memory, a thread or a session.
+    /// Waiting for memory, a thread or a model session.
     pub queue: Duration,
-    /// From call to answer.
+    /// Time from the call to the result.
     pub total: Duration,
 }
 
 impl Timings {
-    /// Feeds `facecrawl_stage_seconds{stage}`.
+    /// Records the stages in the histogram `facecrawl_stage_seconds{stage}`.
     pub(super) fn record(&self) {
         for (stage, took) in [
             ("decode", self.decode),
@@ -47,37 +48,40 @@ impl Timings {
 /// One face.
 #[derive(Clone, Debug)]
 pub struct AnalyzedFace {
-    /// In pixels of the image as a browser shows it; the box may reach outside the image, as detectors' boxes do.
+    /// In pixels of the image as a browser shows it. The box can extend beyond the image.
     pub detection: Detection,
-    /// If asked for. Pose is that of the upright face, whatever the picture's `rotation`.
+    /// `None` if not requested. The pose is that of the upright face, for any `rotation` of the
+    /// image.
     pub quality: Option<QualityReport>,
-    /// If asked for, and if the model gave one (a chip without content has none).
+    /// `None` if not requested, or if no embedding could be computed, for example for a crop
+    /// without content.
     pub embedding: Option<Embedding>,
-    /// Aligned 112x112, upright; if asked for.
+    /// The aligned, upright face crop, 112x112 pixels; `None` if not requested.
     pub chip: Option<Arc<Frame>>,
 }
 
-/// One picture.
+/// The analysis of one image.
 #[derive(Clone, Debug)]
 pub struct Analysis {
-    /// Its pixels, as a browser shows it.
+    /// The pixels, as a browser shows the image.
     pub frame: Arc<Frame>,
-    /// What the content was.
+    /// The format of the file.
     pub format: Format,
-    /// Of the file's bytes.
+    /// SHA-256 of the file.
     pub sha256: [u8; 32],
-    /// Of the picture.
+    /// Perceptual hashes of the image.
     pub hashes: PerceptualHashes,
-    /// Length of the file.
+    /// Length of the file in bytes.
     pub bytes: usize,
-    /// Clockwise turn that makes the faces upright: 0, 90, 180, 270.
+    /// Clockwise rotation in degrees that makes the faces upright: 0, 90, 180 or 270.
     pub rotation: u32,
-    /// Pixels of the enhanced picture per pixel of this one, if the faces were found on the enhanced one; their coordinates are of this one.
+    /// Pixels of the enhanced image per pixel of this one, if the faces were found on the enhanced
+    /// image. Coordinates of faces are always those of this image.
     pub enhancement_scale: Option<f32>,
-    /// How often the detector looked: once for each view and each turn that was tried.
+    /// Number of detector runs: one for each view and each rotation.
     pub views: usize,
-    /// Best score first.
+    /// The faces, best score first.
     pub faces: Vec<AnalyzedFace>,
-    /// Where the time went.
+    /// The duration of each stage.
     pub timings: Timings,
 }

@@ -1,10 +1,17 @@
-//! The search for faces: which views of a picture the detector is shown, and how what it says of them becomes one list.
+//! The search for faces: selects the views of an image that the detector sees, and merges the
+//! detections of all views into one list.
 //!
-//! Every search starts with the whole picture on the canvas. With [`Passes::Auto`] and [`Passes::Thorough`] the picture is also seen
-//! small, where faces that fill the frame have the size that detectors know, and in tiles at two, four, … times the scale, until
-//! it is seen at its own resolution. Auto takes a level of tiles only while the level before it shows faces so small that there are
-//! likely to be more; or, in a large picture that has shown no sure face yet, while the level is a short one. docs/ACCURACY.md has
-//! what each finds and costs.
+//! Every search starts with the whole image on the canvas. With [`Passes::Auto`] and
+//! [`Passes::Thorough`], the detector also sees the image at a smaller scale. There, faces that
+//! fill the frame have a size that detectors can find. The detector then sees tiles of the image at
+//! 2, 4, … times the scale, until it has seen the image at its full resolution.
+//!
+//! [`Passes::Auto`] takes a level of tiles in two cases only. In the first, the previous level
+//! showed tiny faces, which makes more of them likely. In the second, a large image has shown no
+//! sure face yet, and the level has few tiles. docs/ACCURACY.md lists what each mode finds and
+//! costs.
+//!
+//! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
 
 use super::options::Settings;
 use super::pixels::Shown;
@@ -16,49 +23,64 @@ use std::time::{Duration, Instant};
 use vision::nms::MAX_CANDIDATES;
 use vision::{Detection, Frame, View, keep_best, nms};
 
-/// `det_score` from which an upright face settles that a picture is upright. Detectors also find a turned face now and then, with a lower score, a box that
-/// is off and landmarks that are wrong: of one portrait turned by 0, 90, 180 and 270 degrees YuNet says 0.94, nothing, 0.87 and 0.83, and SCRFD 2.5G
-/// 0.81, 0.69, nothing and 0.59. So finding something is not enough.
+/// Minimum `det_score` of an upright face that proves that the image is upright.
+///
+/// A detection alone is not enough, because detectors sometimes find a rotated face too. Such a
+/// detection has a lower score, a shifted box and wrong landmarks. For one portrait rotated by 0,
+/// 90, 180 and 270 degrees, YuNet reports the scores 0.94, none, 0.87 and 0.83. SCRFD 2.5G reports
+/// 0.81, 0.69, none and 0.59.
 const CONVINCING: f32 = 0.9;
-/// Longer side in canvas pixels of a picture that is seen small: a ninth of the work of 640, and a face that fills it is found for certain.
+/// Longer side of the small view in canvas pixels. The detector's work is 9% of that for 640
+/// pixels, and detectors reliably find a face that fills the view.
 const SMALL: u32 = 192;
-/// Longest canvas that needs no small view: SCRFD 2.5G finds a face that fills 384 pixels, and overlooks one that fills 480.
+/// Maximum canvas side that needs no small view. SCRFD 2.5G finds a face that fills 384 pixels and
+/// misses one that fills 480.
 const NO_SMALL: u32 = 384;
-/// Least longer side in pixels of a face in the small view; smaller ones are seen better on the canvas, and the rest is noise.
+/// Minimum longer side of a face in the small view, in pixels of that view. Smaller faces are
+/// detected better on the canvas, and other small detections are noise.
 const SMALL_FACE: f32 = 64.0;
-/// Longer side in canvas pixels below which a face is tiny: there may be others beside it that are too small to be seen.
+/// Longer side in canvas pixels below which a face is tiny. Near a tiny face there may be faces
+/// that are too small for this view.
 const TINY: f32 = 24.0;
-/// Share of the detector's own `min_score` from which a tiny box counts as a sign of faces.
+/// Fraction of the detector's own `min_score` from which a tiny box counts as a sign of faces.
 const FAINT: f32 = 0.6;
-/// Most tiles of one level; a picture of 50 megapixels has about 270 at its own resolution.
+/// Maximum number of tiles of one level. An image of 50 megapixels has about 270 tiles at its full
+/// resolution.
 const MOST_TILES: usize = 320;
-/// Canvas pixels per image pixel of a view up to which faces of some size in the picture have gone unseen: at one half, those under 24 pixels.
+/// Scale (canvas pixels per image pixel) up to which a view can miss faces because they are too
+/// small. At a scale of one half, it misses faces under 24 image pixels.
 const BLIND: f64 = 0.5;
-/// Score from which a face is a sure one: detectors give less to most of what is none, and to faces that are nearly too small.
+/// Minimum score of a sure face. Detectors give lower scores to most false detections and to faces
+/// that are almost too small.
 const SURE: f32 = 0.8;
-/// Most tiles of a level that auto takes without a sign of faces, so that a large picture without any costs a bounded number of looks: 6 and 20 where
-/// it has 24 megapixels.
+/// Maximum number of tiles of a level that [`Passes::Auto`] takes without a sign of faces. It
+/// bounds the cost of a large image without faces: an image of 24 megapixels has levels of 6 and 20
+/// tiles.
 const MOST_BLIND_TILES: usize = 32;
-/// Maximum number of faces of one view (the whole picture or a tile); the best ones are kept. A
-/// picture can have hundreds of views, and the search compares all their faces with each other.
+/// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
+/// image can have hundreds of views, and the search compares all their faces with each other.
 const VIEW_FACES: usize = 1_000;
-/// Faces up to which a comparison of each with each is done at once, on the async thread: it takes less than to hand them to another.
+/// Maximum number of faces that are compared directly on the async thread. For so few, the
+/// comparison takes less time than moving it to another thread.
 const FEW_FACES: usize = 256;
-/// Tiles of one picture in work at once: enough to fill a batch, few enough to leave room for others in the queue.
+/// Maximum number of tiles of one image in the detector's queue at once. They fill a batch and
+/// leave room for other images.
 const TILES_IN_FLIGHT: usize = 8;
 
-/// What was found, in image coordinates, best first, and the clockwise turn of the image that it was found at.
+/// The result of a search. `detections` are in image coordinates, best first. `rotation` is the
+/// clockwise rotation of the image, in degrees, at which they were found. `views` is the number of
+/// detector runs.
 pub(super) struct Found {
     pub(super) detections: Vec<Detection>,
     pub(super) rotation: u32,
     pub(super) views: usize,
 }
 
-/// What one or more views showed.
+/// The detections of one or more views.
 #[derive(Default)]
 struct Seen {
     detections: Vec<Detection>,
-    /// Boxes of tiny faces, faint ones included.
+    /// Number of boxes of tiny faces, including those with a score below `min_score`.
     tiny: usize,
     queued: Duration,
     drawn: Duration,
@@ -66,7 +88,8 @@ struct Seen {
 }
 
 impl Analyzer {
-    /// Searches a picture with the passes of the settings, turned too where that was asked for.
+    /// Searches an image with the passes of `settings`. With [`Rotate::Auto`], it also searches the
+    /// rotated image.
     pub(super) async fn detect(
         &self,
         frame: &Arc<Frame>,
@@ -79,7 +102,7 @@ impl Analyzer {
     }
 }
 
-/// One search in one picture.
+/// One search in one image.
 struct Search<'a> {
     analyzer: &'a Analyzer,
     frame: &'a Arc<Frame>,
@@ -88,8 +111,12 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Searches upright and, where that was asked for and gave nothing convincing, turned; the turn with the best total score wins, upright ahead of
-    /// equals. A canvas that is not square is only turned by 180 degrees, because its model takes no other shape.
+    /// Searches the upright image. If rotation is enabled and no face is convincing, it also
+    /// searches the rotated image. The rotation with the highest total score is selected; upright
+    /// comes first among equals.
+    ///
+    /// A canvas that is not square is rotated by 180 degrees only, because its model accepts no
+    /// other shape.
     async fn run(&self, rotate: Rotate, timings: &mut Timings) -> Result<Found, AnalyzeError> {
         let mut views = 0;
         let mut best = (self.whole(0, timings, &mut views).await?, 0);
@@ -109,7 +136,8 @@ impl Search<'_> {
         Ok(Found { detections, rotation, views })
     }
 
-    /// The whole picture, on the canvas and, where it is called for, small.
+    /// Searches the whole image: on the canvas and, if [`Self::wants_small`], also in the small
+    /// view.
     async fn whole(
         &self,
         rotation: u32,
@@ -134,8 +162,9 @@ impl Search<'_> {
         Ok(seen)
     }
 
-    /// A detector of any size takes a small canvas, which costs next to nothing. One of a fixed size takes as long as for the whole, so that auto asks
-    /// it only when it has found nothing.
+    /// Returns whether to search the small view too. A detector that accepts any size processes a
+    /// small canvas at almost no cost. For a detector of fixed size, the small view costs as much
+    /// as the whole image, so [`Passes::Auto`] uses it only if nothing was found.
     fn wants_small(&self, seen: &Seen) -> bool {
         let (width, height) = self.settings.canvas;
         let cheap = self.analyzer.engine().detector().fixed_size.is_none();
@@ -147,7 +176,7 @@ impl Search<'_> {
         }
     }
 
-    /// Adds what tiles show.
+    /// Adds the detections of the tiles to those of the whole image.
     async fn closer(
         &self,
         mut seen: Seen,
@@ -175,7 +204,7 @@ impl Search<'_> {
         self.suppress(all, timings).await
     }
 
-    /// Several views, a few at a time.
+    /// Searches several views, at most [`TILES_IN_FLIGHT`] at a time.
     async fn look_at_all(&self, views: Vec<View>, rotation: u32) -> Result<Seen, AnalyzeError> {
         let started = Instant::now();
         let looks = futures::stream::iter(views.into_iter().map(|view| self.look(view, rotation)));
@@ -189,7 +218,8 @@ impl Search<'_> {
             all.ran += seen.ran;
             queued = Some(queued.map_or(seen.queued, |least| least.min(seen.queued)));
         }
-        // What is waiting is the wait of the luckiest: from then on the picture's own tiles queue behind each other.
+        // Only the shortest wait counts as time in the queue. The other tiles wait behind tiles of
+        // the same image.
         all.queued = queued.unwrap_or_default().min(started.elapsed());
         let elapsed = started.elapsed() - all.queued;
         let share = all.drawn.as_secs_f64() / (all.drawn + all.ran).as_secs_f64().max(f64::EPSILON);
@@ -198,7 +228,8 @@ impl Search<'_> {
         Ok(all)
     }
 
-    /// One view, turned clockwise by `rotation`: the faces that it shows whole.
+    /// Searches one view, rotated clockwise by `rotation` degrees, and returns the faces that lie
+    /// completely inside the view.
     async fn look(&self, view: View, rotation: u32) -> Result<Seen, AnalyzeError> {
         let engine = self.analyzer.engine();
         let view = View { letterbox: engine.placed(view.letterbox), ..view };
@@ -224,8 +255,9 @@ impl Search<'_> {
         Ok(seen)
     }
 
-    /// Drops what other views have seen better. The comparisons grow with the square of the faces, so many are compared on the threads for work on
-    /// pixels.
+    /// Removes duplicates: of faces that overlap, it keeps the one with the best score. The number
+    /// of comparisons grows with the square of the number of faces, so many faces are compared on
+    /// the CPU pool.
     async fn suppress(
         &self,
         faces: Vec<Detection>,
@@ -254,8 +286,10 @@ impl Seen {
     }
 }
 
-/// Adds the faces of further views. Those that would not be compared in the end go when there are twice as many, so that a large picture holds no
-/// more of them and each is looked at a few times at most.
+/// Moves the faces of further views into `all`. The final [`nms()`] compares at most
+/// [`MAX_CANDIDATES`] faces. When `all` holds more than twice that number, only the best
+/// [`MAX_CANDIDATES`] are kept. This bounds the memory for a large image, and each face is compared
+/// only a few times.
 fn gather(all: &mut Vec<Detection>, more: &mut Vec<Detection>) {
     all.append(more);
     if all.len() > 2 * MAX_CANDIDATES {

@@ -1,8 +1,11 @@
-//! Quarter turns of coordinates. A canvas or an image turned clockwise by `degrees` shows what lay at (x, y) at [`forward`] of it.
+//! Rotation of coordinates by multiples of 90 degrees.
+//!
+//! [`forward`] maps coordinates of an image to coordinates of the same image rotated clockwise by
+//! `degrees`. Pixels are rotated elsewhere, by `vision::crop::rotate`.
 
 use vision::{Detection, Point, Rect};
 
-/// Turns the point clockwise along with its `width`x`height` image.
+/// Rotates the point clockwise together with its `width`x`height` image.
 fn forward_point(p: Point, (width, height): (f32, f32), degrees: u32) -> Point {
     match degrees {
         90 => Point { x: height - p.y, y: p.x },
@@ -12,7 +15,8 @@ fn forward_point(p: Point, (width, height): (f32, f32), degrees: u32) -> Point {
     }
 }
 
-/// Turns a detection clockwise along with its `size` (width, height) image. Box sides stay parallel to the axes, so nothing is lost.
+/// Rotates a detection clockwise together with its image of `size` (width, height). Box sides stay
+/// parallel to the axes, so the box stays exact.
 pub(super) fn forward(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
     let size = (size.0 as f32, size.1 as f32);
     let Rect { x, y, width, height } = detection.bbox;
@@ -31,13 +35,14 @@ pub(super) fn forward(detection: &Detection, size: (u32, u32), degrees: u32) -> 
     }
 }
 
-/// Undoes [`forward`]: from the turned image to the `size` image that was turned.
+/// Inverts [`forward`]: maps a detection in the rotated image to the image of `size` before the
+/// rotation.
 pub(super) fn back(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
     let turned = turned_size(size, degrees);
     forward(detection, turned, (360 - degrees) % 360)
 }
 
-/// The size of a `size` image after the turn.
+/// Returns the size (width, height) of an image after the rotation.
 pub(super) fn turned_size((width, height): (u32, u32), degrees: u32) -> (u32, u32) {
     if matches!(degrees, 90 | 270) { (height, width) } else { (width, height) }
 }

@@ -1,20 +1,30 @@
 //! Agglomerative clustering with average linkage on the graph of neighbours.
 //!
-//! The two parties with the highest mean similarity of their faces are made one, again and again, until no two that are neighbours reach the
-//! threshold (UPGMA: Sokal and Michener 1958; on a sparse graph: Dhulipala et al., "Hierarchical Agglomerative Graph Clustering in Nearly-Linear
-//! Time", ICML 2021). Two people who are linked by one odd picture stay two: it is the mean over all pairs that counts, not the best pair, which is
-//! what makes single linkage chain. Embeddings have length 1, so the mean similarity of all pairs between two parties is the product of
-//! their mean embeddings, and a party is kept as one vector and a weight.
+//! Repeatedly merges the two neighbouring clusters whose faces have the highest mean similarity,
+//! until no two neighbours reach the threshold. This is UPGMA (Sokal and Michener 1958). On a
+//! sparse graph it is described by Dhulipala et al., "Hierarchical Agglomerative Graph Clustering
+//! in Nearly-Linear Time", ICML 2021.
+//!
+//! The mean over all pairs of faces counts, not the best pair. Two people that one misleading image
+//! connects therefore stay separate. Single linkage would merge them.
+//!
+//! Embeddings have length 1. The mean similarity of all pairs between two clusters is therefore the
+//! dot product of their mean embeddings. A cluster is stored as one mean vector and a weight.
+//!
+//! Which faces are neighbours is decided in the parent module; groups are stored by the crate
+//! `store`.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap, HashSet};
 use store::clusters::{Group, Party};
 use uuid::Uuid;
 
-/// Which parties are one person. `pairs` are the neighbours, by index; the answer is the same for the same input, whatever the order of the
-/// pairs.
+/// Returns the groups of parties that are the same person; a party is a subject or a face without a
+/// subject. `pairs` are the neighbours as indices of `parties`, and `threshold` is the minimum mean
+/// similarity, -1..1. The result depends on neither the order of the pairs nor any random state.
 ///
-/// Never one: two enrolled subjects; a subject and a face that somebody said it does not show; two faces of one image.
+/// Never merges two enrolled subjects, a subject with a face that a person rejected for it, or two
+/// faces of one image.
 pub(super) fn group(parties: &[Party], pairs: &[(usize, usize)], threshold: f32) -> Vec<Group> {
     let mut graph = Graph::new(parties, threshold);
     for &(a, b) in pairs {
@@ -26,14 +36,15 @@ pub(super) fn group(parties: &[Party], pairs: &[(usize, usize)], threshold: f32)
     merged.into_iter().map(|cluster| cluster.group(parties)).collect()
 }
 
-/// Parties that were made one.
+/// Parties that were merged.
 struct Cluster {
     members: BTreeSet<usize>,
     enrolled: bool,
     mean: Vec<f32>,
     weight: f32,
     images: HashSet<Uuid>,
-    /// What it is made of, and what it must not be made of: faces and subjects.
+    /// Faces and subjects that the cluster contains. `refused` holds those that it must not
+    /// contain.
     ids: HashSet<Uuid>,
     refused: HashSet<Uuid>,
     neighbours: BTreeSet<usize>,
@@ -60,7 +71,8 @@ impl Cluster {
             && other.refused.is_disjoint(&self.ids)
     }
 
-    /// Mean similarity of all pairs of a face here and a face there.
+    /// Returns the mean similarity of all pairs of one face of `self` and one face of `other`,
+    /// -1..1.
     fn linkage(&self, other: &Self) -> f32 {
         self.mean.iter().zip(&other.mean).map(|(a, b)| a * b).sum()
     }
@@ -79,7 +91,8 @@ impl Cluster {
         self.neighbours.extend(other.neighbours);
     }
 
-    /// The enrolled subject, or the oldest cluster, or somebody new.
+    /// Returns the merged group. It keeps the enrolled subject if there is one, else the subject
+    /// with the lowest id, which is the oldest. Without any subject it becomes a new one.
     fn group(&self, parties: &[Party]) -> Group {
         let members = || self.members.iter().map(|&index| &parties[index]);
         let subject = members()
@@ -97,7 +110,8 @@ impl Cluster {
     }
 }
 
-/// Two clusters that may become one. The higher linkage goes first, then the lower indices, so that ties are always broken alike.
+/// Two clusters that may be merged. The order is by linkage, highest first, then by the lower
+/// indices, so that ties are always resolved in the same way.
 struct Candidate(f32, Reverse<usize>, Reverse<usize>);
 
 impl Ord for Candidate {
@@ -121,7 +135,8 @@ impl PartialEq for Candidate {
 impl Eq for Candidate {}
 
 struct Graph {
-    /// A merged cluster gets a new index and leaves its parts empty, which makes candidates that name them void.
+    /// A merged cluster gets a new index and its parts become `None`. This invalidates candidates
+    /// that refer to the parts.
     clusters: Vec<Option<Cluster>>,
     candidates: BinaryHeap<Candidate>,
     threshold: f32,
@@ -136,7 +151,8 @@ impl Graph {
     fn connect(&mut self, a: usize, b: usize) {
         let (a, b) = (a.min(b), a.max(b));
         let (Some(one), Some(other)) = (&self.clusters[a], &self.clusters[b]) else { return };
-        // What may not be one now may never be: what forbids it only grows.
+        // A pair that may not merge now may never merge, because the reasons against it only
+        // accumulate.
         if a == b || !one.may_join(other) {
             return;
         }
@@ -178,7 +194,7 @@ impl Graph {
 mod tests {
     use super::*;
 
-    /// A face in an image of its own; directions are given as an angle in degrees.
+    /// A face in a separate image. The direction of its embedding is an angle in degrees.
     fn face(id: u128, degrees: f32) -> Party {
         let (sin, cos) = degrees.to_radians().sin_cos();
         Party {
@@ -210,7 +226,8 @@ mod tests {
 
     #[test]
     fn one_odd_picture_between_two_people_does_not_make_them_one() {
-        // 0, 10 and 20 degrees; 80, 90 and 100; and one at 50. Neighbours in the chain are at most 30 degrees apart.
+        // One person at 0, 10 and 20 degrees, another at 80, 90 and 100, and a face at 50.
+        // Neighbours in this chain are at most 30 degrees apart.
         let parties: Vec<Party> =
             [0.0, 10.0, 20.0, 50.0, 80.0, 90.0, 100.0].iter().zip(1..).map(|(&d, id)| face(id, d)).collect();
         let groups = at(&parties, 30.0_f32.to_radians().cos() - 1e-3);

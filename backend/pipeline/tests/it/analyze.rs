@@ -38,7 +38,8 @@ async fn a_photograph_gives_its_face_where_the_reference_has_it_however_it_is_tu
     let oracle = testing::oracle();
     let expected = &oracle["obama.jpg"];
     let side = |name: &str| expected[name].as_u64().unwrap() as u32;
-    // The reference ran the same model at the picture's own size: the same face, nearly the same box.
+    // The reference implementation ran the same model at the full resolution of the image. The face
+    // is the same and the box is almost the same.
     let face = serde_json::from_value(expected["yunet_native"][0]["bbox_xywh"].clone()).unwrap();
     one_face(testing::image("obama.jpg"), (side("width"), side("height")), face).await;
     for pack in ["compact", "research"] {
@@ -47,7 +48,7 @@ async fn a_photograph_gives_its_face_where_the_reference_has_it_however_it_is_tu
     }
 }
 
-/// A picture of `size` with one face, at `wanted` (x, y, width, height).
+/// Checks the analysis of an image of `size` with one face at `wanted` (x, y, width, height).
 async fn one_face(picture: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
     let analyzer = analyzer().await;
     let sha256: [u8; 32] = sha2::Sha256::digest(&picture).into();
@@ -96,7 +97,7 @@ async fn turned(analyzer: &Analyzer, picture: impl Fn(u32) -> Vec<u8>) {
         }
         rotations.push(turned.rotation);
 
-        // `rotation` makes the picture the upright one, and takes the box to where the face is there.
+        // `rotation` makes the image upright and maps the box to the position of the face there.
         let frame = crop::rotate(&turned.frame, turned.rotation);
         assert_eq!(
             (frame.width(), frame.height()),
@@ -208,7 +209,8 @@ async fn many_pictures_at_once_get_the_answers_they_get_alone() {
     }
 }
 
-/// A flat grey picture, on which a detector without a threshold finds thousands of faces in each of its views.
+/// The image is uniformly grey. Without a threshold, the detector finds thousands of faces in each
+/// view of it.
 #[tokio::test]
 async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_faces() {
     let analyzer = analyzer().await;

@@ -1,4 +1,4 @@
-//! The word of a worker that lost its claim does not count.
+//! Results of a worker that lost its claim are ignored.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::{CrawlOptions, jobs};
@@ -7,7 +7,8 @@ use std::time::Duration;
 use testing::picture;
 use tokio_util::sync::CancellationToken;
 
-/// Claims the one job of the kind, lets the lease run out, and claims it again: an old holder and a new one.
+/// Claims the only job of the kind, waits until the lease expires, and claims the job again.
+/// Returns the job of the old holder and that of the new one.
 async fn two_holders(world: &World, kind: &str) -> (ClaimedJob, ClaimedJob) {
     let kinds = [kind.to_owned()];
     let old = world.queue.claim(&kinds, 1, "old").await.unwrap().remove(0);
@@ -15,7 +16,7 @@ async fn two_holders(world: &World, kind: &str) -> (ClaimedJob, ClaimedJob) {
         world.queue.rescue().await.unwrap();
         world.queue.claim(&kinds, 1, "new").await.unwrap().pop()
     };
-    let new = wait_for(again).await.expect("the job comes back");
+    let new = wait_for(again).await.expect("the job is claimable again");
     assert_eq!(old.claim.id, new.claim.id);
     (old, new)
 }
@@ -44,7 +45,7 @@ async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
     assert_eq!(world.images().await.len(), 1);
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "completed");
 
-    // Said twice is said once.
+    // A second completion has no effect.
     let outcome = handler.run(new, CancellationToken::new()).await;
     assert!(!matches!(outcome, Outcome::Settled), "{outcome:?}");
     assert_eq!(world.images().await.len(), 1);
@@ -64,7 +65,7 @@ async fn a_page_is_read_by_the_holder_of_the_claim_only() {
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
     let progress = world.progress(crawl.id).await;
     assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("queued", 1)].into(), [].into()));
-    assert_eq!(world.live(crawl.id).await, 1, "no job of the old holder's making");
+    assert_eq!(world.live(crawl.id).await, 1, "the old holder enqueued no job");
 
     let outcome = handler.run(new, CancellationToken::new()).await;
     assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");

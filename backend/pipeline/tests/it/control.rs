@@ -1,4 +1,4 @@
-//! Pause, resume, cancel, and jobs that the queue gave up on.
+//! Pausing, resuming and cancelling crawls, and jobs without attempts left.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled, jobs};
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// A site whose images wait for the gate.
+/// Returns a site whose image responses wait for `gate`.
 async fn gated_site(gate: &Arc<Semaphore>) -> Site {
     let site = Site::start().await;
     let mut index = String::new();
@@ -30,7 +30,7 @@ async fn images_asked(site: &Site, at_least: usize) {
         let asked = site.requests().iter().filter(|path| path.ends_with(".jpg")).count();
         (asked >= at_least).then_some(())
     };
-    wait_for(asked).await.expect("the images are asked for");
+    wait_for(asked).await.expect("the images are requested");
 }
 
 fn kinds() -> Vec<String> {
@@ -44,11 +44,11 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
     let site = gated_site(&gate).await;
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
-    // Four at a time: as many as the worker takes.
+    // The worker fetches four images at a time.
     images_asked(&site, 4).await;
     assert_eq!(world.crawls.pause(crawl.id).await.unwrap().state, "paused");
     gate.add_permits(100);
-    // What was being fetched ends; the rest stays, and nobody is given it.
+    // Running fetches end. The other images stay queued and cannot be claimed.
     let rest =
         async || (counts(&world.progress(crawl.id).await.images).get("queued") == Some(&4)).then_some(());
     wait_for(rest).await.expect("the images in flight end");
@@ -56,7 +56,7 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "paused");
 
     let Err(CrawlError::Store(StoreError::Conflict(reason))) = world.crawls.pause(crawl.id).await else {
-        panic!("a paused crawl was paused");
+        panic!("a paused crawl was paused again");
     };
     assert!(reason.contains("paused"), "{reason}");
 
@@ -82,7 +82,7 @@ async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
         images_asked(&site, 1).await;
         world.crawls.cancel(crawl.id).await.unwrap();
     };
-    // Nobody opens the gate, and the worker does not wait for it.
+    // The gate stays closed, and the worker does not wait for it.
     let (outcome, ()) = tokio::join!(running, cancel);
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
 }
@@ -112,7 +112,7 @@ async fn a_cancelled_crawl_stores_nothing_more_and_accounts_for_the_rest() {
     images_asked(&site, 4).await;
     assert_eq!(world.crawls.cancel(crawl.id).await.unwrap().state, "cancelled");
     gate.add_permits(100);
-    // The worker ends what it holds: whatever it says now does not count.
+    // The worker finishes its jobs, but their results are ignored.
     worker.stop().await;
     assert_eq!(world.live(crawl.id).await, 0);
     let progress = world.progress(crawl.id).await;
@@ -126,7 +126,8 @@ async fn a_cancelled_crawl_stores_nothing_more_and_accounts_for_the_rest() {
     }
 }
 
-/// A crawl of a site that asks for an hour between requests, with so many more rows and jobs than anybody would ever fetch.
+/// Creates a crawl with a delay of five minutes between requests and `pages` queued rows with jobs,
+/// far more than a test can fetch.
 async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
     let options = CrawlOptions { max_pages: 1_000_000, delay_ms: Some(300_000), ..CrawlOptions::default() };
     let crawl = world.create(&[site.url("/")], options).await.id;
@@ -151,7 +152,8 @@ async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
     crawl
 }
 
-/// Rows of a crawl that are queued whatever its state, jobs that live, and crawls that are being closed.
+/// Returns the number of rows of the crawl that are queued, regardless of its state; the number of
+/// its live jobs; and the number of crawls that are being closed.
 async fn left(world: &World, crawl: Uuid) -> (i64, i64, usize) {
     let mut tx = world.store.begin().await.unwrap();
     let rows = world.store.queued_in_crawl(tx.conn(), crawl).await.unwrap();
@@ -164,12 +166,12 @@ async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
     let site = Site::start().await;
     let crawl = large_crawl(&world, &site, 12_000).await;
     assert_eq!(world.crawls.cancel(crawl).await.unwrap().state, "cancelled");
-    // Whatever has been closed by now, the counts are those of the end.
+    // The counts are the final ones, regardless of how many rows are closed already.
     let progress = world.progress(crawl).await;
     assert_eq!(counts(&progress.pages), [("skipped", 12_001)].into());
     assert_eq!(progress.reasons, [("cancelled".to_owned(), 12_001)].into());
     let closed = async || (left(&world, crawl).await == (0, 0, 0)).then_some(());
-    wait_for(closed).await.expect("all is closed");
+    wait_for(closed).await.expect("all rows and jobs are closed");
     assert_eq!(world.progress(crawl).await, progress);
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
 }
@@ -224,7 +226,7 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
         let jobs = world.queue.list(Some(JobState::Discarded), None, Some(crawl.id), None, 10).await.unwrap();
         jobs.first().map(|job| job.id)
     };
-    let job = wait_for(discarded).await.expect("the job is given up");
+    let job = wait_for(discarded).await.expect("the job is discarded");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("failed", 1), ("queued", 1)].into());
 
     site.set("/down.jpg", Answer::jpeg(picture("cora.jpg")));
@@ -250,14 +252,14 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
     world.crawls.cancel_job(jobs[0].id).await.unwrap();
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "running");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("skipped", 1), ("queued", 1)].into());
-    // Back to life, and cancelled once more: the row goes with it.
+    // The job is retried and cancelled again. Its row follows both times.
     world.crawls.retry(jobs[0].id).await.unwrap();
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 2)].into());
     for job in &jobs {
         world.crawls.cancel_job(job.id).await.unwrap();
     }
     let ended = world.store.crawl(crawl.id).await.unwrap();
-    assert_eq!(ended.state, "failed", "nothing was had");
+    assert_eq!(ended.state, "failed", "nothing was fetched");
     assert_eq!(world.progress(crawl.id).await.reasons, [("cancelled".to_owned(), 2)].into());
     let again = world.crawls.cancel_job(jobs[0].id).await;
     assert!(matches!(again, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{again:?}");
@@ -295,7 +297,7 @@ async fn steering_a_crawl_that_is_not_there_says_so() {
 
 #[tokio::test]
 async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
-    // Leases that are over at once: the worker is dead before it begins.
+    // Leases expire at once, so every worker has lost its claim before it starts.
     let times = queue::Config {
         lease: Duration::from_millis(1),
         retry_base: Duration::from_millis(1),
@@ -305,7 +307,7 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
     let world = World::with(times, impatient()).await;
     let site = Site::start().await;
     let crawl = world.create(&[site.url("/")], fast()).await;
-    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "all is well so far");
+    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "nothing needs repair yet");
 
     let given_up = async || {
         for job in world.queue.claim(&kinds(), 10, "dies").await.unwrap() {
@@ -314,7 +316,7 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
         world.queue.rescue().await.unwrap();
         (world.live(crawl.id).await == 0).then_some(())
     };
-    wait_for(given_up).await.expect("the queue gives the job up");
+    wait_for(given_up).await.expect("the queue discards the job");
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "running");
 
     assert_eq!(

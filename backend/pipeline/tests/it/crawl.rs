@@ -1,4 +1,4 @@
-//! A whole crawl: every page and every image URL of a site accounted for.
+//! Complete crawls. Every page and every image URL of a site has an outcome.
 
 use crate::support::{Answer, Site, World, counts, fast};
 use pipeline::CrawlOptions;
@@ -10,7 +10,7 @@ fn map<const N: usize>(pairs: [(&'static str, i64); N]) -> BTreeMap<&'static str
     pairs.into()
 }
 
-/// A small site of portraits with one of everything that can go wrong.
+/// A small site of portraits with one example of everything that can go wrong.
 fn build(site: &Site) {
     site.set(
         "/",
@@ -49,7 +49,8 @@ async fn a_crawl_accounts_for_every_page_and_image() {
     assert!(crawl.finished_at.is_some());
     // Fetched: /, second, noai. Skipped: private/page, notes, picture. Failed: gone.
     assert_eq!(counts(&progress.pages), map([("fetched", 3), ("skipped", 3), ("failed", 1)]));
-    // Processed: ada, ben, the picture that was linked as a page. Skipped: text, private, tagged. Failed: missing, broken.
+    // Processed: ada, ben, and the image that was linked as a page. Skipped: text, private, tagged.
+    // Failed: missing, broken.
     assert_eq!(counts(&progress.images), map([("processed", 3), ("skipped", 3), ("failed", 2)]));
     let reasons: BTreeMap<&str, i64> = progress.reasons.iter().map(|(k, n)| (k.as_str(), *n)).collect();
     assert_eq!(
@@ -136,7 +137,7 @@ async fn all_photographs_are_accounted_for() {
     assert!(images.keys().all(|state| matches!(*state, "processed" | "duplicate")), "{images:?}");
     assert_eq!(world.images().await.len() as i64, images["processed"]);
     assert_eq!(world.faces().await.len() as i64, progress.faces);
-    // Three photographs of crowds alone hold more.
+    // Three photographs of crowds alone contain more faces.
     assert!(progress.faces > 60, "{}", progress.faces);
 }
 
@@ -239,7 +240,8 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
     }
     site.set("/", Answer::html(&index));
     let workers = [world.worker("one"), world.worker("two")];
-    // More than one, because what this looks for is a race: the last rows settled at the same moment.
+    // Several rounds, because this test looks for a race: the last rows are settled at the same
+    // moment.
     for round in 0..3 {
         let crawl = world.create(&[site.url("/")], fast()).await;
         let crawl = world.ended(crawl.id).await;

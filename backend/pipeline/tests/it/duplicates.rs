@@ -9,7 +9,8 @@ fn decode(name: &str) -> Frame {
     vision::decode(&picture(name), &Limits::default()).unwrap().frame
 }
 
-/// The picture, a copy of the file, and the picture stored anew at three quarters of its size.
+/// Crawls a site with an image, a copy of the file, a version encoded again at a smaller size, and
+/// another image.
 async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=a.jpg><img src=copy.jpg><img src=smaller.jpg><img src=other.jpg>"));
@@ -34,17 +35,18 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     assert_eq!(images(&progress), [("duplicate", 2), ("processed", 2)]);
     let images = world.images().await;
     assert_eq!(images.len(), 2);
-    // Whichever of the three came first, the other two are its sources.
+    // The image of the three that was stored has the other two as sources.
     let ids: Vec<_> = images.iter().map(|image| image.id).collect();
     let sources = world.store.sources(&ids).await.unwrap();
     let most = ids.iter().map(|id| sources.iter().filter(|(image, _)| image == id).count()).max();
     assert_eq!((sources.len(), most), (4, Some(3)));
-    // The copy is told by its bytes or by its hashes, the smaller one by its hashes before or after the others.
+    // The copy is recognised by its bytes or its hashes; the smaller version by its hashes, before
+    // or after the others.
     let codes = ["exact_duplicate", "near_duplicate", "superseded"];
     let told: i64 = codes.iter().filter_map(|code| progress.reasons.get(*code)).sum();
     assert_eq!(told, 2);
     let larger = images.iter().map(|image| image.width.max(image.height)).max();
-    assert!(larger > Some(240), "{larger:?}: the larger version is the one that stays");
+    assert!(larger > Some(240), "{larger:?}: the larger version stays");
 }
 
 #[tokio::test]
@@ -79,7 +81,7 @@ fn version(name: &str, side: u32) -> Answer {
     Answer::jpeg(encode::jpeg(&crop::thumbnail(&decode(name), side), 90))
 }
 
-/// There is one image, everything that was found points to it, and its face is found once.
+/// Asserts that there is one image, that it has all sources, and that a search finds its face once.
 async fn assert_alone(world: &World, side: i32, sources: usize) {
     let images = world.images().await;
     let sizes: Vec<i32> = images.iter().map(|image| image.width.max(image.height)).collect();
@@ -113,7 +115,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     }
     let (first, _) = world.crawl(&[site.url("/300.jpg")], fast()).await;
     assert_alone(&world, 300, 1).await;
-    // 1.44 times the pixels: not clearly larger.
+    // 1.44 times the pixels is not clearly larger.
     let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
     assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
     assert_alone(&world, 300, 2).await;
@@ -121,12 +123,13 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
     assert_eq!((images(&progress), progress.faces), (vec![("processed", 1)], 1));
     assert_alone(&world, 600, 3).await;
-    assert_eq!(world.files(), 3, "a thumbnail, and crop and chip of its face");
+    assert_eq!(world.files(), 3, "a thumbnail, and the crop and the chip of its face");
     let progress = world.progress(first.id).await;
     assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
     assert_eq!(progress.reasons.get("superseded"), Some(&1));
 
-    // The smaller one again: nothing comes back, and its address still stands for the picture.
+    // The smaller version is crawled again. It is not stored again, and its URL stays a source of
+    // the image.
     let everything = CrawlOptions { revalidate: false, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/300.jpg")], everything).await;
     assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
@@ -162,7 +165,7 @@ async fn versions_that_come_together_end_as_the_largest_one() {
     let world = World::new().await;
     let site = Site::start().await;
     let mut page = String::new();
-    // Each has more than twice the pixels of the one before, and each is there three times.
+    // Each version has more than twice the pixels of the previous one and occurs three times.
     for side in [160, 240, 360, 540] {
         let answer = version("ada.jpg", side);
         for copy in 0..3 {

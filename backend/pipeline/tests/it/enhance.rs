@@ -9,13 +9,14 @@ async fn analyze(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analys
     analyzer.analyze(encode::png(frame).into(), &options, Lane::Interactive).await.unwrap()
 }
 
-/// How alike the first faces are.
+/// Returns the similarity of the first faces.
 fn similarity(a: &Analysis, b: &Analysis) -> f32 {
     let embedding = |analysis: &Analysis| analysis.faces[0].embedding.clone().unwrap();
     embedding(a).similarity(&embedding(b)).unwrap()
 }
 
-/// `ada_wide.jpg` scaled down until its face is 48 pixels high, its contrast squeezed to a share of what it was.
+/// Returns `ada_wide.jpg`, scaled down until its face is 48 pixels high and with its contrast
+/// multiplied by `contrast`.
 fn faint(contrast: f32) -> Frame {
     let frame = vision::decode(&picture("ada_wide.jpg"), &vision::Limits::default()).unwrap().frame;
     let mut small = crop::thumbnail(&frame, 295);
@@ -30,18 +31,18 @@ async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
     let analyzer = analyzer().await;
     let small = faint(0.12);
     let plain = analyze(&analyzer, &small, Enhance::Off).await;
-    assert_eq!((plain.faces.len(), plain.enhancement_scale), (0, None), "too faint without");
+    assert_eq!((plain.faces.len(), plain.enhancement_scale), (0, None), "too faint without enhancement");
 
     let found = analyze(&analyzer, &small, Enhance::Auto).await;
     let scale = found.enhancement_scale.unwrap();
     assert!((scale - 640.0 / 166.0).abs() < 1e-3, "{scale}");
-    assert_eq!((found.frame.width(), found.frame.height()), (295, 166), "it is the picture that was sent");
+    assert_eq!((found.frame.width(), found.frame.height()), (295, 166), "the frame is the original image");
     let clear = analyze(&analyzer, &faint(1.0), Enhance::Auto).await;
-    assert_eq!(clear.enhancement_scale, None, "nothing is enhanced where a strong face is found");
+    assert_eq!(clear.enhancement_scale, None, "no enhancement if a strong face is found");
     let (wanted, bbox) = (clear.faces[0].detection.bbox, found.faces[0].detection.bbox);
     assert!((46.0..52.0).contains(&bbox.height), "{bbox:?}");
     let apart = (bbox.x - wanted.x).abs().max((bbox.y - wanted.y).abs());
-    assert!(apart < 4.0, "{bbox:?} is not in coordinates of the picture; {wanted:?} is");
+    assert!(apart < 4.0, "{bbox:?} is not in coordinates of the image; expected {wanted:?}");
 
     let options = AnalyzeOptions::default();
     let large = analyzer.analyze(picture("ada.jpg").into(), &options, Lane::Interactive).await.unwrap();

@@ -1,4 +1,4 @@
-//! A crawl with more than enough to do leaves room for the others.
+//! A crawl with a large backlog leaves room for other crawls.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::crawl::Config;
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// A site of which only the first page is ever answered.
+/// Returns a site that never responds, except for the first page and robots.txt.
 async fn swamp() -> Site {
     let site = Site::start().await;
     site.set("/", Answer::html("<a href=/first>x</a>"));
@@ -19,7 +19,7 @@ async fn swamp() -> Site {
     site
 }
 
-/// So many more pages of the site in line, as a crawl enqueues them.
+/// Enqueues `pages` more pages of the site, as a crawl enqueues them.
 async fn flood(world: &World, crawl: Uuid, site: &Site, pages: usize) {
     let host = site.url("").trim_start_matches("http://").to_owned();
     let job = |n: usize| NewJob {
@@ -39,7 +39,7 @@ async fn flood(world: &World, crawl: Uuid, site: &Site, pages: usize) {
     }
 }
 
-/// A page that leads to a page that leads to a page with a picture.
+/// Returns a site with a page that links to a page that links to a page with an image.
 async fn pond() -> Site {
     let site = Site::start().await;
     site.set("/", Answer::html("<a href=/deep>x</a>"));
@@ -49,14 +49,15 @@ async fn pond() -> Site {
     site
 }
 
-/// The small crawl ends although the large one has pages of better priority in line for ever.
+/// Asserts that the small crawl completes although the large one always has queued pages of better
+/// priority. Returns the number of requests to the site of the large crawl.
 async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
     let world = World::new().await;
     let (swamp, pond) = (swamp().await, pond().await);
     let worker = world.worker("one");
     let large = world.create(&[swamp.url("/")], options).await;
     let stuck = async || (swamp.asked("/first") > 0).then_some(());
-    wait_for(stuck).await.expect("the large one is under way");
+    wait_for(stuck).await.expect("the large crawl has started");
     flood(&world, large.id, &swamp, pages).await;
     assert_eq!(world.live(large.id).await, pages as i64 + 1);
 
@@ -66,13 +67,14 @@ async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
     world.crawls.cancel(large.id).await.unwrap();
     worker.stop().await;
     let closed = async || (world.live(large.id).await == 0).then_some(());
-    wait_for(closed).await.expect("all its jobs are closed");
+    wait_for(closed).await.expect("all jobs of the large crawl are closed");
     swamp.requests().len()
 }
 
 #[tokio::test]
 async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
-    // robots.txt, the page, the few that the host was let in with, and on a busy machine some that were tried again.
+    // These are robots.txt, the page, the first requests that are allowed to the host, and, on a
+    // busy machine, some retries.
     let asked = the_small_one_ends(100_000, fast()).await;
     assert!(asked < 100, "{asked}");
 }
@@ -83,7 +85,8 @@ async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
     the_small_one_ends(2_000, options).await;
 }
 
-/// The jobs of seeds, links and images name the crawl's collection, by which a worker shares its places.
+/// The jobs of seeds, links and images contain the collection of the crawl. A worker uses it to
+/// share its places between collections.
 #[tokio::test]
 async fn a_crawl_works_for_its_collection() {
     let (world, site) = (World::new().await, Site::start().await);
@@ -103,8 +106,8 @@ async fn a_crawl_works_for_its_collection() {
     claim().await;
 }
 
-/// A receiver that never answers takes one place only. Earlier, all receivers shared four places,
-/// and its messages took them all.
+/// A receiver that never responds takes one place only. Earlier, all receivers shared four places,
+/// and its messages took all of them.
 #[tokio::test]
 async fn a_webhook_that_never_answers_holds_up_no_other() {
     let manners = Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..impatient() };
@@ -123,10 +126,10 @@ async fn a_webhook_that_never_answers_holds_up_no_other() {
         world.ended(crawl.id).await;
     }
     let asked = async || (slow.asked("/slow") > 0).then_some(());
-    wait_for(asked).await.expect("the slow one is asked");
+    wait_for(asked).await.expect("the slow receiver has a request");
     world.create(&[quick.url("/")], told(&quick, "/quick")).await;
     let asked = async || (quick.asked("/quick") > 0).then_some(slow.asked("/slow"));
-    let of_slow = wait_for(asked).await.expect("the quick one is told");
-    assert!(of_slow < 4, "{of_slow} messages were sent to the one that never answers");
+    let of_slow = wait_for(asked).await.expect("the quick receiver has a request");
+    assert!(of_slow < 4, "{of_slow} messages were sent to the slow receiver");
     worker.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The pipeline on drawn people, real models, a real Postgres and a real HTTP site.
+//! Tests of the pipeline with drawn people, real models, a real Postgres and a real HTTP site.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod analyze;

@@ -1,4 +1,4 @@
-//! Retention and the sweep.
+//! Retention and the deletion of unreferenced files.
 use crate::support::World;
 use bytes::Bytes;
 use pipeline::{AnalyzeOptions, Dedupe, Maintenance, Scan};
@@ -23,9 +23,9 @@ async fn what_was_last_seen_too_long_ago_goes_and_the_rest_stays() {
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     scan(&world, &["ada_small.jpg", "cora.jpg"]).await;
     world.execute("update collections set retention_days = 30").await;
-    assert_eq!(maintenance.expire().await.unwrap().images, 0, "they are new");
+    assert_eq!(maintenance.expire().await.unwrap().images, 0, "the images are new");
     world.execute("update images set created_at = now() - interval '31 days'").await;
-    assert_eq!(maintenance.expire().await.unwrap().images, 0, "they were seen a moment ago");
+    assert_eq!(maintenance.expire().await.unwrap().images, 0, "the images were seen recently");
     world
         .execute(
             "update image_sources set found_at = now() - interval '31 days' where image_url like '%cora%'",
@@ -47,11 +47,7 @@ async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
     let orphan = world.blobs.put("crops", "jpg", Bytes::from_static(b"nobody's")).await.unwrap();
     let grace = Duration::from_secs(3600);
     let swept = maintenance.sweep(grace, true, false).await.unwrap();
-    assert_eq!(
-        (swept.blobs, swept.orphans, swept.missing),
-        (4, 0, Some(0)),
-        "it may be about to get its row"
-    );
+    assert_eq!((swept.blobs, swept.orphans, swept.missing), (4, 0, Some(0)), "its row may be inserted soon");
 
     let look = maintenance.sweep(Duration::ZERO, false, true).await.unwrap();
     assert_eq!((look.orphans, look.removed, look.missing), (1, 0, None));
@@ -67,10 +63,10 @@ async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
     assert_eq!((swept.missing, swept.missing_keys), (Some(1), vec![chip]));
 }
 
-/// Has a request of a host begun and ended.
+/// Starts and ends a request to a host.
 async fn asked(world: &World, host: &str) {
     let Turn::Granted { token } = world.store.take_turn(host, 1_000).await.unwrap() else {
-        panic!("{host} is free")
+        panic!("{host} must be free")
     };
     world.store.finish_request(host, token, 1_000, None, None).await.unwrap();
 }
@@ -91,7 +87,7 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
     world
         .execute("update hosts set not_before = now() + interval '1 hour' where host_key = 'paused.test'")
         .await;
-    // More than one piece of those that are long gone.
+    // More than one batch of hosts that have been unused for long.
     world
         .execute(
             "insert into hosts (host_key, robots_asked_until)

@@ -1,4 +1,4 @@
-//! Single, auto and thorough passes, on both kinds of detector.
+//! The passes `single`, `auto` and `thorough`, with both families of detectors.
 use crate::support::{analyzer, analyzer_on};
 use inference::Lane;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
@@ -30,7 +30,7 @@ fn boxes(analysis: &Analysis) -> Vec<Rect> {
     analysis.faces.iter().map(|face| face.detection.bbox).collect()
 }
 
-/// Pairs of boxes that show one face twice: one lies mostly in the other.
+/// Returns the number of pairs of boxes that show one face twice: one box covers most of the other.
 fn twice(boxes: &[Rect]) -> usize {
     let mostly = |a: &Rect, b: &Rect| a.intersection(b).area() > 0.5 * a.area().min(b.area());
     boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| mostly(a, b)).count()).sum()
@@ -40,7 +40,8 @@ fn pixels(file: &[u8]) -> Frame {
     vision::decode(file, &Limits::default()).unwrap().frame
 }
 
-/// The face of a portrait, cut so that it fills `share` of the frame both ways.
+/// Cuts the face of a portrait so that it fills `share` of the frame in both directions. Returns
+/// the image as a PNG and the box of the face.
 async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>, Rect) {
     let frame = pixels(&portrait);
     let face = boxes(&look(analyzer, portrait, Passes::Auto).await)[0];
@@ -51,8 +52,8 @@ async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>
     (encode::png(&cut), inside)
 }
 
-/// The black beside a picture says nothing: without it the same faces are found, and nearly the same is said of them. What differs is next to the edge
-/// where it began.
+/// A canvas without the black border gives the same faces with almost the same scores. Only boxes
+/// next to the former border differ.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn the_black_beside_a_picture_makes_no_difference() {
@@ -81,9 +82,9 @@ async fn the_black_beside_a_picture_makes_no_difference() {
                 apart.push((face.bbox.x - same.bbox.x).abs());
             }
         }
-        assert!(found > 400 && black > 30, "{pack}: {found} faces, {black} pictures with black beside them");
+        assert!(found > 400 && black > 30, "{pack}: {found} faces, {black} images with a black border");
         apart.sort_by(f32::total_cmp);
-        assert!(apart[apart.len() * 9 / 10] < 0.1, "{pack}: nine of ten hardly move: {apart:?}");
+        assert!(apart[apart.len() * 9 / 10] < 0.1, "{pack}: 90% of the boxes hardly move: {apart:?}");
     }
 }
 
@@ -98,7 +99,8 @@ async fn a_face_that_fills_the_frame_is_found() {
 async fn fills(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, blind: bool) {
     let (picture, face) = filling(analyzer, portrait, 0.9).await;
     let single = look(analyzer, picture.clone(), Passes::Single).await;
-    // What makes the small view necessary: SCRFD sees nothing of such a face on 640 pixels.
+    // This is why the small view exists: on a canvas of 640 pixels, SCRFD does not find such a
+    // face.
     assert!(!blind || single.faces.is_empty(), "{name}");
     for passes in [Passes::Auto, Passes::Thorough] {
         let found = boxes(&look(analyzer, picture.clone(), passes).await);
@@ -115,7 +117,8 @@ fn drawn(heads: &[Head]) -> Vec<Rect> {
     heads.iter().map(place).collect()
 }
 
-/// Clear faces of the reference at the photograph's own size.
+/// Returns the clear faces that the reference implementation found at the full resolution of the
+/// photograph.
 fn photographed(name: &str) -> Vec<Rect> {
     let faces = testing::oracle()[name]["yunet_native"].as_array().unwrap().clone();
     faces
@@ -128,7 +131,7 @@ fn photographed(name: &str) -> Vec<Rect> {
         .collect()
 }
 
-/// How many of the faces are among the boxes.
+/// Returns the number of `faces` that are among `boxes`.
 fn known(boxes: &[Rect], faces: &[Rect]) -> usize {
     faces.iter().filter(|face| boxes.iter().any(|b| b.iou(face) > 0.4)).count()
 }
@@ -138,7 +141,8 @@ async fn tiles_find_the_crowd_and_nobody_twice() {
     crowd(&analyzer().await, "drawn", picture("throng.jpg"), &drawn(&gallery::throng()), 1.8).await;
 }
 
-/// Tiles find so many times more than one look, nearly all of `faces`, and nearly nobody twice.
+/// Asserts that tiles find `more` times as many faces as a single view, almost all of `faces`, and
+/// almost none twice.
 async fn crowd(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect], more: f64) {
     let single = boxes(&look(analyzer, picture.clone(), Passes::Single).await);
     let found = boxes(&look(analyzer, picture, Passes::Thorough).await);
@@ -172,7 +176,8 @@ async fn one_view_more(analyzer: &Analyzer, name: &str, picture: Vec<u8>) {
     assert_eq!(single.faces.len(), auto.faces.len(), "{name}");
 }
 
-/// A group made smaller by `scale` in a picture of 24 megapixels, and where its faces are.
+/// Returns an image of 24 megapixels that contains a group scaled by `scale`, and the boxes of its
+/// faces.
 fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>, Vec<Rect>) {
     let scene = testing::scene::scene(&pixels(view), &pixels(group), scale, (6000, 4000));
     let [left, top, scale] = [scene.left as f32, scene.top as f32, scene.scale];
@@ -193,7 +198,7 @@ async fn auto_finds_a_group_that_the_first_look_is_too_coarse_for() {
 
 async fn too_coarse(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect]) {
     let single = look(analyzer, picture.clone(), Passes::Single).await;
-    assert_eq!((single.faces.len(), single.views), (0, 1), "{name}: too small for one look");
+    assert_eq!((single.faces.len(), single.views), (0, 1), "{name}: too small for a single view");
     let found = boxes(&look(analyzer, picture, Passes::Auto).await);
     let true_ones = known(&found, faces);
     assert!(true_ones + 1 >= faces.len(), "{name}: {true_ones} of {}: {found:?}", faces.len());
@@ -206,7 +211,7 @@ async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
     let view = pixels(&picture("view.jpg"));
     let empty = testing::scene::scene(&view, &view, 0.5, (6000, 4000));
     let auto = look(&analyzer, encode::jpeg(&empty.frame, 92), Passes::Auto).await;
-    // The whole, small, and the two levels of tiles that are short: 3 x 2 and 5 x 4.
+    // The whole image, the small view, and the two levels with few tiles: 3 x 2 and 5 x 4.
     assert_eq!((auto.faces.len(), auto.views), (0, 2 + 6 + 20));
 }
 
@@ -215,7 +220,7 @@ async fn a_face_on_the_border_of_tiles_is_one_whole_face() {
     border(&analyzer().await, "drawn", &picture("ada.jpg")).await;
 }
 
-/// Wherever a face lies on the borders of tiles, it is found once and whole.
+/// Asserts that a face on the borders of tiles is found once and whole, at several positions.
 async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
     let portrait = crop::thumbnail(&pixels(portrait), 300);
     let alone = boxes(&look(analyzer, encode::png(&portrait), Passes::Single).await)[0];
@@ -230,7 +235,7 @@ async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
             picture.data_mut()[at..at + row.len()].copy_from_slice(row);
         }
         let found = look(analyzer, encode::png(&picture), Passes::Thorough).await;
-        assert!(found.views > 6, "there are tiles");
+        assert!(found.views > 6, "the image is searched in tiles");
         let wanted = Rect { x: alone.x + left as f32, y: alone.y + top as f32, ..alone };
         let found = boxes(&found);
         if found.len() != 1 || found[0].iou(&wanted) < 0.75 {
@@ -240,7 +245,8 @@ async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
     assert!(off.is_empty(), "{off:#?}");
 }
 
-/// What the tests above show of drawn people and the default pack, of photographs and both families of detectors.
+/// Repeats the tests above, which use drawn people and the default pack, on photographs and with
+/// both families of detectors.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn the_passes_hold_on_photographs_with_both_families_of_detectors() {
@@ -275,7 +281,8 @@ async fn a_detector_of_a_fixed_size_has_the_same_passes() {
     let single = look(&analyzer, image("group_25.jpg"), Passes::Single).await;
     let thorough = look(&analyzer, image("group_25.jpg"), Passes::Thorough).await;
     assert!(thorough.faces.len() as f64 > 1.8 * single.faces.len() as f64);
-    // For it a small view costs as much as any: auto leaves it out where something was found.
+    // For this detector a small view costs as much as the whole image, so `auto` skips it if a face
+    // was found.
     assert_eq!(look(&analyzer, image("obama.jpg"), Passes::Auto).await.views, 1);
     assert_eq!(look(&analyzer, image("view.jpg"), Passes::Auto).await.views, 2);
 }

@@ -1,4 +1,4 @@
-//! Clustering and embeddings anew, on drawn people and on photographs.
+//! Clustering and the recomputation of embeddings, on drawn people and on photographs.
 
 use crate::support::{World, wait_for};
 use pipeline::{AnalyzeOptions, Clusters, Dedupe, Scan};
@@ -9,7 +9,7 @@ use testing::picture;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Pictures of one face each, and who it is; no two are versions of one picture.
+/// Images of one face each, and the person. No two are versions of one image.
 const DRAWN: &[(&str, &str)] = &[
     ("dan_2.jpg", "dan"),
     ("dan.jpg", "dan"),
@@ -26,7 +26,7 @@ const DRAWN: &[(&str, &str)] = &[
     ("finn.jpg", "finn"),
 ];
 
-/// The same for the photographs of ../shared.
+/// The same for the photographs in ../shared.
 const PHOTOGRAPHED: &[(&str, &str)] = &[
     ("alex-lacamoire.png", "alex"),
     ("alex2.jpg", "alex"),
@@ -43,10 +43,10 @@ const PHOTOGRAPHED: &[(&str, &str)] = &[
     ("lin-manuel-miranda.png", "lin"),
 ];
 
-/// Reads a picture by name.
+/// Reads an image file by name.
 type Read = fn(&str) -> Vec<u8>;
 
-/// Stores the pictures; the best face of each, by file.
+/// Stores the images and returns the best face of each file.
 async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap<&'static str, Uuid> {
     let folder = tempfile::tempdir().unwrap();
     let options = AnalyzeOptions::default();
@@ -87,7 +87,8 @@ async fn cluster(world: &World, threshold: f32) -> store::clusterings::Clusterin
     ended
 }
 
-/// B-cubed precision and recall (Bagga and Baldwin 1998) of the known faces; a face without subject is a cluster of its own.
+/// Returns B-cubed precision and recall (Bagga and Baldwin 1998) of the known faces. A face without
+/// a subject counts as a cluster of its own.
 async fn b_cubed(
     world: &World,
     pictures: &[(&str, &str)],
@@ -123,13 +124,15 @@ async fn photographs_of_one_person_become_one_cluster() {
     cluster_of_each(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
 }
 
-/// Clusters the pictures and those of several people, and holds the clusters against who is in each picture.
+/// Clusters the images and those of several people, and compares the clusters with the known
+/// persons.
 async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str; 2], read: Read) {
     let world = World::new().await;
     let embedder = world.ingest.analyzer().engine().embedder();
     let threshold = pipeline::cluster::default_threshold(embedder.match_threshold, embedder.cluster_margin);
     let files: Vec<&str> = pictures.iter().map(|(file, _)| *file).collect();
-    // First half of the pictures and a group; then the rest, which must find the clusters that are there.
+    // First about half of the images and one group, then the rest. The second run must add to the
+    // existing clusters.
     let mut faces = store_all(&world, read, &files[..7]).await;
     store_all(&world, read, &crowd[..1]).await;
     let first = cluster(&world, threshold).await;
@@ -138,18 +141,22 @@ async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str
     faces.extend(store_all(&world, read, &files[7..]).await);
     store_all(&world, read, &crowd[1..]).await;
     let second = cluster(&world, threshold).await;
-    assert_eq!(first.looked + second.looked, world.faces().await.len() as i64, "only new ones");
+    assert_eq!(
+        first.looked + second.looked,
+        world.faces().await.len() as i64,
+        "only new faces are processed"
+    );
     let (precision, recall) = b_cubed(&world, pictures, &faces).await;
     println!("B-cubed at {threshold}: precision {precision:.3}, recall {recall:.3}; {first:?} {second:?}");
     assert_eq!(precision, 1.0);
     assert!(recall >= 0.95, "{recall}");
-    // A later run adds to what is there and takes nothing away.
+    // A later run adds to the existing clusters and removes nothing from them.
     let after = subjects(&world).await;
     for (subject, members) in before {
         let now = after.values().find(|now| members.is_subset(now));
-        assert!(now.is_some(), "{subject} was taken apart");
+        assert!(now.is_some(), "{subject} was split");
     }
-    // Nobody is in one picture twice.
+    // No cluster contains two faces of one image.
     for members in after.values() {
         let images: Vec<Uuid> = (world.faces().await.iter().filter(|face| members.contains(&face.id)))
             .map(|face| face.image_id)
@@ -179,14 +186,14 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
     for face in world.faces().await {
         wanted.insert(face.id, world.store.embedding(face.id).await.unwrap().1);
     }
-    // As if another model had been in force: other embeddings, of another length.
+    // As if another model had computed the embeddings: other values, with another length.
     world
         .execute("insert into embedding_models (identity, name, dimensions) values ('other', 'other', 3)")
         .await;
     world
         .execute("update faces set embedding = '[1,0,0]', model_id = (select id from embedding_models where name = 'other')")
         .await;
-    // One face lost its chip, another never had one.
+    // One face has lost its chip; another never had one.
     let (lost, never) = (faces["ben.jpg"], faces["group.jpg"]);
     let chip = world.store.face(lost).await.unwrap().chip_key.unwrap();
     world.blobs.delete(&[chip]).await.unwrap();
@@ -212,5 +219,5 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
         assert!(cosine > 0.999, "{cosine}");
     }
     let again = world.ingest.reembed(collection, &go, |_| ()).await.unwrap();
-    assert_eq!((again.done, again.left.len()), (0, 2), "what is done is not done again");
+    assert_eq!((again.done, again.left.len()), (0, 2), "a finished face is not processed again");
 }

@@ -1,4 +1,5 @@
-//! Operations on whole pictures through the analyzer, on a device (the CPU's provider stands in for it) and when the device fails.
+//! Operations on whole images through the analyzer: on a device (simulated by the CPU provider),
+//! and when the device fails.
 
 use inference::{DetectionCanvas, Engine, Lane, Operation, StandIn};
 use pipeline::{AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Rotate};
@@ -18,7 +19,7 @@ async fn analyzer(stand_in: StandIn, force_gpu_only: bool) -> Analyzer {
             gpu_batch_size: 4,
             stand_in,
             force_gpu_only,
-            // What a device sees, so that both sides see the same.
+            // The canvas that a device uses, so that both sides process the same input.
             detection_canvas: DetectionCanvas::Square,
             ..inference::Config::default()
         };

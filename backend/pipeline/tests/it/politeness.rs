@@ -1,4 +1,4 @@
-//! robots.txt, directives, busy hosts.
+//! Politeness: robots.txt, robots directives and busy hosts.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::CrawlOptions;
@@ -94,7 +94,7 @@ async fn a_busy_host_is_asked_again_when_it_said() {
     assert_eq!(site.asked("/"), 2);
 }
 
-/// What a host's answers led to is in the database, so that every process starts from it.
+/// The pace of a host is stored in the database, so that every process uses it.
 #[tokio::test]
 async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
     let world = World::with(quick_retries(), impatient()).await;
@@ -105,7 +105,7 @@ async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
     let host = site.url("/").trim_end_matches('/').to_owned();
     let crawl = world.create(&[site.url("/")], CrawlOptions::default()).await;
     let worker = world.worker("one");
-    wait_for(async || (site.asked("/") == 3).then_some(())).await.expect("it is asked a third time");
+    wait_for(async || (site.asked("/") == 3).then_some(())).await.expect("the host receives a third request");
     let troubled = world.store.host_pace(&host).await.unwrap();
     assert_eq!(troubled.refusals, 2);
     assert!(troubled.pace_ms >= 500, "doubled twice: {troubled:?}");
@@ -114,7 +114,7 @@ async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
     worker.stop().await;
     let healed = world.store.host_pace(&host).await.unwrap();
     assert_eq!(healed.refusals, 0);
-    assert!(healed.pace_ms >= troubled.pace_ms / 2, "down by halves, not at once: {healed:?}");
+    assert!(healed.pace_ms >= troubled.pace_ms / 2, "the delay is halved at most: {healed:?}");
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn delays_are_kept_and_everything_is_fetched() {
     let site = Site::start().await;
     let images: String = (0..6).map(|i| format!("<img src=none{i}.jpg>")).collect();
     site.set("/", Answer::html(&images));
-    // Two workers, eight jobs at once, one host: they take turns.
+    // Two workers run eight jobs for one host. The permits of the host serialise the requests.
     let crawl = world
         .create(
             &[site.url("/")],
@@ -160,12 +160,12 @@ async fn a_crawls_own_delay_binds_its_own_collection() {
     let theirs = world.crawls.create("theirs", &theirs, CrawlOptions::default()).await.unwrap();
     assert_eq!(world.ended(theirs.id).await.state, "completed");
     assert_eq!(counts(&world.progress(theirs.id).await.images), [("processed", 1)].into());
-    assert_eq!(site.asked("/slow"), 0, "its own crawl waits");
+    assert_eq!(site.asked("/slow"), 0, "the slow crawl still waits");
     world.crawls.cancel(ours.id).await.unwrap();
     worker.stop().await;
 }
 
-/// A turn that nobody ends is out for a minute.
+/// A permit that is not released expires after one minute.
 #[tokio::test]
 async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
@@ -178,16 +178,16 @@ async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     let hanging = world.create(&[site.url("/hangs.jpg")], options.clone()).await;
     let worker = world.worker("one");
     let asked = async || (site.asked("/hangs.jpg") == 1).then_some(());
-    wait_for(asked).await.expect("it is asked for");
+    wait_for(asked).await.expect("the image is requested");
     world.crawls.cancel(hanging.id).await.unwrap();
     let host = site.url("/").trim_end_matches('/').to_owned();
     let turn = async || match world.store.take_turn(&host, 1).await.unwrap() {
         Turn::Granted { token } => Some(token),
         Turn::Wait { .. } => None,
     };
-    // Sooner than a turn that is never ended expires.
+    // The permit is available before an unreleased permit would expire.
     let token = tokio::time::timeout(Duration::from_secs(40), wait_for(turn)).await;
-    let token = token.ok().flatten().expect("the turn comes back");
+    let token = token.ok().flatten().expect("the permit is released");
     world.store.finish_request(&host, token, 1, None, None).await.unwrap();
     let (next, progress) = world.crawl(&[site.url("/cora.jpg")], options).await;
     worker.stop().await;

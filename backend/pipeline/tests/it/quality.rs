@@ -1,4 +1,4 @@
-//! The learned quality score beside the measures.
+//! The learned quality score, next to the computed measures.
 use inference::{Engine, Lane, Manifest, ResolvedPack};
 use pipeline::{Analysis, AnalyzeOptions, Analyzer};
 use testing::fixture_models::Picture;
@@ -21,7 +21,7 @@ fn start_with(learned: bool, queue_capacity: usize) -> Analyzer {
     Analyzer::new(Engine::start(&config, &pack).unwrap(), pipeline::Config::default())
 }
 
-/// Three faces, on which the model has three opinions.
+/// Analyses an image of three faces that have three different learned scores.
 async fn analyze(analyzer: &Analyzer, quality: bool) -> Analysis {
     let mut picture = Picture::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
     for (column, row, identity) in [(3, 2, 7), (12, 9, 8), (8, 4, 9)] {
@@ -54,7 +54,7 @@ async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
         values.push(raw);
     }
     values.sort_by(f32::total_cmp);
-    assert!(values.windows(2).all(|pair| pair[1] - pair[0] > 1e-3), "{values:?} tell the faces apart");
+    assert!(values.windows(2).all(|pair| pair[1] - pair[0] > 1e-3), "the scores differ: {values:?}");
 
     let plain = analyze(&without, true).await;
     for (with, without) in scored.faces.iter().zip(&plain.faces) {
@@ -67,7 +67,8 @@ async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
     assert!(analyze(&with, false).await.faces.iter().all(|face| face.quality.is_none()));
 }
 
-/// A crowd goes through the models in groups: each of its faces keeps what was said of it, and its chip where that was asked for.
+/// The models process a crowd in groups. Each face keeps its own results, and its chip if
+/// requested.
 #[tokio::test]
 async fn each_face_of_a_crowd_has_its_own_answers() {
     let analyzer = tokio::task::spawn_blocking(|| start(true)).await.unwrap();
@@ -90,7 +91,8 @@ async fn each_face_of_a_crowd_has_its_own_answers() {
     assert!(lean.faces.iter().all(|face| face.chip.is_none() && face.embedding.is_some()));
 }
 
-/// Pictures that were begun are finished, whatever the number of their faces: each of these has more of them than the models' queues have room.
+/// An analysis that has started is finished for any number of faces. Each of these images has more
+/// faces than the queues of the models have room for.
 #[tokio::test]
 async fn crowds_at_the_same_time_are_all_analysed() {
     let analyzer = tokio::task::spawn_blocking(|| start_with(true, 4)).await.unwrap();

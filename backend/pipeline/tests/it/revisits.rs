@@ -1,4 +1,5 @@
-//! The second crawl of a site: what has not changed is asked about and not fetched.
+//! The second crawl of a site: unchanged pages and images are revalidated and not transferred
+//! again.
 
 use crate::support::{Answer, Site, World, counts, fast};
 use pipeline::{CrawlOptions, jobs};
@@ -7,7 +8,8 @@ use store::images::ImageFilter;
 use testing::picture;
 use tokio_util::sync::CancellationToken;
 
-/// Two pages and two pictures that can be asked about, and one page and one picture that cannot.
+/// Returns a site with two pages and two images that have validators, and one page and one image
+/// without.
 async fn site() -> Site {
     let site = Site::start().await;
     site.set(
@@ -49,7 +51,7 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
     assert_eq!(second.reasons.get("exact_duplicate"), Some(&1));
     assert_eq!((second.faces, world.faces().await.len()), (3, 3));
 
-    // One more source each, with what the page said of it.
+    // Each image has one more source, with the data of the page.
     let filter =
         ImageFilter { collection: "default".into(), crawl_id: Some(crawl.id), ..ImageFilter::default() };
     let images: Vec<_> = world.store.images(&filter, None, 10).await.unwrap().iter().map(|i| i.id).collect();
@@ -63,14 +65,18 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
     }
     assert!(of("/ada.jpg").iter().all(|source| source.alt.as_deref() == Some("portrait")));
 
-    // And so for ever, also when the first crawls are forgotten.
+    // This also holds for later crawls and after the first crawls are deleted.
     let mut tx = world.store.begin().await.unwrap();
     let ids: Vec<_> =
         world.store.crawls(&Default::default(), None, 1).await.unwrap().iter().map(|c| c.id).collect();
     world.store.delete_crawl(tx.conn(), ids[0], false).await.unwrap();
     tx.commit().await.unwrap();
     world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(site.take_answers().0, ["/ada.jpg", "/cora.jpg"], "what the pages said went with the crawl");
+    assert_eq!(
+        site.take_answers().0,
+        ["/ada.jpg", "/cora.jpg"],
+        "the data of the pages was deleted with the crawl"
+    );
 }
 
 #[tokio::test]
@@ -111,7 +117,7 @@ async fn validators_do_not_outlive_the_image_or_its_model() {
     assert_eq!(
         (second.images["processed"], second.images["duplicate"]),
         (1, 2),
-        "it is fetched and stored anew"
+        "it is fetched and stored again"
     );
 
     world
@@ -133,7 +139,11 @@ async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_cha
     site.set("/second", Answer::html("nothing").etag("\"2\""));
     for _ in 0..2 {
         let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
-        assert_eq!(progress.reasons.get("noimageindex"), Some(&1), "also when only the first answer said so");
+        assert_eq!(
+            progress.reasons.get("noimageindex"),
+            Some(&1),
+            "also if only the first response contained it"
+        );
         assert_eq!(counts(&progress.images), [].into());
     }
     assert_eq!(site.take_answers().0, ["/", "/second"]);
@@ -152,14 +162,14 @@ async fn pages_of_directories_that_yield_images_come_first() {
         site.set(&format!("/rich/{here}"), Answer::html(&format!("<a href={next}>on</a>{images}")));
     }
     world.create(&[site.url("/")], CrawlOptions { max_depth: 4, ..fast() }).await;
-    // One page at a time, as the queue orders them; nobody fetches the images.
+    // Pages are processed one at a time in the order of the queue. Images are not fetched.
     let handlers = world.handlers();
     while let Some(job) = world.queue.claim(&[jobs::SCAN_PAGE.into()], 1, "one").await.unwrap().pop() {
         handlers[jobs::SCAN_PAGE].run(job, CancellationToken::new()).await;
     }
     let asked = site.requests();
     let place = |path: String| asked.iter().position(|asked| *asked == path).unwrap();
-    assert!(place("/poor/a".into()) < place("/rich/a".into()), "nothing is known of either");
+    assert!(place("/poor/a".into()) < place("/rich/a".into()), "the yield of both is unknown");
     for name in &names[1..4] {
         assert!(place(format!("/rich/{name}")) < place(format!("/poor/{name}")), "{asked:?}");
     }

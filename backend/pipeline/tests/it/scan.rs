@@ -1,4 +1,4 @@
-//! Local files, driven by the caller.
+//! Scans of local files, which the caller drives.
 
 use crate::support::{World, counts};
 use inference::Lane;
@@ -30,7 +30,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
 
     let read = |at: usize| bytes::Bytes::from(std::fs::read(&files[at]).unwrap());
     let Ingested::Stored { image, faces: 1 } = scan.ingest(rows[0].id, read(0)).await.unwrap() else {
-        panic!("the first is stored with its face");
+        panic!("the first file must be stored with its face");
     };
     let again = scan.ingest(rows[1].id, read(1)).await.unwrap();
     assert_eq!(again, Ingested::Duplicate { image, reason: "exact_duplicate" });
@@ -39,7 +39,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
     scan.skip(rows[3].id, "too_many_bytes", "30 MB").await.unwrap();
     scan.fail(rows[4].id, "unreadable", "permission denied").await.unwrap();
 
-    // Whatever is settled, the scan is not over before its driver says so.
+    // The scan runs until its caller finishes it, even if all rows are settled.
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
     assert_eq!(world.store.crawl(scan.crawl().id).await.unwrap().state, "running");
     assert_eq!(scan.finish(false).await.unwrap().state, "completed");
@@ -69,7 +69,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
     assert!(passed > 0 && passed < found.len(), "{passed} of {} pass", found.len());
 
     let Ingested::Stored { image, faces } = scan.ingest(rows[0].id, crowd).await.unwrap() else {
-        panic!("the picture is stored");
+        panic!("the image must be stored");
     };
     assert_eq!(faces, passed);
     let stored = world.faces().await;
@@ -77,7 +77,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
     assert!(
         stored.iter().all(|face| face.image_id == image && face.quality.as_ref().unwrap()["passed"] == true)
     );
-    assert_eq!(world.files(), 1 + 2 * passed, "a thumbnail, and nothing that shows the others alone");
+    assert_eq!(world.files(), 1 + 2 * passed, "a thumbnail, but no crops of the other faces");
 }
 
 #[tokio::test]
@@ -91,20 +91,20 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     let dead = begin().await;
     dead.add(&["/nowhere/a.jpg"]).await.unwrap();
     let id = dead.crawl().id;
-    // Killed: it is not finished, and says nothing any more.
+    // The scan was killed: it is not finished and renews no lease.
     drop(dead);
-    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "it may yet live");
+    assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "its lease has not expired");
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
     let live = begin().await;
     let ended = world.store.crawl(id).await.unwrap();
-    assert_eq!(ended.state, "failed", "the next scan ends it");
+    assert_eq!(ended.state, "failed", "the next scan closes it");
     assert!(ended.error.unwrap().contains("scan again"));
     assert_eq!(world.progress(id).await.reasons.get("not_scanned"), Some(&1));
 
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
     assert_eq!(world.store.crawl(live.crawl().id).await.unwrap().state, "running");
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
-    // As a service does.
+    // The service does this too.
     let ended = Reconciled { scans: 1, ..Reconciled::default() };
     assert_eq!(world.crawls.reconcile().await.unwrap(), ended);
     assert!(matches!(live.finish(false).await, Err(StoreError::Conflict(_))));

@@ -18,7 +18,7 @@ fn index(of: &[String]) -> Answer {
     Answer::new("text/xml", format!("<sitemapindex>{entries}</sitemapindex>"))
 }
 
-/// Paths that were asked for, each once.
+/// Returns the requested paths, each once.
 fn asked(site: &Site) -> BTreeSet<String> {
     site.requests().into_iter().collect()
 }
@@ -73,12 +73,12 @@ async fn the_usual_place_is_tried_only_when_asked_for() {
         assert_eq!(progress.reasons.get("no_sitemap").copied().unwrap_or(0), tried as i64);
         assert_eq!(counts(&progress.pages).get("failed"), None);
     }
-    // A page in its place is no sitemap either.
+    // An HTML page at this URL is not a sitemap either.
     site.set("/sitemap.xml", Answer::html("<a href=soft-404.html>not found</a>"));
     let options = CrawlOptions { sitemaps: Sitemaps::Always, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/")], options.clone()).await;
     assert_eq!(counts(&progress.pages), [("fetched", 1), ("skipped", 1)].into());
-    // Depth 0 is the seed alone.
+    // With depth 0, only the seed is fetched.
     let before = site.asked("/sitemap.xml");
     world.crawl(&[site.url("/")], CrawlOptions { max_depth: 0, ..options }).await;
     assert_eq!(site.asked("/sitemap.xml"), before);
@@ -146,7 +146,7 @@ async fn a_sitemap_that_comes_late_holds_up_no_other() {
     let stuck = world.create(&[slow.url("/late.xml")], fast()).await;
     let worker = world.worker("one");
     let asked = async || (slow.asked("/late.xml") > 0).then_some(());
-    wait_for(asked).await.expect("the slow one is asked for");
+    wait_for(asked).await.expect("the slow sitemap is requested");
     let crawl = world.create(&[quick.url("/map.xml")], fast()).await;
     assert_eq!(world.ended(crawl.id).await.state, "completed");
     assert_eq!(counts(&world.progress(crawl.id).await.pages), [("fetched", 2)].into());

@@ -1,4 +1,4 @@
-//! What `Crawls::create` refuses, and how it says so.
+//! The requests that `Crawls::create` rejects, and their error messages.
 
 use crate::support::{World, fast};
 use pipeline::{CrawlError, CrawlOptions};

@@ -1,4 +1,5 @@
-// A picture at hand and what the service finds in it; Detect and Search share it.
+// Sends a picture to the service and shows the faces found in it. The views Detect and Search use
+// it.
 import { call, withPicture } from "./api.js";
 import { h } from "./dom.js";
 import { percent, score } from "./format.js";
@@ -6,17 +7,20 @@ import { marked } from "./overlay.js";
 import { cut, decode } from "./picture.js";
 import { verdict } from "./quality.js";
 
-/** Sends a picture; resolves to the answer and the decoded picture. */
+/** Sends a picture. Resolves to the response and the decoded picture. */
 export async function analyse(blob, name, query, signal) {
   const [answer, bitmap] = await Promise.all([
     call("POST", "/faces/detect", { query, body: withPicture(blob, name), signal }),
-    // What is wrong with a picture is the service's to say.
+    // The service reports what is wrong with a picture, so decoding errors are ignored here.
     decode(blob).catch(() => null),
   ]);
   return { answer, bitmap };
 }
 
-/** The picture with its faces, and the list of them: choosing one in either marks it in both and calls `onChoose(index)`. */
+/**
+ * Returns the picture with its faces, and the list of faces. Selecting a face in either one marks
+ * it in both and calls `onChoose(index)`.
+ */
 export function facePicker({ answer, bitmap }, blob, signal, onChoose) {
   const address = URL.createObjectURL(blob);
   signal.addEventListener("abort", () => URL.revokeObjectURL(address), { once: true });

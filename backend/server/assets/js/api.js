@@ -1,10 +1,11 @@
-// Calls of the service, as any other client makes them: JSON in and out, problem documents as errors, a key where keys are on.
+// Requests to the service, made like those of any other client: JSON bodies, problem documents as
+// errors, and a key where the service requires one.
 
 const STORE = "facecrawl.key";
 let askForKey = null;
 let asking = null;
 
-/** An error answer (RFC 9457), or the lack of an answer. */
+/** An error response (RFC 9457), or a missing response. */
 export class Problem extends Error {
   constructor(document, status) {
     super(document.detail || document.title || `The service answered ${status}.`);
@@ -17,16 +18,22 @@ export const key = {
   set: (value) => (value ? sessionStorage.setItem(STORE, value) : sessionStorage.removeItem(STORE)),
 };
 
-/** `ask(problem)` is called once when calls are refused for want of a key, and resolves to whether there is a new one. */
+/**
+ * Registers `ask(problem)`, which is called once when requests are rejected because of a missing or
+ * invalid key. It resolves to whether there is a new key.
+ */
 export const onRefused = (ask) => (askForKey = ask);
 
-/** A URL with those of the parameters that are set. */
+/** Returns a URL with the parameters that have a value. */
 export function url(path, query = {}) {
   const set = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return set.length === 0 ? path : `${path}?${new URLSearchParams(set)}`;
 }
 
-/** The answer, whatever its kind; a `Problem` is thrown for anything but success. Options: query, json, body, headers, signal. */
+/**
+ * Sends a request and returns the successful response of any type. Throws a `Problem` for any other
+ * response. Options: query, json, body, headers, signal.
+ */
 export async function request(method, path, { query, json, body, headers = {}, signal } = {}) {
   for (;;) {
     const used = key.get();
@@ -38,7 +45,8 @@ export async function request(method, path, { query, json, body, headers = {}, s
     if (response.ok) return response;
     const problem = await problemOf(response);
     if (response.status !== 401 || !askForKey) throw problem;
-    // Several calls that are refused at once are one question; a call that was sent before the answer is sent again.
+    // Rejected parallel requests ask for a key only once. A request that was sent with an older key
+    // is sent again.
     if (key.get() === used) {
       asking ??= askForKey(problem).finally(() => (asking = null));
       if (!(await asking)) throw problem;
@@ -64,7 +72,7 @@ async function problemOf(response) {
   return new Problem({ ...fallback, ...document, retryAfter: wait > 0 ? wait : undefined }, response.status);
 }
 
-/** The JSON of an answer; undefined where there is none. */
+/** Returns the JSON of a response, or undefined if it has no body. */
 export async function call(method, path, options) {
   const text = await (await request(method, path, options)).text();
   return text === "" ? undefined : JSON.parse(text);
@@ -72,19 +80,19 @@ export async function call(method, path, options) {
 
 export const get = (path, query, signal) => call("GET", path, { query, signal });
 
-/** A multipart body with one picture. */
+/** Returns a multipart body with one picture. */
 export function withPicture(blob, name = "picture") {
   const body = new FormData();
   body.append("image", blob, name);
   return body;
 }
 
-/** Gives a file to the browser's downloads. */
+/** Saves a file as a download of the browser. */
 export function save(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;
   link.click();
-  // The download has its own hold on the data by then.
+  // The download holds its own reference to the data by then.
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

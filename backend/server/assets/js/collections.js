@@ -1,4 +1,5 @@
-// The collection that the views are about: a switch in the header, remembered by the browser, overruled by an address that names one.
+// The current collection. It is selected in the header and stored by the browser; an address that
+// names a collection overrides it.
 import { get } from "./api.js";
 import { h, put } from "./dom.js";
 import { may } from "./session.js";
@@ -10,7 +11,7 @@ export const collections = () => known;
 export const current = () => (known.length > 0 ? chosen() : undefined);
 const chosen = () => localStorage.getItem(STORE) ?? "default";
 
-/** Makes a collection the one that is shown. */
+/** Makes a collection the current one. */
 export function choose(name) {
   localStorage.setItem(STORE, name);
   const select = document.getElementById("collection");
@@ -19,13 +20,13 @@ export function choose(name) {
 
 let switched = () => {};
 
-/** `then` is called when somebody switches in the header. */
+/** Registers `then`, which is called when the user switches the collection in the header. */
 export const onSwitch = (then) => (switched = then);
 
-/** Asks which there are. With one, there is nothing to switch. */
+/** Loads the list of collections. With a single one, the switch is hidden. */
 export async function load() {
   const select = document.getElementById("collection");
-  // Where they cannot be listed, the views say what they are refused.
+  // If the list cannot be read, each view shows the error of its own requests.
   known = may("read") ? await get("/collections").then((answer) => answer.collections, () => []) : [];
   if (known.length > 0 && !known.some(({ name }) => name === chosen())) choose(known[0].name);
   put(select, known.map(({ name }) => h("option", { value: name, selected: name === current() }, name)));

@@ -1,4 +1,4 @@
-// What several views say of a crawl.
+// Parts that several views use to show and control a crawl.
 import { call } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, plural, shortUrl, title } from "./format.js";
@@ -11,21 +11,24 @@ export const stateChip = (state) => chip(title(state), TONES[state] ?? "");
 
 export const isOver = ({ state }) => ["completed", "cancelled", "failed"].includes(state);
 
-/** Where it began, short. */
+/** Returns a short name of a crawl: its first seed. */
 export const name = ({ seeds, seed_count: all }, most = 48) =>
   `${shortUrl(seeds[0] ?? "", most)}${all > 1 ? ` and ${all - 1} more` : ""}`;
 
-/** Outcomes in the order of the bar: name in the counts, colour. */
+/** Outcomes in the order of the bar: name in the counts, and colour. */
 export const PAGES = [["fetched", "good"], ["skipped", "dim"], ["failed", "bad"], ["queued", "rest"]];
 export const IMAGES = [["processed", "good"], ["duplicate", "same"], ["skipped", "dim"], ["suppressed", "held"], ["failed", "bad"], ["queued", "rest"]];
 
-/** Everything that is settled, and everything that is known. */
+/** Returns the number of settled items and of all known items. */
 export function done(counts) {
   const all = Object.values(counts).reduce((sum, n) => sum + n, 0);
   return { done: all - counts.queued, all };
 }
 
-/** A bar of outcomes that can be drawn again with new counts. `legend`: with the numbers below. */
+/**
+ * Returns a bar of outcomes that can be drawn again with new counts. `legend` adds the numbers
+ * below.
+ */
 export function outcomes(parts, legend = true) {
   const segments = parts.map(([, colour]) => h(`span.${colour}`));
   const numbers = parts.map(() => h("b"));
@@ -42,22 +45,22 @@ export function outcomes(parts, legend = true) {
   return { element, draw };
 }
 
-/** Pause, resume or cancel; resolves to the crawl as it is then. */
+/** Pauses, resumes or cancels a crawl. Resolves to the updated crawl. */
 export const steer = (id, step) => call("POST", `/crawls/${id}/${step}`);
 
-/** Asks, cancels. */
+/** Asks for confirmation and cancels a crawl. */
 export async function cancel(crawl) {
-  const sure = await confirm("Cancel this crawl?", "What it has found stays. What is still queued is dropped, and a crawl cannot be taken up again.", "Cancel the crawl");
+  const sure = await confirm("Cancel this crawl?", "Its results are kept. Queued pages and images are dropped. A cancelled crawl cannot be resumed.", "Cancel the crawl");
   return sure && steer(crawl.id, "cancel");
 }
 
-/** Asks, deletes; resolves to whether it is gone. */
+/** Asks for confirmation and deletes a crawl. Resolves to whether it was deleted. */
 export async function remove(crawl) {
-  const sure = await confirm("Delete this crawl?", `The record of ${name(crawl)} goes for good: its pages, image addresses and outcomes.`, "Delete",
+  const sure = await confirm("Delete this crawl?", `This permanently deletes the record of ${name(crawl)}: its pages, image URLs and outcomes.`, "Delete",
     { option: "Also erase its images and their faces, unless another crawl found them too" });
   if (!sure) return false;
   const path = `/crawls/${crawl.id}`;
-  // However many images go, the service wants to hear that somebody has looked.
+  // The service deletes the images only with the confirmation token of a preview.
   const look = sure.ticked && (await call("DELETE", path, { query: { with_images: true, dry_run: true } }));
   await call("DELETE", path, { query: { with_images: sure.ticked, confirm: look ? look.confirm : undefined } });
   toast(look ? `The crawl, ${plural(look.images, "image")} and ${plural(look.faces, "face")} were erased.` : "The crawl was deleted.");

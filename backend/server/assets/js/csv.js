@@ -1,6 +1,9 @@
-// Tables as files (RFC 4180). Pure: the browser tests call these directly.
+// Tables as CSV files (RFC 4180). The functions are pure; the browser tests call them directly.
 
-/** Rows of cells as CSV. A text that a spreadsheet would run as a formula is disarmed with an apostrophe: URLs and names come from strangers. */
+/**
+ * Returns rows of cells as CSV. URLs and names come from untrusted sources, so a text that a
+ * spreadsheet would run as a formula gets a leading apostrophe.
+ */
 export const csv = (rows) => rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 
 function cell(value) {

@@ -1,8 +1,12 @@
-// Elements from plain calls. Text is only ever set as text: the page's policy forbids markup from strings.
+// Functions that create elements. Text is only ever set as text, because the page's content
+// security policy forbids markup from strings.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element: `h("a.button", { href: "#/x", onclick: f }, "text", child)`. Children that are null or false are left out. */
+/**
+ * Creates an element: `h("a.button", { href: "#/x", onclick: f }, "text", child)`. Children that
+ * are null, undefined or false are skipped.
+ */
 export function h(spec, props, ...children) {
   const [tag, ...classes] = spec.split(".");
   const element = document.createElement(tag || "div");
@@ -10,17 +14,20 @@ export function h(spec, props, ...children) {
   return fill(assign(element, props ?? {}), children);
 }
 
-/** An SVG element, likewise. */
+/** Creates an SVG element in the same way. */
 export function s(tag, props, ...children) {
   return fill(assign(document.createElementNS(SVG, tag), props ?? {}), children);
 }
 
-/** A drawing of the sprite; what it means has to stand beside it as text or as the button's label. */
+/**
+ * Creates an icon of the sprite. Its meaning must also be given as text or as the label of the
+ * button.
+ */
 export function icon(name) {
   return s("svg", { class: "icon", "aria-hidden": "true" }, s("use", { href: `/assets/icons.svg#${name}` }));
 }
 
-/** Takes out what is in an element and puts `children` there. */
+/** Replaces the content of an element with `children`. */
 export function put(element, ...children) {
   element.replaceChildren();
   return fill(element, children);

@@ -1,10 +1,11 @@
-// A list that grows as one scrolls to its end.
+// A list that loads more rows when the user scrolls to its end.
 import { h, put } from "./dom.js";
 import { button, loading, trouble } from "./ui.js";
 
 /**
- * `ask(cursor)` resolves to a page with its `next_cursor`; `add(page)` draws its rows and answers how many they were; `none()` is what stands there
- * when there is no row at all. `end` is the place below the rows.
+ * `ask(cursor)` resolves to a page with its `next_cursor`. `add(page)` draws its rows and returns
+ * their number. `none()` returns the content for an empty list. `end` is the element below the
+ * rows.
  */
 export function endless(end, signal, { ask, add, none, more: label = "More" }) {
   let turn = 0;
@@ -21,7 +22,9 @@ export function endless(end, signal, { ask, add, none, more: label = "More" }) {
       if (mine === turn && problem.name !== "AbortError") put(end, trouble(problem, () => more(cursor)));
     }
   }
-  /** Nothing more, or a button that presses itself when it comes near the window. */
+  /**
+   * Clears the end of the list, or shows a button that loads more when it comes near the window.
+   */
   function rest(cursor) {
     if (!cursor) return put(end, drawn === 0 && none());
     const next = button(label, { onclick: () => more(cursor) });
@@ -35,9 +38,9 @@ export function endless(end, signal, { ask, add, none, more: label = "More" }) {
     signal.addEventListener("abort", () => watcher.disconnect(), { once: true });
   }
   return {
-    /** Begins anew; the caller has taken the old rows out. */
+    /** Starts from the beginning. The caller has removed the old rows. */
     begin: () => ((drawn = 0), more(null)),
-    /** Goes on where a list of `count` rows was left. */
+    /** Continues a restored list of `count` rows. */
     resume: (count, cursor) => ((drawn = count), turn++, rest(cursor)),
   };
 }

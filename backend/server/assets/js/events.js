@@ -1,7 +1,10 @@
-// Server-sent events by fetch: `EventSource` cannot send a key.
+// Server-sent events over fetch, because `EventSource` cannot send a key.
 import { request } from "./api.js";
 
-/** Calls `handle(event, data)` for every event until `signal` aborts or `handle` returns false; connects again when the stream breaks off. */
+/**
+ * Calls `handle(event, data)` for every event until `signal` aborts or `handle` returns false.
+ * Reconnects when the stream ends.
+ */
 export async function follow(path, signal, handle) {
   for (let wait = 500; !signal.aborted; wait = Math.min(wait * 2, 10_000)) {
     try {
@@ -11,7 +14,7 @@ export async function follow(path, signal, handle) {
         if (handle(event, data) === false) return;
       }
     } catch (error) {
-      // What the service says of the request itself (no such crawl, no right to) will not change by asking again.
+      // A repeated request would get the same client error (no such crawl, missing right).
       if (signal.aborted || (error.status >= 400 && error.status < 500)) throw error;
     }
     await new Promise((resolve) => setTimeout(resolve, wait));
@@ -44,7 +47,7 @@ async function* chunks(body) {
   }
 }
 
-/** One block of lines; null for a comment (the keep-alive). */
+/** Parses one block of lines. Returns null for a comment (the keep-alive). */
 export function parse(block) {
   let event = "message";
   const data = [];

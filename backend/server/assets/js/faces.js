@@ -1,19 +1,19 @@
-// Stored faces as tiles, and where they were found.
+// Stored faces as tiles, and the places where they were found.
 import { h, icon } from "./dom.js";
 import { ago, isWeb, percent, score, shortUrl } from "./format.js";
 import { crop } from "./picture.js";
 import { bar } from "./quality.js";
 import { href } from "./router.js";
 
-/** A face of a list. */
+/** Returns a tile for a stored face. */
 export const tile = (face, signal) =>
   h("a.tile", { href: href(`/faces/${face.id}`) },
     crop(face.id, "", signal),
     h("span.tiletext", {},
-      h("span", {}, face.quality ? `Quality ${percent(face.quality.overall)}` : "Not judged"),
+      h("span", {}, face.quality ? `Quality ${percent(face.quality.overall)}` : "Not assessed"),
       h("span.quiet", {}, ago(face.created_at))));
 
-/** A face that a search found, with its likeness and the pages that show it. */
+/** Returns a search result: the face, its similarity and the pages that show it. */
 export function match(found, signal, extra) {
   return h("li.match", {},
     h("a", { href: href(`/faces/${found.face_id}`), "aria-label": `Face, similarity ${score(found.similarity)}` }, crop(found.face_id, "", signal)),
@@ -23,7 +23,10 @@ export function match(found, signal, extra) {
       sources(found.sources, 2)));
 }
 
-/** Places where an image was found: the page if there is one, else the image itself. Local files are named, not linked. */
+/**
+ * Returns the list of places where an image was found: the page if there is one, else the image
+ * itself. Local files are shown as text without a link.
+ */
 export function sources(list, most = 100) {
   const places = [...new Map(list.map((source) => [source.page_url ?? source.image_url, source])).keys()];
   return h("ul.sources", {},
@@ -32,7 +35,7 @@ export function sources(list, most = 100) {
     places.length === 0 && h("li.quiet", {}, "No source is known"));
 }
 
-/** A link to another site, which is not told where it was followed. */
+/** Returns a link to another site. The site receives no referrer. */
 export const outside = (url) =>
   isWeb(url)
     ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer", title: url }, shortUrl(url), icon("external"), h("span.hidden", {}, " (another site, new tab)"))

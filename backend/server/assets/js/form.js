@@ -1,13 +1,17 @@
-// Forms that are sent to the service: what it refuses is said below them, and marked in them.
+// Forms that are sent to the service. An error is shown in the form, and the field that caused it
+// is marked.
 import { Problem } from "./api.js";
 import { h, put } from "./dom.js";
 import { trouble } from "./ui.js";
 
-/** A choice among a few: pairs of value and text. */
+/** Returns a select element for pairs of value and text. */
 export const choice = (name, values, chosen = "") =>
   h("select", { name }, values.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
 
-/** A form that runs `task(data)` when it is sent; the button waits with it. The last of `children` holds the button. */
+/**
+ * Returns a form that runs `task(data)` when it is submitted. The button is disabled meanwhile. The
+ * last of `children` contains the button.
+ */
 export function form(task, ...children) {
   const place = h("div");
   const element = h("form.form", { onsubmit: async (event) => {
@@ -27,15 +31,15 @@ export function form(task, ...children) {
       control.disabled = false;
     }
   } }, children);
-  // Trouble is said where the eye is: above the button that was pressed.
+  // Errors appear directly above the button that the user pressed.
   element.lastElementChild.before(place);
   return element;
 }
 
-/** The problem names the field that is wrong (`seeds`, `seeds[2]`, `max_pages`). */
+/** Marks the field that the problem names (`seeds`, `seeds[2]`, `max_pages`). */
 function mark(element, name) {
   const control = element.elements[String(name ?? "").split(/[[.]/)[0]];
-  // Several of one name are boxes to tick; the first stands for them.
+  // Several controls with one name are checkboxes; the first one is marked.
   const first = control instanceof RadioNodeList ? control[0] : control;
   if (!first) return;
   first.setAttribute("aria-invalid", "true");

@@ -1,20 +1,21 @@
-// Numbers, times and codes as people read them. Pure: the browser tests call these directly.
+// Formats numbers, times and codes for people. The functions are pure; the browser tests call them
+// directly.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** 12345 as "12,345"; nothing as a dash. */
+/** Formats 12345 as "12,345", and a missing number as a dash. */
 export const count = (n) => (Number.isFinite(n) ? whole.format(n) : "–");
 
-/** "1 face", "2 faces". */
+/** Returns a number with its noun: "1 face", "2 faces". */
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
-/** A share 0..1 as "83%". */
+/** Formats a share 0..1 as "83%". */
 export const percent = (share) => (Number.isFinite(share) ? `${Math.round(share * 100)}%` : "–");
 
-/** Two digits after the point, for scores. */
+/** Formats a score with two decimal places. */
 export const score = (n) => (Number.isFinite(n) ? n.toFixed(2) : "–");
 
-/** Three significant digits without an exponent: 0.0123, 4.56, 78.9, 412. */
+/** Formats a number with three significant digits and no exponent: 0.0123, 4.56, 78.9, 412. */
 export function figure(n) {
   if (!Number.isFinite(n)) return "–";
   if (n === 0) return "0";
@@ -22,7 +23,7 @@ export function figure(n) {
   return Math.abs(n) >= 1000 ? whole.format(n) : String(Number(n.toFixed(Math.min(digits, 6))));
 }
 
-/** Bytes as "412 B", "4.2 MB" (powers of 1000). */
+/** Formats bytes as "412 B" or "4.2 MB" (powers of 1000). */
 export function bytes(n) {
   if (!Number.isFinite(n)) return "–";
   const units = ["B", "kB", "MB", "GB", "TB"];
@@ -31,10 +32,10 @@ export function bytes(n) {
   return `${unit === 0 || n >= 99.5 ? Math.round(n) : n.toFixed(1)} ${units[unit]}`;
 }
 
-/** Milliseconds as "8.4 ms", "1.25 s". */
+/** Formats milliseconds as "8.4 ms" or "1.25 s". */
 export const milliseconds = (ms) => (!Number.isFinite(ms) ? "–" : ms < 1000 ? `${figure(ms)} ms` : `${(ms / 1000).toFixed(2)} s`);
 
-/** Seconds as "42 s", "3 min 5 s", "2 h 10 min", "3 d 4 h". */
+/** Formats seconds as "42 s", "3 min 5 s", "2 h 10 min" or "3 d 4 h". */
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
   const total = Math.max(0, Math.round(seconds));
@@ -47,7 +48,7 @@ export function duration(seconds) {
   return `${Math.floor(total / size)} ${unit}${rest > 0 ? ` ${rest} ${next[1]}` : ""}`;
 }
 
-/** An instant as "2026-03-01 14:05" in the reader's time zone. */
+/** Formats an instant as "2026-03-01 14:05" in the local time zone of the user. */
 export function time(instant) {
   const date = new Date(instant);
   if (!instant || Number.isNaN(date.getTime())) return "–";
@@ -55,7 +56,7 @@ export function time(instant) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
 }
 
-/** How long ago: "just now", "5 min ago"; older than a week, the day. */
+/** Formats the time since an instant: "just now", "5 min ago"; for more than a week, the date. */
 export function ago(instant, now = Date.now()) {
   const seconds = (now - new Date(instant).getTime()) / 1000;
   if (!Number.isFinite(seconds)) return "–";
@@ -63,17 +64,17 @@ export function ago(instant, now = Date.now()) {
   return seconds < 7 * 86400 ? `${duration(seconds).split(" ").slice(0, 2).join(" ")} ago` : time(instant).slice(0, 10);
 }
 
-/** "scan_image" as "Scan image". */
+/** Formats "scan_image" as "Scan image". */
 export const title = (code) => sentence(String(code).replaceAll("_", " "));
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** A URL without its scheme, cut in the middle to `most` characters. */
+/** Returns a URL without its scheme, cut in the middle to `most` characters. */
 export function shortUrl(url, most = 60) {
   const text = String(url).replace(/^[a-z]+:\/\//, "").replace(/\/$/, "");
   const half = Math.floor((most - 1) / 2);
   return text.length <= most ? text : `${text.slice(0, most - 1 - half)}…${text.slice(-half)}`;
 }
 
-/** Whether a link to it can be followed; local files and other schemes cannot. */
+/** Returns whether a link to this URL can be followed. Local files and other schemes cannot. */
 export const isWeb = (url) => /^https?:\/\//i.test(url ?? "");

@@ -1,6 +1,10 @@
-// Rectangles. Pure: the browser tests call these directly.
+// Geometry of rectangles, bars and plots. The functions are pure; the browser tests call them
+// directly.
 
-/** The square around a box with `margin` of its longer side on each side, moved and cut to lie inside width x height. */
+/**
+ * Returns the square around a box with `margin` of its longer side on each side, moved and cut to
+ * lie inside width x height.
+ */
 export function square({ x, y, width, height }, bounds, margin = 0.25) {
   const side = Math.min(Math.max(width, height) * (1 + 2 * margin), bounds.width, bounds.height);
   const clamp = (value, most) => Math.min(Math.max(0, value), Math.max(0, most));
@@ -11,13 +15,19 @@ export function square({ x, y, width, height }, bounds, margin = 0.25) {
   };
 }
 
-/** The largest size with the proportions of `width` x `height` that fits into `most` x `most`; never larger than the original. */
+/**
+ * Returns the largest size with the proportions of `width` x `height` that fits into `most` x
+ * `most`, and never larger than the original.
+ */
 export function fit(width, height, most) {
   const scale = Math.min(1, most / Math.max(width, height));
   return { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)), scale };
 }
 
-/** Widths in percent of the parts of a bar, in order; each part that is not 0 gets at least `least`, and they add up to 100. */
+/**
+ * Returns the widths of the parts of a bar in percent, in order. Each part that is not 0 gets about
+ * `least` or more, and they add up to 100.
+ */
 export function shares(values, least = 1.5) {
   const total = values.reduce((sum, value) => sum + value, 0);
   if (total <= 0) return values.map(() => 0);
@@ -26,7 +36,10 @@ export function shares(values, least = 1.5) {
   return raised.map((value) => (value / sum) * 100);
 }
 
-/** Points of a line through `samples` (numbers or null for a gap) in a width x height box whose top is `top`; one list per unbroken piece. */
+/**
+ * Returns the points of a line through `samples` (numbers, or null for a gap) in a width x height
+ * box whose upper edge stands for the value `top`. Each piece without a gap is a separate list.
+ */
 export function lines(samples, width, height, top) {
   const pieces = [];
   let piece = null;
@@ -40,7 +53,7 @@ export function lines(samples, width, height, top) {
   return pieces;
 }
 
-/** The end of an axis that shows `most`: 1, 2 or 5 times a power of ten. */
+/** Returns the end of an axis that includes `most`: 1, 2 or 5 times a power of ten. */
 export function axisTop(most) {
   if (!(most > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(most));

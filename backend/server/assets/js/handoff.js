@@ -1,10 +1,10 @@
-// A picture on its way from one view to another. It stays in this page's memory.
+// Passes a picture from one view to another. It stays in the memory of this page.
 let waiting = null;
 
-/** `face` is the index of the face that is meant. */
+/** Stores a picture for the next view. `face` is the index of the selected face. */
 export const hand = (blob, name, face = 0) => (waiting = { blob, name, face });
 
-/** What was handed over, once. */
+/** Returns the stored picture and removes it. */
 export function receive() {
   const handed = waiting;
   waiting = null;

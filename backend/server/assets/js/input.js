@@ -1,8 +1,11 @@
-// Where a picture comes in: chosen, dropped, pasted, or from the camera.
+// Input of a picture: by file dialog, drop, paste or camera.
 import { h, icon } from "./dom.js";
 import { button, modal, toast } from "./ui.js";
 
-/** Calls `take(blob, name)` for every picture. Pasting works anywhere in the view. */
+/**
+ * Returns the input area. Calls `take(blob, name)` for every picture. Pasting works anywhere in the
+ * view.
+ */
 export function pictureInput(take, signal) {
   const file = h("input.hidden", { type: "file", accept: "image/*", "aria-describedby": "picture-hint", onchange: () => first(file.files) });
   const zone = h("div.drop", {},
@@ -13,7 +16,7 @@ export function pictureInput(take, signal) {
   const first = (files) => {
     const picture = [...files].find((one) => one.type.startsWith("image/") || one.type === "");
     if (picture) take(picture, picture.name || "pasted");
-    else if (files.length > 0) toast(`${files[0].name} is no picture.`, { bad: true });
+    else if (files.length > 0) toast(`${files[0].name} is not a picture.`, { bad: true });
     file.value = "";
   };
   for (const name of ["dragenter", "dragover"]) {
@@ -38,9 +41,9 @@ async function photograph(take) {
   try {
     stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1280 }, height: { ideal: 960 } } });
   } catch (error) {
-    return toast(error.name === "NotAllowedError" ? "The camera was not allowed." : "There is no camera that answers.", { bad: true });
+    return toast(error.name === "NotAllowedError" ? "Access to the camera was denied." : "No camera is available.", { bad: true });
   }
-  const video = h("video.camera", { autoplay: true, playsinline: true, "aria-label": "What the camera sees" });
+  const video = h("video.camera", { autoplay: true, playsinline: true, "aria-label": "Camera preview" });
   video.muted = true;
   video.srcObject = stream;
   const blob = await modal("Camera", (close) => {

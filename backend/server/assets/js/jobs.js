@@ -1,4 +1,4 @@
-// Jobs of the queue: those that were given up, with a second chance.
+// Jobs of the queue. Discarded jobs are shown by default, each with a button that retries it.
 import { call, get } from "./api.js";
 import { h } from "./dom.js";
 import { shortUrl, time, title } from "./format.js";
@@ -7,7 +7,7 @@ import { table } from "./table.js";
 import { busy, button, chip, empty, fillWith, toast } from "./ui.js";
 
 const STATES = ["discarded", "running", "available", "retryable", "completed", "cancelled", "any"];
-const HEADS = ["Job", "State", { name: "Runs", number: true }, "Last failure", { name: "Ended", number: true }, { name: "Actions", hidden: true }];
+const HEADS = ["Job", "State", { name: "Attempts", number: true }, "Last failure", { name: "Ended", number: true }, { name: "Actions", hidden: true }];
 const TONES = { discarded: "bad", running: "busy", retryable: "warn", completed: "ok" };
 
 export function jobs(query, signal) {
@@ -21,7 +21,7 @@ export function jobs(query, signal) {
   return [h("div.toolbar", {}, state, query.crawl_id && chip("Of one crawl"), reload), list];
 
   function draw(answer) {
-    if (answer.jobs.length === 0) return empty("check", state.value === "discarded" ? "No job was given up." : "There is no such job.");
+    if (answer.jobs.length === 0) return empty("check", state.value === "discarded" ? "No job is discarded." : "No job has this state.");
     const rows = table("Jobs", HEADS);
     const cells = (job) => jobCells(job, rows);
     rows.add(answer.jobs.map(cells));

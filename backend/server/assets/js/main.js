@@ -1,4 +1,4 @@
-// Puts the parts together.
+// Starts the page: routes, theme, health indicator, key and collections.
 import { call } from "./api.js";
 import * as collections from "./collections.js";
 import { icon, put } from "./dom.js";
@@ -9,7 +9,7 @@ import * as session from "./session.js";
 
 const byId = (id) => document.getElementById(id);
 
-/** Address, title, the scope that it needs, and where it is. */
+/** Path, title, required scope and module of each view. */
 const VIEWS = [
   ["detect", "Detect", "analyze", () => import("./views/detect.js")],
   ["search", "Search", "search", () => import("./views/search.js")],
@@ -32,11 +32,11 @@ const VIEWS = [
   ["system", "System", "system", () => import("./views/system.js")],
 ];
 
-/** What the router is given: a view that the key does not open is replaced by a word on that. */
+/** The routes. If the key lacks the scope of a view, a message replaces the view. */
 const routes = VIEWS.map(([pattern, title, scope, load]) =>
   [pattern, title, async () => (session.may(scope) ? load() : (await import("./views/lacking.js")).lacking(title, scope))]);
 
-/** Automatic, light, dark, and round again. */
+/** Installs the button that cycles through the automatic, light and dark themes. */
 function installTheme() {
   const control = byId("theme");
   const root = document.documentElement;
@@ -57,7 +57,10 @@ function installTheme() {
   show();
 }
 
-/** A word on the service's health in the header; looked at twice a minute while someone looks. */
+/**
+ * Shows the health of the service in the header. Checks it twice a minute while the page is
+ * visible.
+ */
 async function watchHealth() {
   const place = byId("health");
   const look = async () => {
@@ -70,10 +73,10 @@ async function watchHealth() {
   await look();
 }
 
-// The address is the view's, so this link must not change it.
+// The hash of the address selects the view, so this link must not change it.
 byId("skip").addEventListener("click", (event) => (event.preventDefault(), byId("main").focus()));
 installTheme();
-/** What depends on the key: which collections there are, and which views are open. */
+/** Loads what depends on the key: the collections and the allowed views. */
 async function begin() {
   await session.load();
   await collections.load();

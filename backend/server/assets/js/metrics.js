@@ -1,9 +1,10 @@
-// The Prometheus text format, as much of it as the page needs. Pure: the browser tests call these directly.
+// A parser for the part of the Prometheus text format that the page needs. The functions are pure;
+// the browser tests call them directly.
 
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
-/** All samples: `{ name, labels, value }`. */
+/** Returns all samples: `{ name, labels, value }`. */
 export function parse(text) {
   const samples = [];
   for (const line of text.split("\n")) {
@@ -18,11 +19,17 @@ export function parse(text) {
   return samples;
 }
 
-/** The sum of the samples of a name whose labels are as `wanted` says (a value, or a list of them). */
+/**
+ * Returns the sum of the samples of a metric whose labels match `wanted` (a value or a list of
+ * values for each label).
+ */
 export const sum = (samples, name, wanted = {}) =>
   samples.filter((sample) => sample.name === name && fits(sample.labels, wanted)).reduce((total, { value }) => total + value, 0);
 
 const fits = (labels, wanted) => Object.entries(wanted).every(([name, value]) => [value].flat().includes(labels[name]));
 
-/** How fast a counter grew between two looks, per second. A service that began anew counts from 0; NaN without an earlier look. */
+/**
+ * Returns the growth of a counter per second. A counter that decreased was restarted from 0. The
+ * result is NaN without an earlier sample.
+ */
 export const rate = (before, after, seconds) => (seconds > 0 ? (after >= before ? after - before : after) / seconds : NaN);

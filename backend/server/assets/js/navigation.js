@@ -1,10 +1,10 @@
-// The way to the views. On a phone those that are needed less stand in a sheet above the bar.
+// Navigation between the views. On a phone, the less common views are in a sheet above the bar.
 import { may } from "./session.js";
 
 const byId = (id) => document.getElementById(id);
 const links = () => [...byId("nav").querySelectorAll("a[href^='#/']")];
 
-/** Opens and closes the sheet. */
+/** Installs the button that opens and closes the sheet. */
 export function install() {
   const control = byId("more");
   const set = (open) => {
@@ -22,19 +22,22 @@ export function install() {
   document.addEventListener("pointerdown", (event) => isOpen() && !byId("nav").contains(event.target) && set(false));
 }
 
-/** Shows the views that the key opens; the others say so where somebody goes there by address. */
+/**
+ * Shows only links to views that the key allows. The other views explain this when they are opened
+ * by address.
+ */
 export function offer(views) {
   const scopes = new Map(views.map(([path, , scope]) => [`#/${path}`, scope]));
   for (const link of links()) link.hidden = !may(scopes.get(link.getAttribute("href")));
 }
 
-/** Marks where one is. */
+/** Marks the link of the current view. */
 export function mark(view) {
   const target = `#/${view === "images" ? "faces" : view}`;
   for (const link of links()) {
     if (link.getAttribute("href") === target) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  // The button stands for what is in its sheet.
+  // The button is marked if the current view is in its sheet.
   byId("more").classList.toggle("here", byId("rest").querySelector("[aria-current]") !== null);
 }

@@ -1,25 +1,26 @@
-// A picture with its faces marked.
+// A picture with marks on its faces.
 import { h, s } from "./dom.js";
 
-/** Height and letters of a face's number, in pixels of the screen. */
+/** Height of the label and of the digits of a face's number, in screen pixels. */
 const [TALL, LETTER] = [19, 13];
 
 /**
- * `image` is an element that shows `size` (width, height in pixels of the boxes). Faces are marked with their numbers; `select(index)` shows one
- * with its landmarks. The list beside the picture is what the keyboard reaches, so the marks are hidden from who listens.
+ * `image` is an element that shows `size` (width and height in pixels, as in the boxes). Each face
+ * gets a numbered mark. `select(index)` shows one face with its landmarks. The list beside the
+ * picture is accessible by keyboard, so the marks are hidden from screen readers.
  */
 export function marked(image, size, faces, onSelect = () => {}) {
   const marks = faces.map((face, index) => mark(face, index, onSelect));
   const drawing = s("svg", { class: "marks", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" }, marks.map(({ element }) => element));
   const element = h("figure.marked", { vars: { ratio: `${size.width} / ${size.height}` } }, image, drawing);
-  // Numbers are as large on a phone as on a wall: the picture grows and shrinks, they do not.
+  // The numbers have the same size on every screen, for any size of the picture.
   new ResizeObserver(() => {
     const unit = size.width / Math.max(1, element.clientWidth);
     for (const { lay } of marks) lay(unit, size);
   }).observe(element);
   const select = (chosen) => {
     marks.forEach((one, index) => one.element.classList.toggle("chosen", index === chosen));
-    // What is drawn last lies on top.
+    // The last element is drawn on top.
     if (marks[chosen]) drawing.append(marks[chosen].element);
   };
   return { element, select };
@@ -34,7 +35,10 @@ function mark(face, index, onSelect) {
   const text = s("text", { "text-anchor": "middle" }, label);
   const element = s("g", { class: passed ? "mark" : "mark weak", "data-face": label, onclick: () => onSelect(index) },
     s("rect", { class: "box", x, y, width, height, rx: Math.min(width, height) * 0.04 }), dots, tag, text);
-  /** Sets what is as large on every screen; `unit` is a pixel of the screen in those of the picture. */
+  /**
+   * Sets the sizes that are the same on every screen. `unit` is the length of a screen pixel in
+   * pixels of the picture.
+   */
   const lay = (unit, size) => {
     const [tall, wide] = [TALL * unit, (LETTER * 0.65 * label.length + 9) * unit];
     const left = Math.min(Math.max(0, x), size.width - wide);
@@ -42,7 +46,8 @@ function mark(face, index, onSelect) {
     const set = (shape, values) => Object.entries(values).forEach(([name, value]) => shape.setAttribute(name, value));
     set(tag, { x: left, y: top, width: wide, height: tall, rx: 3 * unit });
     set(text, { x: left + wide / 2, y: top + tall * 0.75, "font-size": LETTER * unit });
-    // In a crowd the numbers would hide the people: a face narrower than its number shows it when it is meant.
+    // In a crowd, the numbers would cover the people. A face narrower than its number shows the
+    // number only while it is selected.
     element.classList.toggle("tiny", width < wide);
     for (const dot of dots) set(dot, { r: Math.max(1.6 * unit, Math.min(width, height) * 0.018) });
   };

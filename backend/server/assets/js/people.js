@@ -1,4 +1,5 @@
-// What several views say of people: those who were enrolled, and clusters of alike faces that nobody has named yet.
+// Parts that several views use to show people: enrolled persons, and unnamed clusters of similar
+// faces.
 import { call, get } from "./api.js";
 import * as collections from "./collections.js";
 import { h, put } from "./dom.js";
@@ -9,7 +10,7 @@ import { ask, busy, button, chip, empty, field, fillWith, modal, toast } from ".
 
 export const name = (subject) => subject.name ?? subject.external_id ?? "Unnamed";
 
-/** A person or cluster of a list. `pick` makes it a box to tick instead of a link alone. */
+/** Returns a card for a person or cluster. `pick` adds a checkbox to the link. */
 export function card(subject, signal, pick) {
   const label = `${name(subject)}, ${plural(subject.face_count, "face")}`;
   const picture = subject.best_face_id ? crop(subject.best_face_id, "", signal) : h("span.noface", {});
@@ -19,22 +20,25 @@ export function card(subject, signal, pick) {
     pick && h("label.pick", {}, h("input", { type: "checkbox", "aria-label": `Choose ${label}`, onchange: (event) => pick(subject, event.target.checked) })));
 }
 
-/** Who a face shows, where a search knows it. */
+/** Returns the person of a search result, if known. */
 export const badge = (found) =>
-  found.subject_id && h("p", {}, h("a", { href: href(`/people/${found.subject_id}`) }, chip(found.subject_name ?? "Somebody unnamed", "busy")));
+  found.subject_id && h("p", {}, h("a", { href: href(`/people/${found.subject_id}`) }, chip(found.subject_name ?? "Unnamed person", "busy")));
 
 export const merge = (into, others) => call("POST", `/subjects/${into.id}/merge`, { json: { subjects: others.map(({ id }) => id) } });
 
-/** Makes a person of a name. */
+/** Creates a person with a name. */
 export const create = (text, collection = collections.current()) => call("POST", "/subjects", { json: { name: text, collection } });
 
-/** Asks for a name for somebody. */
+/** Asks for the name of a person or cluster and saves it. */
 export const rename = async (subject) => {
-  const text = await ask(subject.origin === "cluster" ? "Who is this?" : "Rename", "Name", { value: subject.name ?? "", hint: subject.origin === "cluster" ? "A cluster that is named is a person from then on." : undefined });
+  const text = await ask(subject.origin === "cluster" ? "Who is this?" : "Rename", "Name", { value: subject.name ?? "", hint: subject.origin === "cluster" ? "A named cluster becomes a person." : undefined });
   return text === null ? null : call("PATCH", `/subjects/${subject.id}`, { json: { name: text } });
 };
 
-/** Enrols stored faces. A poor face is refused with the reasons, and a face that shows somebody else with that; both can be insisted on. */
+/**
+ * Enrols stored faces. The service rejects a face of low quality and a face of another person. In
+ * both cases the user can confirm the enrolment.
+ */
 export async function enrol(subject, faceIds) {
   const attempt = (insist) => call("POST", `/subjects/${subject.id}/faces`, { json: { face_ids: faceIds, ...insist } });
   try {
@@ -42,15 +46,15 @@ export async function enrol(subject, faceIds) {
   } catch (problem) {
     const insist = { low_quality: { force: true }, conflict: { move: true } }[problem.code];
     if (!insist) throw problem;
-    const sure = await modal("Enrol it all the same?", (close) => h("form", { onsubmit: (event) => (event.preventDefault(), close(true)) },
+    const sure = await modal("Enrol this face anyway?", (close) => h("form", { onsubmit: (event) => (event.preventDefault(), close(true)) },
       h("p", {}, problem.message),
-      insist.force && h("p", {}, "Poor faces are taken for each other: every one that is enrolled brings more false matches."),
+      insist.force && h("p", {}, "Faces of poor quality often match other people. Each enrolled one causes more false matches."),
       h("div.actions.end", {}, button("Cancel", { onclick: () => close(null), autofocus: true }), h("button.button.danger", { type: "submit" }, "Enrol"))));
     return sure ? attempt(insist) : null;
   }
 }
 
-/** The button of a stored face. */
+/** Returns the button that enrols a stored face. */
 export function enrolButton(face) {
   const control = button("Enrol", { symbol: "people", onclick: () => busy(control, async () => {
     const subject = await choose(face.collection);
@@ -61,7 +65,7 @@ export function enrolButton(face) {
   return control;
 }
 
-/** Asks for a person: one of the collection's, or a new name. */
+/** Asks for a person: one of the collection, or a new name. */
 function choose(collection) {
   return modal("Who is this?", (close) => {
     const abort = new AbortController();
@@ -74,7 +78,7 @@ function choose(collection) {
       const text = fresh.value.trim();
       if (text) await busy(event.submitter, async () => close(await create(text, collection)));
     } },
-      h("div.line", {}, field("Somebody new", fresh), h("button.button.primary", { type: "submit" }, "Add")),
+      h("div.line", {}, field("New person", fresh), h("button.button.primary", { type: "submit" }, "Add")),
       list,
       h("div.actions.end", {}, button("Cancel", { onclick: () => close(null) })));
   });
@@ -82,7 +86,10 @@ function choose(collection) {
 
 const BEGUN = "facecrawl.clustering";
 
-/** Looks for people among the faces of a collection; draws how far it is until it has ended, then calls `done`. */
+/**
+ * Returns a function that starts the clustering of a collection. It shows the progress in `slot`
+ * and calls `done` at the end.
+ */
 export function clustering(slot, signal, done) {
   const path = `/collections/${encodeURIComponent(collections.current())}/cluster`;
   let timer = 0;
@@ -90,13 +97,13 @@ export function clustering(slot, signal, done) {
   const show = (run, asked) => {
     if (signal.aborted) return;
     const over = ["completed", "failed"].includes(run.state);
-    put(slot, over && !asked ? null : h("p", { role: "status" }, run.state === "failed" ? `Looking for people failed: ${run.error}`
-      : over ? `${plural(run.faces, "new face")} looked at: ${plural(run.made, "new cluster")}, ${plural(run.assigned, "face")} given to somebody.`
-      : `Looking for people: ${run.looked} of ${plural(run.faces, "new face")}…`));
+    put(slot, over && !asked ? null : h("p", { role: "status" }, run.state === "failed" ? `Finding people failed: ${run.error}`
+      : over ? `${plural(run.faces, "new face")} processed: ${plural(run.made, "new cluster")}, ${plural(run.assigned, "face")} assigned to people.`
+      : `Finding people: ${run.looked} of ${plural(run.faces, "new face")}…`));
     if (over && asked) done();
     if (!over) timer = setTimeout(async () => show(await get(path, {}, signal).catch(() => run), true), 1000);
   };
-  // A run that this tab began is followed again after a reload.
+  // After a reload, the page continues to show a run that was started in this tab.
   if (sessionStorage.getItem(BEGUN) === path) get(path, {}, signal).then((run) => show(run, false), () => sessionStorage.removeItem(BEGUN));
   return async () => {
     show(await call("POST", path, { json: {} }), true);

@@ -1,11 +1,12 @@
-// Pictures: stored ones, which may need a key, and faces cut from a picture at hand.
+// Pictures: stored ones, which may require a key, and faces cut from a picture of the user.
 import { request } from "./api.js";
 import { h } from "./dom.js";
 import { square } from "./geometry.js";
 
 /**
- * An image of the service. An `img` cannot send a key, so the bytes are fetched and shown from a blob; they are fetched when the place comes near
- * the screen, and let go when the view is left.
+ * Returns an image element for a stored picture. An `img` element cannot send a key, so the bytes
+ * are fetched and shown from a blob. They are fetched when the element comes near the window and
+ * released when the user leaves the view.
  */
 export function stored(path, alt, signal, className = "") {
   const image = h("img", { alt, class: className, draggable: "false" });
@@ -30,17 +31,20 @@ async function load(image, path, signal) {
   } catch (problem) {
     if (problem.name === "AbortError") return;
     image.classList.add("missing");
-    image.alt = problem.status === 404 ? "No picture is kept" : `No picture: ${problem.message}`;
+    image.alt = problem.status === 404 ? "No picture is stored" : `No picture: ${problem.message}`;
   }
 }
 
 export const crop = (id, alt, signal, className) => stored(`/faces/${id}/crop`, alt, signal, className);
 export const thumbnail = (id, alt, signal, className) => stored(`/images/${id}/thumbnail`, alt, signal, className);
 
-/** A decoded picture as a browser shows it, from a file's bytes. */
+/** Decodes the bytes of a file, with the orientation that a browser shows. */
 export const decode = (blob) => createImageBitmap(blob, { imageOrientation: "from-image" });
 
-/** A face of a decoded picture as a small canvas. It repeats what stands beside it, so it is hidden from who listens. */
+/**
+ * Returns a face of a decoded picture as a small canvas. The text beside it gives the same
+ * information, so it is hidden from screen readers.
+ */
 export function cut(bitmap, bbox, side = 96) {
   const canvas = h("canvas.cut", { width: side, height: side, "aria-hidden": "true" });
   if (!bitmap) return canvas;

@@ -4,10 +4,13 @@ import { figure } from "./format.js";
 import { axisTop, lines } from "./geometry.js";
 
 const [WIDTH, HEIGHT] = [300, 72];
-/** Samples kept and drawn. */
+/** Maximum number of samples that are kept and drawn. */
 const KEPT = 90;
 
-/** `samples` may be an array that outlives the view. `add(value)` draws one more; null is a gap. */
+/**
+ * Returns a plot. `samples` may be an array that lives longer than the view. `add(value)` draws one
+ * more sample; a value that is not finite is a gap.
+ */
 export function plot(label, { unit = "", samples = [] } = {}) {
   const value = h("b.number");
   const area = s("g");

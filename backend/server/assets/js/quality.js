@@ -1,20 +1,23 @@
-// How usable a face is, in words and bars.
+// The quality of a face in words and bars.
 import { h } from "./dom.js";
 import { figure, score } from "./format.js";
 import { chip } from "./ui.js";
 import { measures, qualityReason } from "./words.js";
 
-/** "Usable" or what stands against it. */
+/** Returns "Usable", or the reasons against it. */
 export function verdict(quality) {
-  const chips = !quality ? chip("Not judged") : quality.passed ? chip("Usable", "ok") : quality.reasons.map((reason) => chip(qualityReason(reason), "warn"));
+  const chips = !quality ? chip("Not assessed") : quality.passed ? chip("Usable", "ok") : quality.reasons.map((reason) => chip(qualityReason(reason), "warn"));
   return h("span.chips", {}, chips);
 }
 
-/** A value 0..1 as a bar; the number has to stand beside it. */
+/** Returns a value 0..1 as a bar. The number must also be given as text. */
 export const bar = (value, tone = "") =>
   h(`span.bar${tone ? `.${tone}` : ""}`, { "aria-hidden": "true", vars: { value: `${Math.max(0, Math.min(1, value)) * 100}%` } });
 
-/** All measures of a face: the score 0..1 and the value that it came from. */
+/**
+ * Returns a table of all measures of a face: the score 0..1 and the value from which it was
+ * computed.
+ */
 export function measureTable(quality) {
   const row = (name, value, raw) =>
     h("tr", {}, h("th", { scope: "row" }, name), h("td.barcell", {}, bar(value, value < 0.3 ? "warn" : "")), h("td.number", {}, score(value)), h("td.number.quiet", {}, raw));

@@ -1,18 +1,19 @@
-// The address after the `#` is the view: `#/faces/ID?crawl_id=…`. Back, forward, reload and links just work.
+// The hash of the address selects the view: `#/faces/ID?crawl_id=…`. Back, forward, reload and
+// links work without further code.
 
 let routes = [];
 let outlet = null;
 let current = null;
 let shown = null;
 
-/** Path segments and parameters of the address. */
+/** Returns the path segments and the parameters of the address. */
 export function parse(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
   const segments = path.split("/").filter(Boolean).map(decodeURIComponent);
   return { segments, query: Object.fromEntries(new URLSearchParams(search)) };
 }
 
-/** The address of a view. */
+/** Returns the address of a view. */
 export function href(path, query = {}) {
   const set = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return `#${path}${set.length > 0 ? `?${new URLSearchParams(set)}` : ""}`;
@@ -21,10 +22,13 @@ export function href(path, query = {}) {
 /** Goes to a view. */
 export const go = (path, query) => (location.hash = href(path, query));
 
-/** Notes filters in the address without a step in the history. */
+/** Writes filters to the address without a new entry in the history. */
 export const note = (query) => history.replaceState(history.state, "", href(`/${parse(location.hash).segments.join("/")}`, query));
 
-/** `table` holds `[pattern, title, load]`: `["faces/:id", "Face", () => import(…)]`. A view's `show(outlet, context)` draws it. */
+/**
+ * Starts the router. `table` holds `[pattern, title, load]`: `["faces/:id", "Face", () =>
+ * import(…)]`. The function `show(outlet, context)` of a view draws it.
+ */
 export function start(table, element, onChange) {
   [routes, outlet] = [table, element];
   addEventListener("hashchange", () => refresh(onChange));
@@ -33,7 +37,7 @@ export function start(table, element, onChange) {
 
 let changed = () => {};
 
-/** Draws the view of the address anew. */
+/** Draws the view of the current address again. */
 export async function refresh(onChange = changed) {
   changed = onChange;
   current?.abort();
@@ -41,7 +45,8 @@ export async function refresh(onChange = changed) {
   const { segments, query } = parse(location.hash);
   if (segments.length === 0) return void location.replace(href("/detect"));
   const route = routes.map((route) => ({ route, params: match(route[0], segments) })).find(({ params }) => params);
-  // An entry of the history that was shown before is a step back or forward: a list may be where it was left.
+  // A history entry that was shown before means a step back or forward: a list can restore its
+  // state.
   const returning = history.state?.visited === true;
   history.replaceState({ visited: true }, "");
   const path = segments.join("/");
@@ -50,7 +55,8 @@ export async function refresh(onChange = changed) {
   onChange(segments[0]);
   const [, title, load] = route?.route ?? [null, "Not found", () => import("./views/lost.js")];
   document.title = `${title} · facecrawl`;
-  // A module that could not be fetched (the service stopped) is tried again with the next step.
+  // A module that could not be loaded (the service stopped) is requested again on the next
+  // navigation.
   const view = await load().catch(() => ({ show: (page) => page.append("This view could not be loaded. Is the service running?") }));
   if (controller.signal.aborted) return;
   const page = document.createElement("div");
@@ -58,7 +64,7 @@ export async function refresh(onChange = changed) {
   outlet.replaceChildren(page);
   if (!returning) scrollTo(0, 0);
   view.show(page, { params: route?.params ?? {}, query, signal: controller.signal, returning });
-  // Who listens hears where they are; who looks sees no ring.
+  // Screen readers announce the new view. No focus ring is visible.
   if (moved) outlet.focus({ preventScroll: true });
 }
 

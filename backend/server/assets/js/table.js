@@ -1,9 +1,11 @@
-// Tables. On a phone each row stands as a card, whose cells say what they are.
+// Tables. On a phone each row is a card whose cells carry their column names.
 import { h } from "./dom.js";
 
 /**
- * `heads` are the columns: a name, or `{ name, number, hidden }` (`number` sets the cells to the right; `hidden` names a column for those who listen
- * alone). A row is a list of cells; the first one names it. Answers the element, and `add` for more rows.
+ * `heads` are the columns: a name, or `{ name, number, hidden }`. `number` aligns the cells to the
+ * right. `hidden` shows the name of the column to screen readers only. A row is a list of cells;
+ * the first one is its header. Returns the element, `add` for more rows, and `row`, which creates a
+ * row.
  */
 export function table(label, heads, rows = []) {
   const columns = heads.map((head) => (typeof head === "string" ? { name: head } : head));
@@ -12,7 +14,7 @@ export function table(label, heads, rows = []) {
     const { name, number, hidden } = columns[at];
     const label = hidden || at === 0 || [undefined, null, false, ""].includes(content) ? null : name;
     const props = { "data-label": label, scope: at === 0 ? "row" : null };
-    // On a phone the label and the content stand side by side, so the content is one thing.
+    // On a phone the label and the content are side by side, so the content must be one element.
     return h(`${at === 0 ? "th" : "td"}${number ? ".number" : ""}`, props, label ? h("div", {}, content) : content);
   };
   const row = (cells) => h("tr", {}, cells.map(cell));

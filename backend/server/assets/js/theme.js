@@ -1,5 +1,6 @@
 "use strict";
-// Before the first paint, so that a page that was switched to dark never flashes white. A module would come too late.
+// Runs before the first paint, so that the dark theme never starts with a white flash. A module
+// would run too late.
 {
   const chosen = localStorage.getItem("facecrawl.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

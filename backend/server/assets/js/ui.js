@@ -1,29 +1,32 @@
-// What every view shows in the same way: loading, nothing, trouble, questions, short messages.
+// Elements that all views share: headings, buttons, progress, errors, dialogs and short messages.
 import { Problem } from "./api.js";
 import { h, icon, put } from "./dom.js";
 
-/** A heading with what can be done beside it. */
+/** Returns a heading with its actions beside it. */
 export const heading = (text, ...actions) => h("div.heading", {}, h("h1", {}, text), h("div.actions", {}, actions));
 
-/** A button. `kind`: "", "primary", "danger", "plain". */
+/** Returns a button. `kind`: "", "primary", "danger", "plain". */
 export const button = (label, { kind = "", symbol, onclick, ...props } = {}) =>
   h(`button.button${kind ? `.${kind}` : ""}`, { type: "button", onclick, ...props }, symbol && icon(symbol), h("span", {}, label));
 
-/** A link that looks like a button. */
+/** Returns a link that looks like a button. */
 export const linkButton = (label, target, { kind = "", symbol, ...props } = {}) =>
   h(`a.button${kind ? `.${kind}` : ""}`, { href: target, ...props }, symbol && icon(symbol), h("span", {}, label));
 
-/** A word with a colour. `tone`: "ok", "warn", "bad", "busy", "". The word says it all; the colour repeats it. */
+/**
+ * Returns a short text with a colour. `tone`: "ok", "warn", "bad", "busy", "". The text gives the
+ * full information; the colour only repeats it.
+ */
 export const chip = (text, tone = "") => h(`span.chip${tone ? `.${tone}` : ""}`, {}, text);
 
-/** Name and value pairs. */
+/** Returns a list of names and values. */
 export const facts = (pairs) =>
   h("dl.facts", {}, pairs.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 
-/** A panel with a title. */
+/** Returns a panel with a title. */
 export const panel = (title, ...children) => h("section.panel", {}, title && h("h2", {}, title), children);
 
-/** A labelled field. */
+/** Returns a form field with its label and hint. */
 export function field(label, control, hint) {
   const id = (control.id ||= `f${++ids}`);
   if (hint) control.setAttribute("aria-describedby", `${id}-hint`);
@@ -31,19 +34,22 @@ export function field(label, control, hint) {
 }
 let ids = 0;
 
-/** Nothing is there yet, and what can be done about it. */
+/** Returns the content for an empty place: an explanation and actions. */
 export const empty = (symbol, text, ...actions) => h("div.empty", {}, icon(symbol), h("p", {}, text), h("div.actions", {}, actions));
 
-/** It takes a moment. */
+/** Returns a progress indicator. */
 export const loading = (text = "Loading…") => h("p.loading", { role: "status" }, h("span.spinner", { "aria-hidden": "true" }), text);
 
-/** Trouble, as the service put it: what went wrong, what is allowed, and the id to ask for help with. */
+/**
+ * Returns an error as the service reported it: what is wrong, what is allowed, and the request id
+ * for support.
+ */
 export function trouble(problem, retry) {
   const known = problem instanceof Problem;
   return h("div.trouble", { role: "alert" },
     icon("warn"),
     h("div", {},
-      h("p.strong", {}, known ? problem.title : "This page has a fault"),
+      h("p.strong", {}, known ? problem.title : "Error in this page"),
       h("p", {}, problem.message),
       problem.errors?.length > 0 && h("ul", {}, problem.errors.map((line) => h("li", {}, line))),
       problem.allowed?.length > 0 && h("p", {}, `Allowed: ${problem.allowed.join(", ")}`),
@@ -54,7 +60,10 @@ export function trouble(problem, retry) {
   );
 }
 
-/** Runs `task` and draws its result into `slot`: loading first, trouble with a second chance where it fails. What comes after the view was left is dropped. */
+/**
+ * Runs `task` and draws its result into `slot`. Shows a progress indicator first, and an error with
+ * a retry button if the task fails. Results that arrive after the user left the view are dropped.
+ */
 export async function fillWith(slot, signal, task, draw, waiting = loading()) {
   if (waiting) put(slot, waiting);
   try {
@@ -68,7 +77,7 @@ export async function fillWith(slot, signal, task, draw, waiting = loading()) {
   }
 }
 
-/** A short message that goes away. Trouble stays until it is closed. */
+/** Shows a short message that disappears. An error stays until it is closed. */
 export function toast(message, { bad = false } = {}) {
   const note = h(`div.toast${bad ? ".bad" : ""}`, {}, h("p", {}, message));
   const close = () => note.remove();
@@ -77,14 +86,16 @@ export function toast(message, { bad = false } = {}) {
   if (!bad) setTimeout(close, 6000);
 }
 
-/** Says that something failed. A fault of the page itself goes to the console too. */
+/** Shows a failure. A fault of the page itself is also written to the console. */
 export function failed(problem) {
   if (problem.name === "AbortError") return;
   if (!(problem instanceof Problem)) console.error(problem);
   toast(`${problem.message}${problem.requestId ? ` (request ${problem.requestId})` : ""}`, { bad: true });
 }
 
-/** Runs what a button stands for; the button waits with it. Resolves to undefined where it failed. */
+/**
+ * Runs the task of a button, which is disabled meanwhile. Resolves to undefined if the task failed.
+ */
 export async function busy(control, task) {
   control.disabled = true;
   try {
@@ -97,8 +108,8 @@ export async function busy(control, task) {
 }
 
 /**
- * A modal window; resolves to what `close(value)` was called with, null when it was left. `build(close)` answers its content. A `firm` one is not left by
- * Escape.
+ * Opens a modal window. Resolves to the argument of `close(value)`, or to null if the user left the
+ * window. `build(close)` returns the content. Escape does not close a `firm` window.
  */
 export function modal(title, build, { firm = false } = {}) {
   return new Promise((resolve) => {
@@ -108,7 +119,7 @@ export function modal(title, build, { firm = false } = {}) {
     window.append(h("h2", { id: "modal-title" }, title), build(close));
     if (firm) window.addEventListener("cancel", (event) => event.preventDefault());
     window.addEventListener("close", () => (window.remove(), resolve(value)));
-    // A view that is left by a link in the window takes the window along.
+    // A link in the window that leads to another view also closes the window.
     addEventListener("hashchange", () => window.close(), { once: true });
     document.body.append(window);
     window.showModal();
@@ -116,8 +127,8 @@ export function modal(title, build, { firm = false } = {}) {
 }
 
 /**
- * Asks before something is done that cannot be undone. `option` adds a box to tick; `typed` is a word that has to be typed first. Resolves to null, or
- * to `{ ticked }`.
+ * Asks for confirmation before an action that cannot be undone. `option` adds a checkbox. `typed`
+ * is a word that the user must type. Resolves to null, or to `{ ticked }`.
  */
 export function confirm(title, text, action, { option, typed, danger = true } = {}) {
   return modal(title, (close) => {
@@ -127,7 +138,7 @@ export function confirm(title, text, action, { option, typed, danger = true } = 
     return h("form", { method: "dialog", onsubmit: (event) => (event.preventDefault(), close({ ticked: box?.checked ?? false })) },
       h("p", {}, text),
       box && h("label.check", { for: "confirm-option" }, box, option),
-      word && field(["Type ", h("code", {}, typed), " to go on"], word),
+      word && field(["Type ", h("code", {}, typed), " to continue"], word),
       h("div.actions.end", {}, button("Cancel", { onclick: () => close(null), autofocus: !typed }), go),
     );
   });

@@ -1,4 +1,4 @@
-// What the codes of the API mean. A code that is not here is shown as it is written, so that nothing is ever hidden.
+// Texts for the codes of the API. An unknown code is shown as it is, so that nothing is hidden.
 import { title } from "./format.js";
 
 const QUALITY = {
@@ -29,42 +29,42 @@ const OUTCOMES = {
   robots_disallowed: "robots.txt does not allow it",
   robots_unavailable: "robots.txt could not be read",
   noindex: "The page asks not to be indexed",
-  noimageindex: "Its images are not to be indexed",
-  not_html: "Not a page",
-  is_an_image: "An image, taken as one",
+  noimageindex: "The page asks not to index its images",
+  not_html: "Not an HTML page",
+  is_an_image: "An image, processed as one",
   not_an_image: "Not an image",
-  unsupported_format: "A format that is not read",
+  unsupported_format: "Unsupported image format",
   corrupt_image: "Damaged image",
   image_too_large: "Too many pixels",
   too_many_bytes: "Too many bytes",
   timeout: "The host took too long",
   dns_failure: "The host is unknown",
   connect_failure: "The host did not answer",
-  forbidden_address: "An address that must not be reached",
-  forbidden_url: "A URL that must not be fetched",
+  forbidden_address: "The network address is not allowed",
+  forbidden_url: "The URL is not allowed",
   too_many_redirects: "Too many redirects",
   superseded: "Replaced by a larger version",
   out_of_scope: "Outside the crawl's scope",
-  directory_full: "Enough pages of its directory",
-  no_sitemap: "No sitemap there",
-  suppressed_url: "Its address was erased and is kept out",
-  suppressed_image: "The picture was erased and is kept out",
-  suppressed_face: "Its faces were erased and are kept out",
-  suppressed_person: "Everyone in it is kept out",
-  faces_suppressed: "Stored without faces that are kept out",
+  directory_full: "Page limit of its directory reached",
+  no_sitemap: "No sitemap found",
+  suppressed_url: "The URL was erased and is suppressed",
+  suppressed_image: "The image was erased and is suppressed",
+  suppressed_face: "Its faces were erased and are suppressed",
+  suppressed_person: "Everyone in it is suppressed",
+  faces_suppressed: "Stored without suppressed faces",
   queue_failure: "The job was lost",
 };
 
 const SCOPES = {
-  analyze: "Detect, compare, judge and enhance pictures that are sent along.",
+  analyze: "Detect and compare faces in uploaded pictures; assess and enhance the pictures.",
   read: "See collections, crawls, images, faces and their pictures.",
   search: "Search a collection for a face.",
   crawl: "Create, pause, resume and cancel crawls.",
-  write: "Enrol people, and change what is enrolled.",
-  erase: "Delete faces, images and crawls; erasures.",
+  write: "Enrol people and change enrolled people.",
+  erase: "Delete faces, images and crawls; create erasures.",
   system: "Devices, metrics and jobs of the whole service.",
-  admin: "Make, change and delete collections; let in again what is kept out; read the audit log.",
-  keys: "Make and revoke keys that may do no more than this one.",
+  admin: "Create, change and delete collections; lift suppressions; read the audit log.",
+  keys: "Create and revoke keys with at most the rights of this one.",
 };
 
 const ACTIONS = {
@@ -73,19 +73,19 @@ const ACTIONS = {
   "image.delete": "Image deleted",
   "subject.delete": "Person deleted",
   "subject.merge": "People merged",
-  "subject.remove_face": "Face taken from a person",
+  "subject.remove_face": "Face removed from a person",
   "crawl.delete": "Crawl deleted",
-  "key.create": "Key made",
+  "key.create": "Key created",
   "key.revoke": "Key revoked",
-  "collection.create": "Collection made",
+  "collection.create": "Collection created",
   "collection.update": "Collection changed",
   "collection.webhook_secret": "New secret for webhooks",
   "collection.delete": "Collection deleted",
-  "collection.erased": "Collection erased to the end",
+  "collection.erased": "Collection completely erased",
   "erasure.create": "Erasure",
-  "erasure.lifted": "Let in again what was kept out",
-  "erasure.reapplied": "Erased once more after a restore",
-  "erasure.preview": "Look at what would be erased",
+  "erasure.lifted": "Suppressions lifted",
+  "erasure.reapplied": "Erased again after a restore",
+  "erasure.preview": "Preview of an erasure",
   "retention.erased": "Erased by retention",
   "image.superseded": "Smaller versions replaced by a larger one",
   "image.kept_beside_larger": "Larger version without a stored face kept beside the smaller one",
@@ -96,36 +96,38 @@ const KINDS = {
   face: "A face",
   image: "An image",
   subject: "An enrolled person",
-  url: "An address",
+  url: "A URL",
 };
 
-const PROFILES = { off: "Nothing", standard: "Standard", strict: "Strict" };
+const PROFILES = { off: "Off", standard: "Standard", strict: "Strict" };
 
-/** What a scope allows. */
+/** Returns what a scope allows. */
 export const scopeMeaning = (scope) => SCOPES[scope] ?? title(scope);
 
 export const scopes = () => Object.keys(SCOPES);
 
-/** What was done, as the audit log has it. */
+/** Returns the text for an action of the audit log. */
 export const action = (code) => ACTIONS[code] ?? title(code.replaceAll(".", " "));
 
 export const actions = () => Object.entries(ACTIONS);
 
-/** By what an erasure was asked for. */
+/** Returns the text for the kind of an erasure. */
 export const erasureKind = (code) => KINDS[code] ?? title(code);
 
-/** What a collection judges faces by; null is the service's own. */
-export const profile = (code) => (code === null ? "As the service" : (PROFILES[code] ?? title(code)));
+/**
+ * Returns the text for the quality profile of a collection; null means the default of the service.
+ */
+export const profile = (code) => (code === null ? "Service default" : (PROFILES[code] ?? title(code)));
 
 export const profiles = () => Object.entries(PROFILES);
 
-/** A reason why a face does not meet the profile. */
+/** Returns the text for a reason why a face does not meet the profile. */
 export const qualityReason = (code) => QUALITY[code] ?? title(code);
 
-/** Rows of a face's measures: code, name, unit of the raw value. */
+/** Returns the measures of a face: code, name and unit of the raw value. */
 export const measures = () => MEASURES;
 
-/** A reason why a page or an image was not processed. */
+/** Returns the text for a reason why a page or an image was not processed. */
 export function outcome(code) {
   const status = /^http_(\d{3})$/.exec(code);
   return status ? `The host answered ${status[1]}` : (OUTCOMES[code] ?? title(code));

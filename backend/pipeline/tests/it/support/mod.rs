@@ -1,4 +1,4 @@
-//! One engine for all tests; a world (database, blobs, site, worker) for each.
+//! Test support: one engine for all tests, and one [`World`] (database, blobs, worker) per test.
 
 mod site;
 
@@ -30,7 +30,7 @@ async fn start(pack: impl FnOnce() -> ResolvedPack + Send + 'static) -> Engine {
     tokio::task::spawn_blocking(start).await.unwrap()
 }
 
-/// The engine on the default pack.
+/// Returns the engine on the default pack.
 pub(crate) async fn engine() -> Engine {
     ENGINE.get_or_init(|| start(testing::pack)).await.clone()
 }
@@ -39,8 +39,8 @@ pub(crate) async fn analyzer() -> Analyzer {
     Analyzer::new(engine().await, pipeline::Config::default())
 }
 
-/// An analyzer on another pack, of the models in ../shared: `compact` (YuNet), `research` (SCRFD) or `fixed` (a smaller
-/// SCRFD with a fixed input, MobileFaceNet).
+/// Returns an analyzer on another pack, with the models in ../shared: `compact` (YuNet), `research`
+/// (SCRFD) or `fixed` (MobileFaceNet and a smaller SCRFD with a fixed input size).
 pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
     let pack = if name == "fixed" { "research" } else { name };
     let mut pack = Manifest::builtin().pack(pack).unwrap().clone();
@@ -53,7 +53,8 @@ pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
     Analyzer::new(engine.await, pipeline::Config::default())
 }
 
-/// Everything that a crawl needs. The temporary folder and the database go with it.
+/// Everything that a crawl needs. The temporary folder and the database are deleted when it is
+/// dropped.
 pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) queue: Queue,
@@ -96,7 +97,7 @@ impl World {
         )
     }
 
-    /// Starts a worker of its own handlers; stops with the token.
+    /// Starts a worker with its own handlers. [`Worker::stop`] stops it.
     pub(crate) fn worker(&self, name: &str) -> Worker {
         let stop = CancellationToken::new();
         let config = RunnerConfig {
@@ -119,7 +120,7 @@ impl World {
         self.crawls.create("default", seeds, options).await.unwrap()
     }
 
-    /// Creates a crawl and works on it until it ends.
+    /// Creates a crawl and runs a worker until the crawl ends.
     pub(crate) async fn crawl(&self, seeds: &[String], options: CrawlOptions) -> (Crawl, CrawlProgress) {
         let crawl = self.create(seeds, options).await;
         let worker = self.worker("one");
@@ -129,7 +130,7 @@ impl World {
         (crawl, progress)
     }
 
-    /// Waits for the crawl's end.
+    /// Waits until the crawl has ended.
     pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
         let found = wait_for(async || {
             let crawl = self.store.crawl(id).await.unwrap();
@@ -155,22 +156,22 @@ impl World {
         self.store.faces(&filter, None, 10_000).await.unwrap()
     }
 
-    /// Where the blobs lie.
+    /// Returns the folder of the blobs.
     pub(crate) fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
 
-    /// Files in that folder and below it.
+    /// Returns the number of files in that folder and its subfolders.
     pub(crate) fn files(&self) -> usize {
         testing::files_below(self.folder()).len()
     }
 
-    /// Reaches behind the product's back.
+    /// Executes a statement directly on the database.
     pub(crate) async fn execute(&self, statement: &'static str) {
         self.database.execute(statement).await;
     }
 
-    /// Live jobs of a crawl.
+    /// Returns the number of live jobs of a crawl.
     pub(crate) async fn live(&self, crawl: Uuid) -> i64 {
         let mut tx = self.store.begin().await.unwrap();
         self.queue.live_in_group(tx.conn(), crawl).await.unwrap()
@@ -190,7 +191,7 @@ impl Worker {
     }
 }
 
-/// Manners that do not make tests wait.
+/// Returns a politeness configuration without long waits.
 pub(crate) fn impatient() -> crawl::Config {
     crawl::Config {
         default_delay: Duration::ZERO,
@@ -199,12 +200,13 @@ pub(crate) fn impatient() -> crawl::Config {
     }
 }
 
-/// Options without delay.
+/// Returns options without a delay.
 pub(crate) fn fast() -> CrawlOptions {
     CrawlOptions { delay_ms: Some(0), ..CrawlOptions::default() }
 }
 
-/// Polls until there is something, or four minutes have passed: the crowds of all pictures take one on a busy machine.
+/// Polls until `probe` returns a value or four minutes have passed. The images of all crowds take
+/// one minute on a busy machine.
 pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + Duration::from_secs(240);
     while Instant::now() < deadline {
@@ -216,7 +218,7 @@ pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Op
     None
 }
 
-/// The counts that are not zero.
+/// Returns the counts that are not zero.
 pub(crate) fn counts(counts: &BTreeMap<String, i64>) -> BTreeMap<&str, i64> {
     counts.iter().filter(|(_, n)| **n != 0).map(|(k, n)| (k.as_str(), *n)).collect()
 }

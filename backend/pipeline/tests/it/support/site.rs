@@ -1,4 +1,4 @@
-//! A site on a loopback port that answers what it was told, and remembers what it was asked.
+//! A site on a loopback port. It returns the configured responses and records the requests.
 
 use axum::Router;
 use axum::body::Body;
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// One answer.
+/// A response.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
-    /// One permit is taken for every answer; without permits the client waits.
+    /// Each response takes one permit. Without permits the client waits.
     gate: Option<Arc<Semaphore>>,
 }
 
@@ -47,12 +47,12 @@ impl Answer {
         self
     }
 
-    /// With a validator; a request that names it is answered 304.
+    /// Adds an entity tag. A request with this tag in `If-None-Match` receives 304.
     pub(crate) fn etag(self, tag: &str) -> Self {
         self.header("etag", tag)
     }
 
-    /// The same by date.
+    /// Adds a modification date. A request with this date in `If-Modified-Since` receives 304.
     pub(crate) fn modified(self, date: &str) -> Self {
         self.header("last-modified", date)
     }
@@ -72,14 +72,14 @@ impl Answer {
 
 #[derive(Clone, Default)]
 struct Shared {
-    /// Answers in turn; the last one stays.
+    /// Responses by path, in order; the last one is repeated.
     answers: Arc<Mutex<HashMap<String, Vec<Answer>>>>,
     requests: Arc<Mutex<Vec<String>>>,
-    /// Paths answered 304.
+    /// Paths of the requests that received 304.
     unchanged: Arc<Mutex<Vec<String>>>,
-    /// Bytes of bodies sent.
+    /// Number of body bytes sent.
     sent: Arc<AtomicUsize>,
-    /// For paths that nothing was said about; without it, 404.
+    /// The response for paths without a configured one; `None` means 404.
     default: Arc<Mutex<Option<Answer>>>,
 }
 
@@ -100,18 +100,18 @@ impl Site {
         Self { origin, shared, server }
     }
 
-    /// Answers `path` so from now on.
+    /// Sets the response for `path`.
     pub(crate) fn set(&self, path: &str, answer: Answer) -> &Self {
         self.set_series(path, vec![answer])
     }
 
-    /// Answers `path` with each in turn, and then with the last for ever.
+    /// Sets a sequence of responses for `path`. The last one is repeated.
     pub(crate) fn set_series(&self, path: &str, answers: Vec<Answer>) -> &Self {
         self.shared.answers.lock().unwrap().insert(path.into(), answers);
         self
     }
 
-    /// Answers so to everything that nothing was said about, robots.txt excepted.
+    /// Sets the response for paths without a configured one, except robots.txt.
     pub(crate) fn set_default(&self, answer: Answer) -> &Self {
         *self.shared.default.lock().unwrap() = Some(answer);
         self
@@ -121,12 +121,12 @@ impl Site {
         format!("{}{path}", self.origin)
     }
 
-    /// Paths asked for so far, in order.
+    /// Returns the paths of all requests so far, in order.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.shared.requests.lock().unwrap().clone()
     }
 
-    /// Paths answered 304 so far, sorted, and bytes of all bodies; both begin anew.
+    /// Returns the sorted paths that received 304 and the number of body bytes sent. Resets both.
     pub(crate) fn take_answers(&self) -> (Vec<String>, usize) {
         let mut unchanged = std::mem::take(&mut *self.shared.unchanged.lock().unwrap());
         unchanged.sort();

@@ -35,7 +35,7 @@ export function show(page, { query, signal }) {
       list.hidden = records.length === 0;
       return more.length;
     },
-    none: () => empty("audit", "Nothing is recorded that fits these filters."),
+    none: () => empty("audit", "No record matches these filters."),
   });
   const begin = () => {
     records.length = 0;
@@ -57,7 +57,7 @@ export function show(page, { query, signal }) {
 
 const select = (value, choices) => h("select", {}, choices.map(([code, text]) => h("option", { value: code, selected: code === (value ?? "") }, text)));
 
-/** The instant at which a day begins for the reader, `days` later. */
+/** Returns the instant at which a day begins in the local time zone of the user, `days` later. */
 function midnight(day, days) {
   if (!day) return undefined;
   const [year, month, date] = day.split("-").map(Number);

@@ -1,4 +1,4 @@
-// One collection: its settings, and the end of it.
+// One collection: its settings, and its deletion.
 import { call, get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
@@ -23,11 +23,11 @@ function draw(one, signal) {
   const save = async (data) => {
     const json = { name: data.get("name"), ...chosen(data) };
     const send = (query) => call("PATCH", `/collections/${one.id}`, { query, json, signal });
-    // A shorter retention that takes much at once is asked about.
+    // The service asks for confirmation if a shorter retention erases many images.
     const changed = await send().catch(async (problem) => {
       if (problem.code !== "confirmation_needed") throw problem;
       const look = await send({ dry_run: true });
-      const sure = await confirm("Erase what is older?", `${plural(look.images, "image")} with ${plural(look.faces, "face")} are older than that and are erased for good.`, "Erase and save");
+      const sure = await confirm("Erase older images?", `${plural(look.images, "image")} with ${plural(look.faces, "face")} are older and will be permanently erased.`, "Erase and save");
       return sure && send({ confirm: look.confirm });
     });
     if (!changed) return;
@@ -47,11 +47,11 @@ function draw(one, signal) {
         h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Save"), linkButton("Back", "#/collections")))
       : panel("Settings", h("p.hint", {}, "Changing them needs a key with the scope admin.")),
     h("div.form", {},
-      panel("", facts([["Id", h("code", {}, one.id)], ["Made", time(one.created_at)]])),
+      panel("", facts([["Id", h("code", {}, one.id)], ["Created", time(one.created_at)]])),
       may("admin") && panel(isDefault ? "Empty" : "Delete",
         h("p", {}, isDefault
-          ? "Everything in it is erased for good: crawls, images, faces, people, suppressions. The collection stays, with its settings and keys."
-          : "Everything in it is erased for good: crawls, images, faces, people, suppressions and keys. Its name is free at once."),
+          ? "This permanently erases everything in it: crawls, images, faces, people and suppressions. The collection stays, with its settings and keys."
+          : "This permanently erases everything in it: crawls, images, faces, people, suppressions and keys. Its name can be used again at once."),
         h("div.actions", {}, ending(one, isDefault)))),
   ];
 }
@@ -60,9 +60,9 @@ function ending(one, isDefault) {
   const word = isDefault ? "Empty" : "Delete";
   const control = button(`${word} this collection`, { kind: "danger", symbol: "trash", onclick: () => busy(control, async () => {
     const look = await call("DELETE", `/collections/${one.id}`, { query: { dry_run: true } });
-    const what = `${plural(look.images, "image")} with ${plural(look.faces, "face")} and ${plural(look.subjects, "person or cluster", "people and clusters")} go.`;
-    const sure = await confirm(`${word} ${one.name}?`, `${what} It is out of reach at once. Its crawls are cancelled, and a worker erases its rows and pictures piece by piece; the audit log says when nothing is left.`,
-      `${word} for good`, { typed: one.name });
+    const what = `This erases ${plural(look.images, "image")} with ${plural(look.faces, "face")} and ${plural(look.subjects, "person or cluster", "people and clusters")}.`;
+    const sure = await confirm(`${word} ${one.name}?`, `${what} They become inaccessible at once. Crawls are cancelled. A worker erases the rows and pictures in batches, and the audit log shows when it has finished.`,
+      `${word} permanently`, { typed: one.name });
     if (!sure) return;
     await call("DELETE", `/collections/${one.id}`, { query: { confirm: look.confirm } });
     toast(isDefault ? "The collection is being emptied." : "The collection is being erased.");

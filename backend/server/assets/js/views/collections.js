@@ -1,4 +1,4 @@
-// Collections: what keeps purposes apart.
+// The list of collections. Collections separate data by purpose.
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
@@ -14,10 +14,10 @@ export function show(page, { signal }) {
   const canMake = may("admin") && !ownKey()?.collection;
   page.append(
     heading("Collections", canMake && linkButton("New collection", "#/collections/new", { kind: "primary", symbol: "plus" })),
-    h("p.lead", {}, "Crawls, images, faces, people and keys belong to one collection each. A search never leaves it."),
+    h("p.lead", {}, "Each crawl, image, face, person and key belongs to one collection. A search covers one collection only."),
     list);
   fillWith(list, signal, () => get("/collections", {}, signal), (answer) => h("div.panel", {},
-    table("Collections", ["Name", "Judged by", { name: "Match from", number: true }, { name: "Kept for", number: true }, { name: "Made", number: true }, { name: "Use", hidden: true }],
+    table("Collections", ["Name", "Quality profile", { name: "Match threshold", number: true }, { name: "Retention", number: true }, { name: "Created", number: true }, { name: "Use", hidden: true }],
       answer.collections.map(row)).element));
 }
 
@@ -26,8 +26,8 @@ function row(one) {
   return [
     h("a.strong", { href: href(`/collections/${one.name}`) }, one.name),
     profile(one.quality_profile),
-    one.match_threshold === null ? h("span.quiet", {}, "model's own") : score(one.match_threshold),
-    one.retention_days === null ? h("span.quiet", {}, "for ever") : plural(one.retention_days, "day"),
+    one.match_threshold === null ? h("span.quiet", {}, "model default") : score(one.match_threshold),
+    one.retention_days === null ? h("span.quiet", {}, "unlimited") : plural(one.retention_days, "day"),
     h("span.when", {}, time(one.created_at)),
     used ? chip("In use", "ok") : button("Use", { "aria-label": `Use ${one.name}`, onclick: () => (collections.choose(one.name), refresh()) }),
   ];

@@ -1,4 +1,4 @@
-// One crawl, live.
+// One crawl, with live updates.
 import { get, key, request, save, url } from "../api.js";
 import { IMAGES, PAGES, cancel, done, isOver, name, outcomes, remove, stateChip, steer } from "../crawls.js";
 import { h, put } from "../dom.js";
@@ -44,8 +44,9 @@ function draw(first, signal) {
   };
   const faces = recent(id, strip, signal);
 
-  // Begins with the state as it is. After a step of ours it begins anew: a step of somebody else that undid ours before the service looked
-  // again would be no change to it, and be missed here.
+  // The stream begins with the current state. After an action of this page the stream is opened
+  // again. Otherwise, if another client reverts the action before the service polls, the service
+  // sees no change and sends no event.
   let stream = new AbortController();
   const listen = () => {
     stream.abort();
@@ -89,7 +90,7 @@ function controls(crawl, update) {
   ];
 }
 
-/** Images per second over the last ten seconds. */
+/** Measures images per second over the last ten seconds. */
 function speed() {
   const seen = [];
   return {
@@ -102,7 +103,10 @@ function speed() {
   };
 }
 
-/** The faces found last; asked for at most every two seconds, the first one as soon as it is there. */
+/**
+ * Shows the newest faces. Requests them at most every two seconds, and the first one as soon as it
+ * exists.
+ */
 function recent(id, slot, signal) {
   let [asking, again] = [false, false];
   const want = async () => {
@@ -126,7 +130,10 @@ function reasonTable(reasons) {
     h("tbody", {}, rows.map(([code, n]) => h("tr", {}, h("th", { scope: "row", title: code }, outcome(code)), h("td.number", {}, count(n))))));
 }
 
-/** Without a key these are plain links, streamed to a file by the browser; a link cannot send a key. */
+/**
+ * Without a key these are plain links, and the browser streams them to a file. A link cannot send a
+ * key.
+ */
 function exports(id) {
   const path = (query) => url(`/crawls/${id}/export`, query);
   const link = (label, query, extension) => {
@@ -144,7 +151,7 @@ function options(crawl) {
   const said = Object.entries(crawl.options).filter(([, value]) => value !== null && !(Array.isArray(value) && value.length === 0));
   return [
     facts([
-      ["Began", time(crawl.created_at)],
+      ["Started", time(crawl.created_at)],
       crawl.next_run_at && ["Next run", time(crawl.next_run_at)],
       crawl.series_id && ["Series", h("a", { href: href(`/crawls/${crawl.series_id}`) }, "First run")],
       ["Collection", crawl.collection],

@@ -44,13 +44,13 @@ export function show(page, { query, signal }) {
     }) });
     return h("p.center", {}, control);
   }
-  /** While one of them runs, the first page is looked at again. */
+  /** Reloads the first page periodically while one of its crawls runs. */
   function watch(crawls, rows) {
     if (crawls.every((crawl) => isOver(crawl))) return;
     timer = setTimeout(async () => {
       const answer = await get("/crawls", params(), signal).catch(() => null);
       if (signal.aborted) return;
-      // Rows are drawn anew one by one: the focus stays on a row that did not change.
+      // Only changed rows are replaced, so that the focus stays on an unchanged row.
       for (const [index, crawl] of (answer?.crawls ?? []).entries()) {
         const old = rows.querySelector(`[data-id="${crawl.id}"]`);
         const text = JSON.stringify(crawl);

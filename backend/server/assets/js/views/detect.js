@@ -1,4 +1,4 @@
-// Detect: the faces of one picture. Nothing is stored.
+// Detect: shows the faces of one picture. Nothing is stored.
 import { save } from "../api.js";
 import { analyse, facePicker } from "../analysis.js";
 import { csv } from "../csv.js";
@@ -14,10 +14,10 @@ import { button, empty, facts, field, fillWith, heading, loading, panel } from "
 
 export function show(page, { signal }) {
   const options = h("form.columns", { onsubmit: (event) => event.preventDefault(), onchange: () => last && run(...last) },
-    field("Look", choice("passes", [["", "As the service is set"], ["single", "Once"], ["auto", "Closer where needed"], ["thorough", "Everywhere (slow)"]])),
-    field("Turned pictures", choice("rotate", [["", "As they are"], ["auto", "Try all sides"]])),
-    field("Small pictures", choice("enhance", [["", "As they are"], ["auto", "Enhance when weak"]])),
-    field("Judge by", choice("quality_profile", [["", "As the service is set"], ["off", "Nothing"], ["standard", "Standard"], ["strict", "Strict"]])),
+    field("Detection passes", choice("passes", [["", "Service default"], ["single", "One pass"], ["auto", "More where needed"], ["thorough", "All passes (slow)"]])),
+    field("Rotated pictures", choice("rotate", [["", "As they are"], ["auto", "Try all rotations"]])),
+    field("Small pictures", choice("enhance", [["", "As they are"], ["auto", "Enhance if unclear"]])),
+    field("Quality profile", choice("quality_profile", [["", "Service default"], ["off", "Off"], ["standard", "Standard"], ["strict", "Strict"]])),
   );
   const result = h("div.result", {}, empty("detect", "Boxes, landmarks and quality appear here. The picture is sent to this service only, and is not stored."));
   let last = null;
@@ -27,7 +27,7 @@ export function show(page, { signal }) {
     input.classList.add("compact");
     const mine = ++turn;
     const query = { embeddings: false, ...Object.fromEntries(new FormData(options)) };
-    await fillWith(result, signal, () => analyse(blob, name, query, signal), (found) => (mine === turn ? draw(found, blob, name, signal) : []), loading("Looking for faces…"));
+    await fillWith(result, signal, () => analyse(blob, name, query, signal), (found) => (mine === turn ? draw(found, blob, name, signal) : []), loading("Detecting faces…"));
   };
   const input = pictureInput(run, signal);
   page.append(heading("Detect"), h("div.side", {}, input, h("details.panel", {}, h("summary", {}, "Options"), options)), result);
@@ -42,7 +42,7 @@ function draw(found, blob, name, signal) {
     picker.stage,
     h("div.found", {},
       h("h2", {}, h("span", { role: "status" }, `${plural(answer.faces.length, "face")} in ${milliseconds(answer.timings_ms.total)}`)),
-      answer.faces.length === 0 && h("p", {}, "No face was found. Options can make the service look closer."),
+      answer.faces.length === 0 && h("p", {}, "No face was found. Other options may find more faces."),
       picker.list, detail,
       h("div.actions", {},
         button("JSON", { symbol: "download", onclick: () => save(new Blob([JSON.stringify(answer, null, 2)], { type: "application/json" }), `${base}.json`) }),

@@ -1,4 +1,4 @@
-// Erasures: what went for good, and what is kept out.
+// Erasures: what was permanently erased, and what is suppressed.
 import { call, get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
@@ -9,7 +9,7 @@ import { table } from "../table.js";
 import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
 import { erasureKind } from "../words.js";
 
-const HEADS = [{ name: "When" }, "What", { name: "Faces", number: true }, { name: "Images", number: true }, { name: "Suppressions", number: true }, "Kept out", { name: "Let in again", hidden: true }];
+const HEADS = [{ name: "When" }, "What", { name: "Faces", number: true }, { name: "Images", number: true }, { name: "Suppressions", number: true }, "Suppressed", { name: "Lift suppressions", hidden: true }];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
@@ -17,7 +17,7 @@ export function show(page, { query, signal }) {
   const [list, end] = [h("div.panel", { hidden: true }, element), h("div.end")];
   page.append(
     heading("Erasures", linkButton("New erasure", "#/erasures/new", { kind: "primary", symbol: "plus" })),
-    h("p.lead", {}, "Rows, pictures and index entries go for good. What is suppressed is not stored when a crawl or scan finds it again."),
+    h("p.lead", {}, "An erasure permanently deletes rows, pictures and index entries. Suppressed content is not stored when a crawl or scan finds it again."),
     list, end);
   endless(end, signal, {
     more: "Older erasures",
@@ -38,18 +38,18 @@ const cells = (one, row) => [
   count(one.images),
   count(one.suppressions),
   h("span.chips", {}, one.lifted_at
-    ? h("span.quiet", { title: time(one.lifted_at) }, "let in again")
-    : [one.suppress && chip("Pictures and address"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")]),
+    ? h("span.quiet", { title: time(one.lifted_at) }, "lifted")
+    : [one.suppress && chip("Pictures and URL"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")]),
   one.suppressions > 0 && !one.lifted_at && may("admin") && lifting(one, row),
 ];
 
 function lifting(one, row) {
-  const control = button("Let in again", { onclick: () => busy(control, async () => {
-    const sure = await confirm("Let in again what this erasure keeps out?", "What went stays gone. A crawl or scan that finds it anew will store it.", "Let in again");
+  const control = button("Lift", { onclick: () => busy(control, async () => {
+    const sure = await confirm("Lift the suppressions of this erasure?", "Erased data is not restored. A crawl or scan that finds the content again will store it.", "Lift");
     if (!sure) return;
     const { erasure } = await call("DELETE", `/erasures/${one.id}/suppressions`);
     control.closest("tr").replaceWith(row(cells(erasure, row)));
-    toast("It is kept out no more.");
+    toast("The suppressions are lifted.");
   }) });
   return control;
 }

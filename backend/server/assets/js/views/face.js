@@ -1,4 +1,4 @@
-// One stored face: its picture, all places where it was seen, and others that are like it.
+// One stored face: its picture, all places where it was found, and similar faces.
 import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { match, outside } from "../faces.js";
@@ -40,12 +40,12 @@ function draw(face, image, signal) {
         ])))),
         face.quality && panel("Quality", measureTable(face.quality))),
       h("div", {}, panel("In its image", picture.element, h("p", {}, linkButton("Image", href(`/images/${image.id}`), { symbol: "faces" }))))),
-    panel("Seen at", sightings(face)),
-    panel("Like this face", like),
+    panel("Found at", sightings(face)),
+    panel("Similar faces", like),
   ];
 }
 
-/** The places where the image of a face, or an image, was found. */
+/** Returns the places where an image, or the image of a face, was found. */
 export function sightings({ sources: list, sources_total: total, sources_cut: cut }) {
   if (list.length === 0) return h("p.quiet", {}, "No source is known.");
   const places = table("Sources", ["Page", "Image", "Text", { name: "Found", number: true }, "Crawl"], list.map((source) => [
@@ -62,14 +62,14 @@ export function sightings({ sources: list, sources_total: total, sources_cut: cu
 const findLike = (face, slot, signal) => fillWith(slot, signal,
   () => call("POST", "/faces/search", { json: { face_id: face.id, limit: 12 }, signal }),
   (answer) => answer.matches.length === 0
-    ? h("p.quiet", {}, `No other face is as alike as ${score(answer.threshold)}.`)
+    ? h("p.quiet", {}, `No other face has a similarity of ${score(answer.threshold)} or more.`)
     : h("ul.matches", {}, answer.matches.map((found) => match(found, signal))), loading("Searching…"));
 
-/** The way to an erasure that also keeps it from coming back. */
-export const keepOut = (target) => may("erase") && linkButton("Erase and keep out", href("/erasures/new", target), { symbol: "erasures" });
+/** Returns the link to an erasure that also suppresses the target. */
+export const keepOut = (target) => may("erase") && linkButton("Erase and suppress", href("/erasures/new", target), { symbol: "erasures" });
 
 async function remove(face) {
-  const sure = await confirm("Erase this face?", "The face, its picture and its embedding go for good. The image and its other faces stay.", "Erase",
+  const sure = await confirm("Erase this face?", "This permanently deletes the face, its picture and its embedding. The image and its other faces stay.", "Erase",
     { option: "Erase the whole image with all its faces" });
   if (!sure) return;
   await call("DELETE", sure.ticked ? `/images/${face.image_id}` : `/faces/${face.id}`);

@@ -1,4 +1,4 @@
-// Faces: all of a collection, newest first, as far as one scrolls.
+// All faces of a collection, newest first, in a list that loads more while the user scrolls.
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { h, put } from "../dom.js";
@@ -9,7 +9,10 @@ import { href, note } from "../router.js";
 import { empty, heading, linkButton } from "../ui.js";
 
 const PAGE = 60;
-/** The list as it was left, for a step back: filters, faces, where to go on, how far it was scrolled. */
+/**
+ * The state of the list when the user left it, for a step back: filters, faces, cursor and scroll
+ * position.
+ */
 let left = null;
 
 export function show(page, { query, signal, returning }) {
@@ -24,7 +27,7 @@ export function show(page, { query, signal, returning }) {
   page.append(
     heading("Faces", linkButton("Search by picture", "#/search", { symbol: "search" })),
     h("div.toolbar", {},
-      h("div.slider", {}, h("label", { for: "min-quality" }, "Least quality"), quality, output),
+      h("div.slider", {}, h("label", { for: "min-quality" }, "Minimum quality"), quality, output),
       filters.crawl_id && linkButton("Only of one crawl", href("/faces"), { symbol: "close", "aria-label": "Only of one crawl. Show all" }),
       filters.image_id && linkButton("Only of one image", href("/faces"), { symbol: "close", "aria-label": "Only of one image. Show all" }),
       h("span.grow"), said),
@@ -68,7 +71,7 @@ export function show(page, { query, signal, returning }) {
     rows.resume(list.faces.length, list.cursor);
     scrollTo(0, left.scroll);
   } else begin();
-  // The view is gone when the signal says so, and with it how far it was scrolled.
+  // When the signal aborts, the view and its scroll position are already gone.
   const remember = () => (left = { list, scroll: scrollY });
   grid.addEventListener("click", remember);
   signal.addEventListener("abort", () => left?.list !== list && (left = null));

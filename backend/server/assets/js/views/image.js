@@ -28,14 +28,14 @@ function draw(image, signal) {
         image.rotation !== 0 && ["Upright after", `${image.rotation}° clockwise`],
         ["SHA-256", h("code", {}, image.sha256)],
         ["Perceptual hash", h("code", {}, image.phash)],
-      ]), h("p.hint", {}, "The original is not kept; this is a small copy."))),
+      ]), h("p.hint", {}, "The original file is not stored. This is a small copy."))),
     panel(found, h("div.grid.small", {}, image.faces.map((face) => tile(face, signal)))),
     panel("Found at", sightings(image)),
   ];
 }
 
 async function remove(image) {
-  const sure = await confirm("Erase this image?", `It goes for good, with ${plural(image.faces.length, "face")}, their pictures and embeddings.`, "Erase");
+  const sure = await confirm("Erase this image?", `This permanently deletes the image with ${plural(image.faces.length, "face")}, their pictures and embeddings.`, "Erase");
   if (!sure) return;
   await call("DELETE", `/images/${image.id}`);
   toast("The image and its faces were erased.");

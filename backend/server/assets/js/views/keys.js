@@ -1,4 +1,4 @@
-// Keys: who may do what.
+// API keys: who may do what.
 import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { endless } from "../endless.js";
@@ -9,14 +9,14 @@ import { table } from "../table.js";
 import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
 import { scopes } from "../words.js";
 
-const HEADS = ["Key", "Collection", "May", { name: "A minute", number: true }, { name: "Last used", number: true }, "State", { name: "Revoke", hidden: true }];
+const HEADS = ["Key", "Collection", "Scopes", { name: "Per minute", number: true }, { name: "Last used", number: true }, "State", { name: "Revoke", hidden: true }];
 
 export function show(page, { signal }) {
   const { element, add, row } = table("Keys", HEADS);
   const [list, end] = [h("div.panel", { hidden: true }, element), h("div.end")];
   page.append(
     heading("Keys", asksForKeys() && linkButton("New key", "#/keys/new", { kind: "primary", symbol: "plus" })),
-    asksForKeys() ? h("p.lead", {}, "A key names its holder, what it may do, and where. It is shown once, when it is made.") : open(),
+    asksForKeys() ? h("p.lead", {}, "A key has a holder, scopes and a collection. It is shown only once, when it is created.") : open(),
     list, end);
   endless(end, signal, {
     more: "Older keys",
@@ -30,21 +30,25 @@ export function show(page, { signal }) {
   }).begin();
 }
 
-/** Whoever reaches an open service could make a key that goes on working once it asks for one: so none are made here. */
+/**
+ * Without authentication, every caller could create a key that stays valid after authentication is
+ * enabled. So this view creates no keys then.
+ */
 const open = () => h("section.panel", {},
-  h("h2", {}, "This service asks nobody for a key"),
-  h("p", {}, "Who reaches it may do everything. Start it with ", h("code", {}, "AUTH=keys"), " to change that; the first key is made on its machine, and more can be made here then. A key gives others only what it has itself:"),
+  h("h2", {}, "This service requires no key"),
+  h("p", {}, "Everyone who can reach it may do everything. To change that, start it with ", h("code", {}, "AUTH=keys"), ". Create the first key on its machine; you can then create more here. A key can only create keys with its own scopes, so give the first one all of them:"),
   h("pre", { tabindex: 0 }, `facecrawl keys create --all --name operator --scope ${scopes().join(",")}`));
 
 function cells(key, row) {
   const expired = key.expires_at !== null && new Date(key.expires_at) <= Date.now();
   const dead = key.revoked_at ?? (expired ? key.expires_at : null);
   const mine = key.id === ownKey()?.id;
-  const state = key.revoked_at ? chip("Revoked", "bad") : expired ? chip("Expired", "warn") : chip("Works", "ok");
+  const state = key.revoked_at ? chip("Revoked", "bad") : expired ? chip("Expired", "warn") : chip("Active", "ok");
   const revoke = asksForKeys() && !dead && button("Revoke", { kind: "danger", "aria-label": `Revoke ${key.name}`, onclick: ({ currentTarget: control }) => busy(control, async () => {
     const ended = await end(key, mine);
     if (!ended) return;
-    // The row is drawn anew with what the service says of the key now; where others ended too, so is the list.
+    // The row shows the new state of the key. If other keys were revoked too, the list is loaded
+    // again.
     if (ended.descendants_revoked > 0) await refresh();
     else control.closest("tr").replaceWith(row(cells(ended.key, row)));
   }) });
@@ -52,7 +56,7 @@ function cells(key, row) {
     h("span.keyname", {}, h("span.strong", {}, key.name), h("code.quiet", {}, `${key.prefix}…`), mine && chip("This tab's", "busy")),
     key.collection ? h("a", { href: href(`/collections/${key.collection}`) }, key.collection) : h("span.strong", {}, "All"),
     h("span.chips", {}, key.scopes.map((scope) => chip(scope))),
-    key.requests_per_minute === null ? h("span.quiet", {}, "any") : count(key.requests_per_minute),
+    key.requests_per_minute === null ? h("span.quiet", {}, "no limit") : count(key.requests_per_minute),
     key.last_used_at ? h("span", { title: time(key.last_used_at) }, ago(key.last_used_at)) : h("span.quiet", {}, "never"),
     h("span.rowtext", {}, state, (dead || key.expires_at) && h("span.quiet.small.when", { title: time(dead ?? key.expires_at) }, `${dead ? "since" : "until"} ${time(dead ?? key.expires_at).slice(0, 10)}`)),
     revoke,
@@ -62,12 +66,12 @@ function cells(key, row) {
 async function end(key, mine) {
   const makes = key.scopes.includes("keys");
   const sure = await confirm(`Revoke “${key.name}”?`,
-    [mine ? "This is the key that this tab uses: it will be asked for another. " : "", "The key stops working within seconds, for good.",
-      makes && [" The ", h("a", { href: href("/audit", { action: "key.create", key_id: key.id }) }, "audit log"), " lists the keys that it made."]],
-    "Revoke", { option: makes && "Also the keys that it made, and those that these made" });
+    [mine ? "This tab uses this key and will ask for another one. " : "", "The key stops working within seconds, permanently.",
+      makes && [" The ", h("a", { href: href("/audit", { action: "key.create", key_id: key.id }) }, "audit log"), " lists the keys that were created with it."]],
+    "Revoke", { option: makes && "Also revoke all keys that were created with it, directly or indirectly" });
   if (!sure) return undefined;
   const ended = await call("POST", `/keys/${key.id}/revoke`, { query: sure.ticked ? { descendants: true } : {} });
   const [gone, working] = [ended.descendants_revoked, ended.descendants_working];
-  toast([`“${key.name}” is revoked`, gone > 0 && `, with ${plural(gone, "key")} that came from it`, ".", working > 0 && ` Keys that came from it and work on: ${count(working)}.`]);
+  toast([`“${key.name}” is revoked`, gone > 0 && `, with ${plural(gone, "key")} created with it`, ".", working > 0 && ` Keys created with it that still work: ${count(working)}.`]);
   return ended;
 }

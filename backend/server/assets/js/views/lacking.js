@@ -1,10 +1,10 @@
-// A view that the key does not open.
+// A message that replaces a view for which the key lacks the scope.
 import { h } from "../dom.js";
 import { ownKey } from "../session.js";
 import { button, empty } from "../ui.js";
 import { scopeMeaning } from "../words.js";
 
-/** The view that stands in for another, which needs `scope`. */
+/** Returns a view that explains that another one needs `scope`. */
 export const lacking = (title, scope) => ({
   show(page) {
     const { name, scopes } = ownKey();

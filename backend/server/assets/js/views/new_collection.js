@@ -1,4 +1,4 @@
-// A new collection.
+// A form that creates a collection.
 import { call } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
@@ -18,10 +18,10 @@ export function show(page, { signal }) {
   page.append(heading("New collection"), form(send,
     panel("", nameField("")),
     panel("Settings", settings()),
-    h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Make it"), linkButton("Back", "#/collections"))));
+    h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Create"), linkButton("Back", "#/collections"))));
 }
 
-/** The name of a collection. */
+/** Returns the field for the name of a collection. */
 export const nameField = (value, props = {}) => field("Name",
   h("input", { name: "name", value, required: true, pattern: "[a-z0-9_\\-]{1,64}", maxlength: 64, autocomplete: "off", autocapitalize: "none", spellcheck: "false", ...props }),
-  props.readonly ? "This collection keeps its name." : "1 to 64 of a-z, 0-9, - and _.");
+  props.readonly ? "This collection cannot be renamed." : "1 to 64 characters: a-z, 0-9, - and _.");

@@ -1,4 +1,4 @@
-// A new crawl, with the common options. The others are the API's.
+// A form that creates a crawl, with the common options. The API has further options.
 import { call } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
@@ -10,24 +10,24 @@ export function show(page, { signal }) {
   const seeds = h("textarea", { name: "seeds", rows: 3, required: true, spellcheck: "false", autocomplete: "off", placeholder: "https://example.org/" });
   const allow = h("input", { name: "allow", spellcheck: "false", autocomplete: "off", placeholder: "example.org, *.example.net" });
   const allowField = field("Hosts", allow, "Separated by commas; a leading *. covers subdomains.");
-  const scope = choice("scope", [["host", "The same host"], ["domain", "The same domain"], ["prefix", "Addresses that begin like the seed"], ["list", "The hosts that I name"]]);
+  const scope = choice("scope", [["host", "The same host"], ["domain", "The same domain"], ["prefix", "URLs that start like the seed"], ["list", "The listed hosts"]]);
   const send = async (data) => go(`/crawls/${(await call("POST", "/crawls", { json: body(data), signal })).id}`);
   const element = form(send,
-    panel("Where",
-      field("Seeds", seeds, "Pages or images to begin with, one address per line."),
+    panel("Start and scope",
+      field("Seeds", seeds, "Pages or images to start from, one URL per line."),
       field("Scope", scope), allowField),
-    panel("How much",
+    panel("Limits",
       h("div.columns", {},
-        field("Links from a seed", number("max_depth", 3, 0, 100)),
-        field("Pages at most", number("max_pages", 1000, 1, 10_000_000)),
-        field("Images at most", number("max_images", 5000, 0, 100_000_000)))),
-    panel("How",
+        field("Maximum link depth", number("max_depth", 3, 0, 100)),
+        field("Maximum pages", number("max_pages", 1000, 1, 10_000_000)),
+        field("Maximum images", number("max_images", 5000, 0, 100_000_000)))),
+    panel("Behaviour",
       h("div.columns", {},
-        field("Duplicates", choice("dedupe", [["near", "Also near ones"], ["exact", "Same file only"], ["off", "Process all"]])),
-        field("Sitemaps", choice("sitemaps", [["robots", "As robots.txt says"], ["always", "Always look"], ["off", "None"]])),
-        field("Delay per host, ms", h("input", { type: "number", name: "delay_ms", min: 0, max: 300_000, placeholder: "by itself" })),
+        field("Duplicates", choice("dedupe", [["near", "Also near duplicates"], ["exact", "Identical files only"], ["off", "Process all"]])),
+        field("Sitemaps", choice("sitemaps", [["robots", "From robots.txt"], ["always", "Always"], ["off", "None"]])),
+        field("Delay per host, ms", h("input", { type: "number", name: "delay_ms", min: 0, max: 300_000, placeholder: "automatic" })),
         field("Repeat every", h("input", { name: "every", pattern: "[0-9]+[mhdw]", placeholder: "never", autocomplete: "off" }), "Such as 12h, 1d or 2w.")),
-      h("label.check", {}, h("input", { type: "checkbox", name: "respect_robots", checked: true }), "Obey robots.txt and what pages say of robots")),
+      h("label.check", {}, h("input", { type: "checkbox", name: "respect_robots", checked: true }), "Obey robots.txt and the robots directives of pages")),
     h("p.hint", {}, "Crawl only what you may lawfully process. Faces are personal data."),
     h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Start the crawl"), linkButton("Back", "#/crawls")));
   scope.addEventListener("change", () => (allowField.hidden = scope.value !== "list"));

@@ -1,4 +1,5 @@
-// A new erasure: who or what, a look at what would go, and then for good.
+// A form that creates an erasure: the target, a preview of what would be erased, and the erasure
+// itself.
 import { analyse, facePicker } from "../analysis.js";
 import { call, withPicture } from "../api.js";
 import * as collections from "../collections.js";
@@ -12,12 +13,12 @@ import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loa
 import { erasureKind } from "../words.js";
 
 const ID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
-/** Kinds of an erasure, and the field of the API that names one. */
+/** Kinds of an erasure, and the field of the API for each. */
 const FIELDS = { likeness: null, face: "face_id", image: "image_id", subject: "subject_id", url: "url" };
-/** Those whom an erasure can tell from others, so that they can be kept out. */
+/** Kinds that identify a person, who can then be suppressed. */
 const NAMES_SOMEBODY = ["likeness", "face", "image", "subject"];
 
-/** What lies in a collection of its own, whichever is in use. */
+/** Kinds that determine the collection, regardless of the current one. */
 const FINDS_ITSELF = ["face", "image"];
 
 export function show(page, { query, signal }) {
@@ -25,23 +26,23 @@ export function show(page, { query, signal }) {
   const named = Object.keys(FIELDS).find((kind) => query[FIELDS[kind]]) ?? "likeness";
   const kind = choice("kind", Object.keys(FIELDS).map((code) => [code, erasureKind(code)]), named);
   const [input, preview] = [h("div.side"), h("div.result.sticky")];
-  const control = button("Show what would go", { kind: "primary", symbol: "search", onclick: () => busy(control, look) });
-  const threshold = h("input", { type: "number", inputmode: "decimal", min: 0, max: 1, step: 0.01, placeholder: "the collection's" });
-  const suppress = check("Keep the pictures and the address out", "Hashes of the pictures, and of the address, stay behind. They are not stored when they are found again.", true);
-  const person = check("Keep the person out, in any picture",
-    "A one-way sketch of the face stays behind: 256 bits that say nothing without this service's secret. With the default model, the sketch also matches about 1 in 250 clear faces of other people, and 1 in 55 small faces in crowds. Those are kept out too.", false);
-  const likeness = field("Goes from this likeness on", threshold, "Cosine similarity. A low one takes other people along: look first.");
-  /** What the form means just now: `{ key, value }` of a JSON body, or a picture. */
+  const control = button("Show preview", { kind: "primary", symbol: "search", onclick: () => busy(control, look) });
+  const threshold = h("input", { type: "number", inputmode: "decimal", min: 0, max: 1, step: 0.01, placeholder: "collection default" });
+  const suppress = check("Suppress the pictures and the URL", "The service keeps hashes of them, so that they are not stored when they are found again.", true);
+  const person = check("Suppress the person in all pictures",
+    "The service keeps a one-way sketch of the face: 256 bits that have no meaning without its secret. With the default model, the sketch also matches about 1 in 250 clear faces of other people, and 1 in 55 small faces in crowds. Those are suppressed too.", false);
+  const likeness = field("Minimum similarity", threshold, "Cosine similarity. A low value also erases other people, so check the preview.");
+  /** The current target: `{ key, value }` for a JSON body, or a picture. */
   let target = null;
-  /** Whether strangers may go too, which is said for one look at a time. */
+  /** Whether other people may be erased too. This is confirmed for one preview only. */
   let force = false;
   const changed = () => {
     control.disabled = !target;
     force = false;
-    put(preview, empty("erasures", target ? "Nothing is erased yet. Look first at what would go." : "Say first who or what is to go."));
+    put(preview, empty("erasures", target ? "Nothing is erased yet. Show the preview first." : "First select what to erase."));
   };
 
-  // What one kind listens to ends with the choice of another.
+  // The listeners of one kind are removed when another kind is selected.
   let chosen = new AbortController();
   const choose = () => {
     chosen.abort();
@@ -69,8 +70,8 @@ export function show(page, { query, signal }) {
           changed();
         });
         picker.choose(0);
-        return [picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Choose the face that is meant."), picker.list];
-      }, loading("Looking for faces…"));
+        return [picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Choose the face."), picker.list];
+      }, loading("Detecting faces…"));
     }, here);
     return [zone, probe];
   }
@@ -82,10 +83,10 @@ export function show(page, { query, signal }) {
       target = entry.value && entry.checkValidity() ? { key: FIELDS[kind.value], value: entry.value.trim() } : null;
       changed();
       const picture = target && { face: crop, image: thumbnail }[kind.value];
-      put(seen, picture && picture(target.value, "What is meant", signal));
+      put(seen, picture && picture(target.value, "The selected face or image", signal));
     };
     entry.addEventListener("input", read);
-    const element = [field(isUrl ? "Address" : "Id", entry, isUrl ? "Of an image, or of a page: every image that was found there goes." : "As it stands on its page."), seen];
+    const element = [field(isUrl ? "URL" : "Id", entry, isUrl ? "Of an image, or of a page. All images that were found on the page are erased." : "The id that is shown on its page."), seen];
     read();
     return element;
   }
@@ -97,22 +98,22 @@ export function show(page, { query, signal }) {
     return call("POST", "/erasures", { json: { ...common, [target.key]: target.value }, signal });
   };
   const look = async () => {
-    // A threshold at which strangers match is asked about, and not only refused.
+    // If strangers match at this threshold, the user is asked to confirm it.
     const refused = (problem) => (problem.reason === "strangers_match" ? { problem } : Promise.reject(problem));
     await fillWith(preview, signal, () => send({ dry_run: true }).catch(refused), (answer) => {
       if (!answer.problem) return affected(answer, signal, erase);
-      const insist = button("Look all the same", { kind: "danger", onclick: () => busy(insist, () => ((force = true), look())) });
+      const insist = button("Preview anyway", { kind: "danger", onclick: () => busy(insist, () => ((force = true), look())) });
       return [trouble(answer.problem), insist];
-    }, loading("Looking at what would go…"));
-    // Where it stands below, not beside.
+    }, loading("Loading the preview…"));
+    // In a narrow window the preview is below the form.
     preview.scrollIntoView({ block: "nearest" });
   };
   const erase = async (answer) => {
-    const sure = await confirm("Erase for good?", `${sum(answer)} go. Nothing brings them back.`, "Erase");
+    const sure = await confirm("Erase permanently?", `This erases ${sum(answer)}. It cannot be undone.`, "Erase");
     if (!sure) return;
     const done = await send({ confirm: answer.confirm });
     const kept = done.erasure.suppressions;
-    toast(`${sum(done)} gone${kept > 0 ? `, ${plural(kept, "suppression")} left behind` : ""}.`);
+    toast(`Erased ${sum(done)}${kept > 0 ? `, created ${plural(kept, "suppression")}` : ""}.`);
     go("/erasures");
   };
   for (const option of [threshold, suppress.box, person.box]) option.addEventListener("change", changed);
@@ -121,11 +122,11 @@ export function show(page, { query, signal }) {
   page.append(
     heading("New erasure", linkButton("Back", "#/erasures")),
     h("div.split", {},
-      h("div.side", {}, panel("", field("What is to go", kind), input, likeness), panel("Afterwards", suppress.element, person.element), h("div.actions", {}, control)),
+      h("div.side", {}, panel("", field("What to erase", kind), input, likeness), panel("Afterwards", suppress.element, person.element), h("div.actions", {}, control)),
       preview));
 }
 
-/** A box to tick with a word on what it means. */
+/** Returns a checkbox with an explanation. */
 function check(label, text, checked) {
   const box = h("input", { type: "checkbox", checked });
   return { box, element: h("div.field", {}, h("label.check", {}, box, label), h("p.hint", {}, text)) };
@@ -133,15 +134,15 @@ function check(label, text, checked) {
 
 const sum = ({ faces, images, subjects }) => `${plural(faces, "face")}${subjects > 0 ? `, ${plural(subjects, "person", "people")}` : ""} and ${plural(images, "whole image")}`;
 
-/** The faces that would go, and the button that makes it so. */
+/** Returns the faces that would be erased, and the button that erases them. */
 function affected(answer, signal, erase) {
   const nothing = answer.faces === 0 && answer.images === 0 && answer.subjects === 0;
-  const control = button(nothing ? "Suppress all the same" : "Erase for good", { kind: "danger", symbol: "trash", onclick: () => busy(control, () => erase(answer)) });
+  const control = button(nothing ? "Suppress anyway" : "Erase permanently", { kind: "danger", symbol: "trash", onclick: () => busy(control, () => erase(answer)) });
   return h("div", {},
     h("section.panel", {},
-      h("div.heading", {}, h("h2", { role: "status" }, nothing ? "Nothing that is stored would go" : `${sum(answer)} would go`), control),
-      answer.not_compared > 0 && h("p", {}, `${plural(answer.not_compared, "face")} of another embedding model cannot be compared and would stay.`),
-      answer.faces > answer.affected.length && h("p.hint", {}, `The ${answer.affected.length} most alike are shown.`),
+      h("div.heading", {}, h("h2", { role: "status" }, nothing ? "No stored data would be erased" : `${sum(answer)} would be erased`), control),
+      answer.not_compared > 0 && h("p", {}, `${plural(answer.not_compared, "face")} of another embedding model cannot be compared and would not be erased.`),
+      answer.faces > answer.affected.length && h("p.hint", {}, `The ${answer.affected.length} most similar faces are shown.`),
       h("ul.grid.small", {}, answer.affected.map(({ face_id, similarity }) => h("li", {},
         h("a.tile", { href: href(`/faces/${face_id}`), target: "_blank", "aria-label": "Face, in a new tab" }, crop(face_id, "", signal),
           similarity !== null && h("span.tiletext", {}, `Similarity ${score(similarity)}`)))))));

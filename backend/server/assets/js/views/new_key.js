@@ -1,4 +1,4 @@
-// A new key. It may do no more than the key that makes it, and is shown once.
+// A form that creates a key. The new key has at most the rights of its creator and is shown once.
 import { call } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
@@ -16,7 +16,8 @@ export function show(page, { signal }) {
   const places = collections.collections().map(({ name }) => [name, name]);
   const where = choice("collection", own?.collection ? places : [...places, ["", "All collections"]], collections.current());
   const boxes = scopes().map((scope) => h("input", { type: "checkbox", name: "scopes", value: scope, id: `scope-${scope}` }));
-  // A tenant has no part in the whole service, and nobody hands out what he does not have.
+  // A key for one collection has no rights for the whole service. A key can pass on only its own
+  // scopes.
   const allow = () => boxes.forEach((box) => {
     box.disabled = !may(box.value) || (box.value === "system" && where.value !== "");
     if (box.disabled) box.checked = false;
@@ -30,18 +31,18 @@ export function show(page, { signal }) {
   };
   page.append(heading("New key"), form(send,
     panel("",
-      field("Who holds it", h("input", { name: "name", required: true, maxlength: 200, autocomplete: "off", placeholder: "press desk" })),
+      field("Holder", h("input", { name: "name", required: true, maxlength: 200, autocomplete: "off", placeholder: "press desk" })),
       h("div.columns", {},
-        field("Collection", where, "The key sees nothing else."),
-        field("Stops working", choice("days", ENDS.filter(([days]) => within(days, own)), "90")),
-        field("Requests a minute", h("input", { type: "number", inputmode: "numeric", name: "requests_per_minute", min: 1, placeholder: "no limit" })))),
-    h("fieldset.panel", {}, h("legend.h2", {}, "May"),
+        field("Collection", where, "The key has access to this collection only."),
+        field("Expires", choice("days", ENDS.filter(([days]) => within(days, own)), "90")),
+        field("Requests per minute", h("input", { type: "number", inputmode: "numeric", name: "requests_per_minute", min: 1, placeholder: "no limit" })))),
+    h("fieldset.panel", {}, h("legend.h2", {}, "Scopes"),
       h("div.scopes", {}, boxes.map((box) => h("label.scope", { for: box.id }, box, h("span", {}, h("code.strong", {}, box.value), h("span.quiet", {}, scopeMeaning(box.value)))))),
-      own && h("p.hint", {}, "A key can be given what yours has, and nothing more.")),
-    h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Make the key"), linkButton("Back", "#/keys"))));
+      own && h("p.hint", {}, "The new key can have only scopes that your key has.")),
+    h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Create key"), linkButton("Back", "#/keys"))));
 }
 
-/** No key outlives the one that makes it. */
+/** Returns whether a lifetime ends before that of the own key. A key never outlives its creator. */
 const within = (days, own) => !own?.expires_at || (days !== "" && Date.now() + days * DAY <= new Date(own.expires_at).getTime());
 
 function body(data, own) {
@@ -51,23 +52,27 @@ function body(data, own) {
     collection: data.get("collection") || null,
     scopes: data.getAll("scopes"),
     requests_per_minute: data.get("requests_per_minute") ? Number(data.get("requests_per_minute")) : null,
-    // Where every choice would outlive the own key, the new one ends with it.
+    // If every choice would outlive the own key, the new key expires together with it.
     expires_at: days ? new Date(Date.now() + days * DAY).toISOString() : (own?.expires_at ?? null),
   };
 }
 
-/** The key itself, this once. Leaving it takes a decision: Escape does not lose it. */
+/**
+ * Shows the new key once. Escape does not close the window, so that the key is not lost by
+ * accident.
+ */
 const reveal = (secret, key) => modal(`The key of “${key.name}”`, (close) => {
   const shown = h("input.secret", { value: secret, readonly: true, "aria-label": "The key", autofocus: true, onfocus: () => shown.select() });
   const said = h("p.hint", { role: "status" });
   const copy = button("Copy", { kind: "primary", symbol: "copy", onclick: async () => {
     shown.select();
-    // Without TLS a browser keeps the clipboard to itself; then the key is marked, to be copied by hand.
+    // Without TLS, browsers block the clipboard. The key is then selected so that the user can copy
+    // it.
     const copied = await navigator.clipboard?.writeText(secret).then(() => true, () => false);
-    said.textContent = copied ? "It is in the clipboard." : "It is marked: copy it with your keyboard.";
+    said.textContent = copied ? "It is copied to the clipboard." : "It is selected. Copy it with your keyboard.";
   } });
   return h("div", {},
-    h("p", {}, "Copy it now. It cannot be shown again: the service keeps its hash alone."),
+    h("p", {}, "Copy it now. It cannot be shown again, because the service stores only its hash."),
     h("div.line", {}, h("div.field", {}, shown), copy), said,
     h("div.actions.end", {}, button("I have it", { onclick: () => close(true) })));
 }, { firm: true });

@@ -1,4 +1,4 @@
-// People: who is enrolled, and clusters of alike faces to be named or merged.
+// People: enrolled persons, and clusters of similar faces that can be named or merged.
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { h, put } from "../dom.js";
@@ -9,7 +9,7 @@ import { go, note } from "../router.js";
 import { ask, busy, button, confirm, empty, heading, toast } from "../ui.js";
 
 const PAGE = 60;
-const KINDS = [["", "Everybody"], ["enrolled", "Enrolled"], ["cluster", "Clusters"]];
+const KINDS = [["", "All"], ["enrolled", "Enrolled"], ["cluster", "Clusters"]];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
@@ -29,8 +29,8 @@ export function show(page, { query, signal }) {
     ask: (cursor) => get("/subjects", params(cursor), signal),
     add: ({ subjects }) => (grid.append(...subjects.map(one)), subjects.length),
     none: () => origin.value || search.value
-      ? empty("people", "Nobody like that.")
-      : empty("people", "Nobody is known yet. Find people among the stored faces, or enrol somebody."),
+      ? empty("people", "No person matches these filters.")
+      : empty("people", "There are no people yet. Find people among the stored faces, or add a person."),
   });
   const load = () => {
     chosen.clear();
@@ -51,17 +51,17 @@ export function show(page, { query, signal }) {
   load();
 
   function bar() {
-    if (chosen.size < 2) return put(chosenBar, chosen.size === 1 && h("p.quiet", {}, "Choose another one to merge them."));
+    if (chosen.size < 2) return put(chosenBar, chosen.size === 1 && h("p.quiet", {}, "Choose another person to merge them."));
     const control = button(`Merge ${chosen.size}`, { kind: "primary", symbol: "merge", onclick: () => busy(control, join) });
-    put(chosenBar, control, button("Choose none", { onclick: load }));
+    put(chosenBar, control, button("Clear selection", { onclick: load }));
   }
   async function join() {
-    // The name of somebody who has one stays; of several, that of the one with the most faces.
+    // The person with a name is kept; of several, the one with the most faces.
     const [into, ...others] = [...chosen.values()].sort((a, b) => Number(Boolean(b.name)) - Number(Boolean(a.name)) || b.face_count - a.face_count);
-    const sure = await confirm("Are they one person?", `${plural(others.length, "other")} will become part of “${name(into)}”. This cannot be taken apart again at once.`, "Merge", { danger: false });
+    const sure = await confirm("Merge these people?", `${plural(others.length, "other")} will become part of “${name(into)}”. This cannot be undone in one step.`, "Merge", { danger: false });
     if (!sure) return;
     await merge(into, others);
-    toast("They are one person now.");
+    toast("The people were merged.");
     await load();
   }
 }

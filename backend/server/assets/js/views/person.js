@@ -31,9 +31,9 @@ function draw(subject, signal) {
         panel("", facts([
           ["Kind", chip(cluster ? "Cluster" : "Enrolled", cluster ? "" : "ok")],
           ["Faces", plural(subject.face_count, "face")],
-          subject.external_id && ["Your id", subject.external_id],
+          subject.external_id && ["External id", subject.external_id],
           ["Collection", subject.collection],
-          ["Since", time(subject.created_at)],
+          ["Created", time(subject.created_at)],
           ...Object.entries(subject.metadata ?? {}).map(([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)]),
         ])),
         enrolment(subject, signal)),
@@ -41,14 +41,17 @@ function draw(subject, signal) {
   ];
 }
 
-/** A picture's best face, judged strictly: what is enrolled is what everybody is compared with. */
+/**
+ * Enrols the best face of a picture. The service applies strict quality rules, because all other
+ * faces are compared with enrolled ones.
+ */
 function enrolment(subject, signal) {
   const said = h("div");
   const send = (query) => (blob, file) => fillWith(said, signal,
     () => call("POST", `/subjects/${subject.id}/faces`, { query, body: withPicture(blob, file), signal }).catch((problem) => ({ problem, blob, file })),
     (answer) => {
       if (!answer.problem) return void (toast("The face is enrolled."), refresh());
-      const insist = answer.problem.code === "low_quality" && button("Enrol it all the same", { kind: "danger", onclick: () => send({ force: true })(answer.blob, answer.file) });
+      const insist = answer.problem.code === "low_quality" && button("Enrol anyway", { kind: "danger", onclick: () => send({ force: true })(answer.blob, answer.file) });
       return [trouble(answer.problem), insist];
     }, loading("Enrolling…"));
   return panel("Enrol a picture", pictureInput(send({}), signal), said);
@@ -59,21 +62,21 @@ function gallery(subject, answer, signal) {
   return [
     h("ul.grid", {}, answer.faces.map((face) => {
       const unlink = button("Not this person", { onclick: () => busy(unlink, async () => {
-        // Deleting what was sent in for enrolment needs a scope of its own.
+        // Deleting pictures that were uploaded for enrolment requires the scope `erase`.
         const query = { enrolled_images: may("erase") ? "delete" : "keep" };
         await call("DELETE", `/subjects/${subject.id}/faces/${face.id}`, { query });
         item.remove();
-        toast("The face shows nobody now.");
+        toast("The face was removed from this person.");
       }) });
       const item = h("li.person", {}, tile(face, signal), unlink);
       return item;
     })),
-    answer.next_cursor && h("p.hint", {}, `The newest ${answer.faces.length} are shown.`),
+    answer.next_cursor && h("p.hint", {}, `The newest ${answer.faces.length} faces are shown.`),
   ];
 }
 
 async function remove(subject) {
-  const sure = await confirm(`Delete ${name(subject)}?`, "Faces that were found elsewhere stay, and show nobody. Pictures that were only sent in to enrol this person go for good.", "Delete",
+  const sure = await confirm(`Delete ${name(subject)}?`, "Faces from other sources stay, without a person. Pictures that were uploaded only to enrol this person are permanently deleted.", "Delete",
     { option: "Keep the enrolled pictures" });
   if (!sure) return;
   await call("DELETE", `/subjects/${subject.id}`, { query: { enrolled_images: sure.ticked ? "keep" : "delete" } });

@@ -1,4 +1,4 @@
-// Search: where else a face appears (1:N).
+// Search: finds where else a face appears (1:N).
 import { call, get, save } from "../api.js";
 import { analyse, facePicker } from "../analysis.js";
 import * as collections from "../collections.js";
@@ -31,7 +31,7 @@ export function show(page, { query, signal }) {
       }
       const collection = collections.current();
       return picture(found, blob, signal, (at) => search({ embedding: found.answer.faces[at].embedding, collection }), index);
-    }, loading("Looking for faces…"));
+    }, loading("Detecting faces…"));
   };
 
   const input = pictureInput((blob, name) => take(blob, name), signal);
@@ -40,24 +40,27 @@ export function show(page, { query, signal }) {
   if (handed) take(handed.blob, handed.name, handed.face);
   else if (query.face) {
     input.classList.add("compact");
-    fillWith(probe, signal, () => get(`/faces/${query.face}`, {}, signal), (face) => panel("Searched for",
-      h("a.probeface", { href: href(`/faces/${face.id}`) }, crop(face.id, "The stored face that is searched for", signal)),
-      h("p.hint", {}, `A stored face of ${face.collection}; it is left out of the matches.`)));
+    fillWith(probe, signal, () => get(`/faces/${query.face}`, {}, signal), (face) => panel("Query face",
+      h("a.probeface", { href: href(`/faces/${face.id}`) }, crop(face.id, "The stored query face", signal)),
+      h("p.hint", {}, `A stored face of ${face.collection}. It is not among the matches.`)));
     search({ face_id: query.face });
   }
 }
 
 function picture(found, blob, signal, onChoose, index = 0) {
   const picker = facePicker(found, blob, signal, onChoose);
-  const drawn = panel("Searched for", picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Choose the face that is meant."), picker.list);
+  const drawn = panel("Query face", picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Choose the face."), picker.list);
   if (found.answer.faces.length > 0) picker.choose(Math.min(index, found.answer.faces.length - 1));
   return drawn;
 }
 
-/** Everything at or above a similarity of 0 was asked for, so that the slider answers at once. */
+/**
+ * The search returned everything with a similarity of 0 or more, so that the slider needs no
+ * further request.
+ */
 function matches(answer, signal) {
   if (answer.matches.length === 0) {
-    return empty("faces", `No face of ${answer.collection} is at all alike.`, linkButton("Start a crawl", "#/crawls/new", { symbol: "plus" }));
+    return empty("faces", `No face of ${answer.collection} is similar.`, linkButton("Start a crawl", "#/crawls/new", { symbol: "plus" }));
   }
   const list = h("ul.matches", { "aria-label": "Matches, best first" }, answer.matches.map((found) => match(found, signal, badge(found))));
   const said = h("p.strong", { role: "status" });
@@ -76,7 +79,7 @@ function matches(answer, signal) {
     put(said, `${shown} of ${total} ${shown === 1 ? "is" : "are"} at or above ${score(threshold)}`);
     none.hidden = shown > 0;
   };
-  const none = h("div", { hidden: true }, empty("search", "Nothing is that much alike. A lower threshold shows more, and more that is wrong."));
+  const none = h("div", { hidden: true }, empty("search", "No match is this similar. A lower threshold shows more matches, and more false ones."));
   slider.addEventListener("input", filter);
   const defaults = button(`Default ${score(answer.default_threshold)}`, { onclick: () => ((slider.value = answer.default_threshold.toFixed(2)), filter()) });
   const shown = () => answer.matches.filter(({ similarity }) => similarity >= Number(slider.value));
@@ -85,13 +88,13 @@ function matches(answer, signal) {
       h("div.heading", {}, said, h("div.actions", {}, defaults,
         button("CSV", { symbol: "download", onclick: () => save(new Blob([table(shown())], { type: "text/csv" }), "matches.csv") }))),
       h("div.slider", {}, h("label", { for: "threshold" }, "Threshold"), h("div", {}, distribution(answer.matches), slider), output),
-      h("p.hint", {}, `${plural(answer.matches.length, "face")} of ${answer.collection} compared by ${answer.model}, ${answer.exact ? "exactly" : "by the approximate index"}. A match is a hint, no proof of identity.`)),
+      h("p.hint", {}, `${plural(answer.matches.length, "face")} of ${answer.collection} compared by ${answer.model}, ${answer.exact ? "exactly" : "by the approximate index"}. A match is a hint, not proof of identity.`)),
     list, none);
   filter();
   return drawn;
 }
 
-/** One stroke per match where its similarity lies above the slider. */
+/** Draws a line for each match at its similarity, above the slider. */
 function distribution(found) {
   return s("svg", { class: "distribution", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
     found.map(({ similarity }) => s("line", { x1: similarity * 100, x2: similarity * 100, y1: 0, y2: 10 })));

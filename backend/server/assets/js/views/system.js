@@ -1,4 +1,4 @@
-// System: whether it works, what it runs on, how much there is to do, and what was given up.
+// System: health, devices, queue and discarded jobs.
 import { call, get, request } from "../api.js";
 import { h, put } from "../dom.js";
 import { bytes, count, duration, percent, title } from "../format.js";
@@ -10,7 +10,10 @@ import { table } from "../table.js";
 import { chip, facts, fillWith, heading, linkButton, panel, trouble } from "../ui.js";
 
 const LIVE = ["available", "running", "retryable"];
-/** The plots' samples outlive the view: who comes back sees what was drawn before. */
+/**
+ * The samples of the plots outlive the view, so that the plots are still there when the user
+ * returns.
+ */
 const history = { jobs: [], depth: [], requests: [], faces: [] };
 let before = null;
 
@@ -39,7 +42,7 @@ export function show(page, { query, signal }) {
     } catch (problem) {
       if (problem.name === "AbortError") return;
       put(queue, trouble(problem));
-      // A key that may not read this will not be allowed to by asking again.
+      // A repeated request would be rejected too.
       if (problem.status === 403) clearInterval(timer);
     }
     const state = await call("GET", "/health/ready", { signal }).then(() => null, (problem) => problem);
@@ -50,7 +53,7 @@ export function show(page, { query, signal }) {
   signal.addEventListener("abort", () => clearInterval(timer));
 }
 
-const ready = () => h("p.ready", {}, chip("Ready", "ok"), " The database answers and the models can run.");
+const ready = () => h("p.ready", {}, chip("Ready", "ok"), " The database responds and the models can run.");
 
 function measure(samples, plots) {
   const now = {
@@ -60,7 +63,8 @@ function measure(samples, plots) {
     requests: sum(samples, "facecrawl_http_requests_total"),
   };
   plots.depth.add(sum(samples, "facecrawl_queue_jobs", { state: ["available", "retryable"] }));
-  // After a pause (another view, a hidden tab) the line begins anew rather than tell a mean of it.
+  // After a pause (another view, a hidden tab) the line starts again, because a mean over the pause
+  // would mislead.
   const seconds = before ? now.at - before.at : 0;
   for (const name of ["jobs", "faces", "requests"]) {
     plots[name].add(seconds > 0 && seconds < 10 ? rate(before[name], now[name], seconds) : NaN);
@@ -70,7 +74,7 @@ function measure(samples, plots) {
 
 const item = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
 
-/** Jobs by kind and state. */
+/** Returns a table of jobs by kind and state. */
 function depths(samples) {
   const mine = samples.filter(({ name }) => name === "facecrawl_queue_jobs");
   const kinds = [...new Set(mine.map(({ labels }) => labels.kind))].sort();
@@ -79,10 +83,10 @@ function depths(samples) {
   const memory = sum(samples, "process_resident_memory_bytes");
   return [
     h("p.legend", {}, item("Oldest due job waits", duration(oldest)), memory > 0 && item("Memory", bytes(memory)),
-      // Not counting the one that asks.
+      // The request for the metrics itself is not counted.
       item("Requests in flight", count(Math.max(0, sum(samples, "facecrawl_http_requests_in_flight") - 1)))),
     kinds.length === 0
-      ? h("p.quiet", {}, "The queue has seen no job yet.")
+      ? h("p.quiet", {}, "The queue has had no job yet.")
       : table("Queue", ["Queue", ...states.map((state) => ({ name: title(state), number: true }))],
         kinds.map((kind) => [title(kind), ...states.map((state) => count(sum(mine, "facecrawl_queue_jobs", { kind, state })))])).element,
   ];
@@ -94,9 +98,9 @@ function gpu(report) {
     h("li", {}, chip(name, in_build && in_library ? "ok" : ""), h("span.quiet", {}, in_build && in_library ? "" : in_build ? "not in the loaded library" : "not in this program")));
   return [
     report.devices.map(device),
-    table("Operations", ["Operation", "Asked for", "Runs on", "Why"],
+    table("Operations", ["Operation", "Requested", "Runs on", "Reason"],
       report.operations.map((one) => [title(one.operation), one.requested, where(one), one.reason ?? ""])).element,
-    table("Models", ["Model", "Device", "Computed by", { name: "Sessions", number: true }, { name: "Size", number: true }, { name: "Loaded in", number: true }],
+    table("Models", ["Model", "Device", "Provider", { name: "Sessions", number: true }, { name: "Size", number: true }, { name: "Loaded in", number: true }],
       report.models.map((model) => [model.file, model.device, `${model.provider}, ${model.precision}`, count(model.sessions), bytes(model.bytes), `${model.seconds.toFixed(2)} s`])).element,
     facts([["ONNX Runtime", report.runtime_version]]),
     h("ul.providers", { "aria-label": "Execution providers" }, providers),
@@ -106,5 +110,5 @@ function gpu(report) {
 const device = (one) => h("div.device", {},
   h("p.strong", {}, `${one.name} (${one.backend}:${one.id})`),
   one.memory_total && h("p", {}, `Memory ${bytes(one.memory_used ?? 0)} of ${bytes(one.memory_total)}`, bar((one.memory_used ?? 0) / one.memory_total)),
-  one.utilization !== null && h("p", {}, `At work ${percent(one.utilization)}`, bar(one.utilization)),
+  one.utilization !== null && h("p", {}, `Utilisation ${percent(one.utilization)}`, bar(one.utilization)),
   one.driver && h("p.quiet", {}, `Driver ${one.driver}`));
