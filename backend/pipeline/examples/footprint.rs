@@ -6,7 +6,7 @@
 //! It says to the store and to the queue what the jobs of a crawl say, page by page and image by image, in the same transactions, without fetching and without
 //! models: pages with eight images each, images with four faces each, addresses of some 60 characters, random hashes and embeddings. The server should
 //! have nothing else to do, because WAL is counted for the whole server. It works in a database of its own and prints one JSON document;
-//! `docs/SCALING.md` reckons with it. 20,000 images and 128 dimensions unless told otherwise.
+//! `docs/explanation/SCALING.md` reckons with it. 20,000 images and 128 dimensions unless told otherwise.
 #![allow(missing_docs)]
 
 use queue::{Claim, NewJob, Queue};

@@ -1,6 +1,6 @@
 //! A generic durable job queue on Postgres with fenced completion. No domain words here.
 //!
-//! See `docs/QUEUE.md` for the state machine.
+//! See `docs/explanation/QUEUE.md` for the state machine.
 
 mod claim;
 mod forget;

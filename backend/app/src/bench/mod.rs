@@ -1,6 +1,6 @@
 //! Measures the operations and the whole path from bytes to embeddings, on the CPU and on a GPU.
 //!
-//! Everything is measured through the same code that serves: [`pipeline::Analyzer`] and [`inference::Engine`]. `docs/BENCHMARKS.md`
+//! Everything is measured through the same code that serves: [`pipeline::Analyzer`] and [`inference::Engine`]. `docs/reference/BENCHMARKS.md`
 //! describes the report.
 mod analysis;
 mod auto_batch;

@@ -1,4 +1,4 @@
-//! The report. `docs/BENCHMARKS.md` says the same in prose.
+//! The report. `docs/reference/BENCHMARKS.md` says the same in prose.
 use super::measure::{Tally, milliseconds};
 use super::{AutoBatch, Bottleneck, Facts, Results, Side, Spread, Subject, bottleneck};
 use inference::report::{GpuDevice, LoadedModel};

@@ -130,23 +130,23 @@ pub struct ModelFile {
     pub nms_iou: Option<f32>,
     /// Embedders: the cosine similarity from which two faces count as one person, -1..1.
     pub match_threshold: Option<f32>,
-    /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/ACCURACY.md), 0..1.
+    /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/explanation/ACCURACY.md), 0..1.
     pub match_fmr: Option<f64>,
     /// Embedders: how much more alike than `match_threshold` clusters of faces must be to become one, 0..1.
     pub cluster_margin: Option<f32>,
     /// Embedders: of the 256 bits of two sketches, the most that differ where they count as one person
-    /// (docs/PRIVACY.md); chosen by `match_threshold` where it was not measured.
+    /// (docs/explanation/PRIVACY.md); chosen by `match_threshold` where it was not measured.
     pub sketch_bits: Option<u32>,
     /// Embedders: components of an embedding.
     pub dimensions: Option<usize>,
     /// Embedders: whether `CPU_BACKEND=auto` computes them in INT8, because what that loses was measured
-    /// (docs/ACCURACY.md).
+    /// (docs/explanation/ACCURACY.md).
     #[serde(default)]
     pub int8: bool,
-    /// Embedders: how well they tell people apart, where it was measured (docs/ACCURACY.md).
+    /// Embedders: how well they tell people apart, where it was measured (docs/explanation/ACCURACY.md).
     pub accuracy: Option<Accuracy>,
     /// Milliseconds that one core computes for one face (embedders) or one 640x640 canvas (detectors), where measured
-    /// (docs/PERFORMANCE.md).
+    /// (docs/reference/PERFORMANCE.md).
     pub cpu_ms: Option<f64>,
 }
 
