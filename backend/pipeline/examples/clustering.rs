@@ -3,7 +3,7 @@
 //! `TEST_DATABASE_URL=… cargo run --release -p facecrawl-pipeline --example clustering -- FACES PEOPLE FREEDOM GENUINE THRESHOLD`. Each of `PEOPLE` has a
 //! direction in a space of `FREEDOM` of the 128 dimensions: similarities of different people scatter by `1 / sqrt(FREEDOM)` around 0. Faces lie around their person's
 //! direction such that two of them are `GENUINE` alike on average. Every face is in an image of its own. 32 degrees of freedom are about as bad
-//! as the default embedder on small faces of crowds (docs/explanation/ACCURACY.md).
+//! as the default embedder on small faces of crowds (docs/reference/ACCURACY.md).
 #![allow(clippy::unwrap_used)]
 
 use futures::{StreamExt, TryStreamExt, stream};

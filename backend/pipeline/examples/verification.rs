@@ -1,7 +1,7 @@
 //! How often a threshold takes two people for one (FMR) and one for two (FNMR), on a folder of photographs.
 //!
 //! `cargo run --release -p facecrawl-pipeline --example verification -- PACK MODELS PHOTOGRAPHS PEOPLE.csv`, with `ORT_DYLIB_PATH` set. `PEOPLE.csv` has a line
-//! `FILE,PERSON` for every photograph whose best face is known; `people.csv` beside this file is that of the photographs of docs/explanation/ACCURACY.md.
+//! `FILE,PERSON` for every photograph whose best face is known; `people.csv` beside this file is that of the photographs of docs/reference/ACCURACY.md.
 //!
 //! Genuine pairs: faces of one person in two pictures that are no near-duplicates. Impostor pairs: `certain`, two faces of one photograph or of two people who
 //! are named; `presumed`, all others of different photographs.

@@ -130,7 +130,7 @@ pub struct ModelFile {
     pub nms_iou: Option<f32>,
     /// Embedders: the cosine similarity from which two faces count as one person, -1..1.
     pub match_threshold: Option<f32>,
-    /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/explanation/ACCURACY.md), 0..1.
+    /// Embedders: share of pairs of different people that reach `match_threshold`, where it was measured (docs/reference/ACCURACY.md), 0..1.
     pub match_fmr: Option<f64>,
     /// Embedders: how much more alike than `match_threshold` clusters of faces must be to become one, 0..1.
     pub cluster_margin: Option<f32>,
@@ -140,10 +140,10 @@ pub struct ModelFile {
     /// Embedders: components of an embedding.
     pub dimensions: Option<usize>,
     /// Embedders: whether `CPU_BACKEND=auto` computes them in INT8, because what that loses was measured
-    /// (docs/explanation/ACCURACY.md).
+    /// (docs/reference/ACCURACY.md).
     #[serde(default)]
     pub int8: bool,
-    /// Embedders: how well they tell people apart, where it was measured (docs/explanation/ACCURACY.md).
+    /// Embedders: how well they tell people apart, where it was measured (docs/reference/ACCURACY.md).
     pub accuracy: Option<Accuracy>,
     /// Milliseconds that one core computes for one face (embedders) or one 640x640 canvas (detectors), where measured
     /// (docs/reference/PERFORMANCE.md).
