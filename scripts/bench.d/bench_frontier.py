@@ -1,7 +1,7 @@
 """The frontier with very many hosts: four crawls of hosts of very different size, some of them slow, dead or busy, in simulated time, by the product's own
 queue, lanes and host turns on the private Postgres that `facecrawl up` runs. Politeness and fairness for each number of --hosts, and what a claim costs.
 
-A million hosts to their end take hours, and 3 GB of disk; docs/explanation/SCALING.md says what the figures mean and what they do not prove.
+A million hosts to their end take hours, and 3 GB of disk; docs/measurements/FRONTIER.md says what the figures mean and what they do not prove.
 """
 import argparse
 import json

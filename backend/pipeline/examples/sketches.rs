@@ -1,4 +1,4 @@
-//! How often a sketch takes two people for one, and one for two: the figures of docs/explanation/PRIVACY.md.
+//! How often a sketch takes two people for one, and one for two: the figures of docs/measurements/SKETCHES.md.
 //!
 //! `cargo run --release -p facecrawl-pipeline --example sketches -- PACK MODELS PHOTOGRAPHS PEOPLE.csv`, with `ORT_DYLIB_PATH` set; the arguments are
 //! those of the example `verification`. Planes are drawn from secrets, so every figure is of many secrets. 128 bits are the first half of a sketch, 512 those of

@@ -115,7 +115,7 @@ const MOST_DIMENSIONS: i32 = 2000;
 
 /// Of the HNSW index: links of a face on each layer, and how many candidates are weighed for them when it is stored (pgvector's `m` and
 /// `ef_construction`, by default 16 and 64). With 64 candidates, in a million faces, the place of one face in thirty is missed when it is
-/// stored, and no later search finds what such a face has no link to: `docs/reference/PERFORMANCE.md`.
+/// stored, and no later search finds what such a face has no link to: `docs/measurements/SEARCH.md`.
 const NEIGHBOURS: i32 = 16;
 const CANDIDATES: i32 = 128;
 

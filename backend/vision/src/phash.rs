@@ -3,7 +3,7 @@
 //! All three are made from one grey reduction of the whole picture, stretched to a square, so that they do not depend
 //! on its size. Bits are in reading order, the first one the highest.
 //!
-//! docs/reference/ACCURACY.md has what edits of 47 photographs do to the hashes, and how far different pictures are apart. The thresholds keep a
+//! docs/measurements/NEAR_DUPLICATES.md has what edits of 47 photographs do to the hashes, and how far different pictures are apart. The thresholds keep a
 //! distance from both sides, and more from the side of the different pictures: a duplicate that is missed is scanned twice, a picture that is
 //! wrongly called a duplicate is lost.
 
@@ -55,7 +55,7 @@ impl PerceptualHashes {
 
     /// The near-duplicate decision: `a` at most 12, and either `p` at most 10 with `d` at most 12 (stored again, scaled,
     /// trimmed) or `d` at most 4 with `p` at most 24 (the same picture with a mark in a corner, which moves all of `p` and a
-    /// few bits of `d`). docs/reference/ACCURACY.md has the measurements. The store's look-up (`near`) finds every stored picture that this calls
+    /// few bits of `d`). docs/measurements/NEAR_DUPLICATES.md has the measurements. The store's look-up (`near`) finds every stored picture that this calls
     /// near: raise its distances with these.
     pub fn is_near(&self, other: &Self) -> bool {
         let (p, d, a) = self.distance(other);

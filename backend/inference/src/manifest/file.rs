@@ -140,13 +140,13 @@ pub struct ModelFile {
     /// Embedders: components of an embedding.
     pub dimensions: Option<usize>,
     /// Embedders: whether `CPU_BACKEND=auto` computes them in INT8, because what that loses was measured
-    /// (docs/reference/ACCURACY.md).
+    /// (docs/measurements/CPU_BACKENDS.md).
     #[serde(default)]
     pub int8: bool,
-    /// Embedders: how well they tell people apart, where it was measured (docs/reference/ACCURACY.md).
+    /// Embedders: how well they tell people apart, where it was measured (docs/measurements/CPU_BACKENDS.md).
     pub accuracy: Option<Accuracy>,
     /// Milliseconds that one core computes for one face (embedders) or one 640x640 canvas (detectors), where measured
-    /// (docs/reference/PERFORMANCE.md).
+    /// (docs/measurements/CPU_BACKENDS.md).
     pub cpu_ms: Option<f64>,
 }
 

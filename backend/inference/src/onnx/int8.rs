@@ -2,7 +2,7 @@
 //!
 //! Weights become signed bytes with one scale for each output: `w = q * scale`, `scale = max |w| / 127`. Activations
 //! become unsigned bytes at run time, with the range that they have for this one item (ONNX Runtime's operator
-//! `com.microsoft.DynamicQuantizeMatMul`), so no table of ranges is needed; fixed ranges lose more (docs/reference/ACCURACY.md).
+//! `com.microsoft.DynamicQuantizeMatMul`), so no table of ranges is needed; fixed ranges lose more (docs/measurements/CPU_BACKENDS.md).
 //! Items of one batch would share a range, so this form is for single items. All other operators stay FP32. The product
 //! wants its channels last; the runtime joins the transpositions around it with the change of layout that its blocked
 //! convolutions need in any case.

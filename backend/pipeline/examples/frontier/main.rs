@@ -5,7 +5,7 @@
 //! The arguments are numbers of hosts, each of which is simulated by itself in a database of its own (`1000000:50000` ends after 50,000 requests), in the product's schema, through the product's
 //! queue (claims, lanes, snoozes, retries) and host turns. The clock is simulated: statements read it from functions that stand before the system's. Hosts
 //! are heavy-tailed (Zipf), some are slow, dead or busy, and four crawls of very different size run side by side. What is simulated beside the clock are the
-//! hosts themselves (how long they take, what they answer) and the loop of a worker. Prints one JSON document; `docs/explanation/SCALING.md` says what the
+//! hosts themselves (how long they take, what they answer) and the loop of a worker. Prints one JSON document; `docs/measurements/FRONTIER.md` says what the
 //! figures mean and what they do not prove.
 #![allow(missing_docs)]
 

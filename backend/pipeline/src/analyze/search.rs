@@ -3,7 +3,7 @@
 //! Every search starts with the whole picture on the canvas. With [`Passes::Auto`] and [`Passes::Thorough`] the picture is also seen
 //! small, where faces that fill the frame have the size that detectors know, and in tiles at two, four, … times the scale, until
 //! it is seen at its own resolution. Auto takes a level of tiles only while the level before it shows faces so small that there are
-//! likely to be more; or, in a large picture that has shown no sure face yet, while the level is a short one. docs/reference/ACCURACY.md has
+//! likely to be more; or, in a large picture that has shown no sure face yet, while the level is a short one. docs/measurements/DETECTION.md has
 //! what each finds and costs.
 
 use super::options::Settings;
