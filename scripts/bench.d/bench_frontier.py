@@ -3,7 +3,7 @@ of them slow, dead or busy, in simulated time. The run uses the queue, partition
 permits of the product on the private Postgres of `facecrawl up`. It reports politeness and fairness
 for each number of --hosts, and the cost of a claim.
 
-A complete run of a million hosts takes hours and 3 GB of disk. docs/SCALING.md explains what the
+A complete run of a million hosts takes hours and 3 GB of disk. docs/explanation/SCALING.md explains what the
 figures mean and what they do not prove.
 """
 import argparse

@@ -1,4 +1,4 @@
-"""Runs the code blocks of docs/CLIENTS.md in order against the running service."""
+"""Runs the code blocks of docs/how-to/CLIENTS.md in order against the running service."""
 import os
 import re
 import shutil
@@ -7,7 +7,7 @@ import sys
 
 from environments import ROOT
 
-PAGE = ROOT / "docs/CLIENTS.md"
+PAGE = ROOT / "docs/how-to/CLIENTS.md"
 TOOLS = ROOT / ".runtime/fuzz-node"
 PACKAGES = ["typescript@5.9.3", "openapi-typescript@7.13.0", "@types/node@20.19.43"]
 OPTIONS = ["--strict", "--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler", "--lib", "es2023,dom,dom.iterable,dom.asynciterable", "--types", "node"]

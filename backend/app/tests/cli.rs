@@ -311,9 +311,9 @@ fn the_page_on_clients_says_what_the_document_says() {
     script.stdin.take().unwrap().write_all(document.as_bytes()).unwrap();
     let written = script.wait_with_output().unwrap();
     assert!(written.status.success());
-    let page = std::fs::read_to_string(root.join("docs/CLIENTS.md")).unwrap();
+    let page = std::fs::read_to_string(root.join("docs/how-to/CLIENTS.md")).unwrap();
     let written = String::from_utf8(written.stdout).unwrap();
-    assert_eq!(written, page, "cargo run -- openapi | ./scripts/client-snippets >docs/CLIENTS.md");
+    assert_eq!(written, page, "cargo run -- openapi | ./scripts/client-snippets >docs/how-to/CLIENTS.md");
 }
 
 #[test]

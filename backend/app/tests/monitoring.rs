@@ -256,7 +256,7 @@ fn alerts_say_how_bad_it_is_and_what_to_look_at() {
     let rules = alerts();
     let names: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
     assert_eq!(names.len(), rules.len());
-    let operations = read("docs/OPERATIONS.md");
+    let operations = read("docs/how-to/OPERATIONS.md");
     for rule in &rules {
         assert!(["critical", "warning"].contains(&rule.labels["severity"].as_str()), "{}", rule.alert);
         assert!(
@@ -266,7 +266,7 @@ fn alerts_say_how_bad_it_is_and_what_to_look_at() {
         );
         assert!(
             operations.contains(&rule.alert),
-            "docs/OPERATIONS.md does not say what to do about {}",
+            "docs/how-to/OPERATIONS.md does not say what to do about {}",
             rule.alert
         );
     }

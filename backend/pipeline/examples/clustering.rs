@@ -7,7 +7,7 @@
 //! different people have a standard deviation of `1 / sqrt(FREEDOM)` around 0. The faces of a
 //! person are distributed around that direction, so that the mean similarity of two of them is
 //! `GENUINE`. Every face is in a separate image. 32 degrees of freedom are about as bad as the
-//! default embedder on small faces of crowds (docs/ACCURACY.md).
+//! default embedder on small faces of crowds (docs/reference/ACCURACY.md).
 #![allow(clippy::unwrap_used)]
 
 use futures::{StreamExt, TryStreamExt, stream};

@@ -1,5 +1,5 @@
 //! Measures how often sketches of two people match, and how often sketches of one person do not.
-//! These are the figures of docs/PRIVACY.md.
+//! These are the figures of docs/explanation/PRIVACY.md.
 //!
 //! Run `cargo run --release -p facecrawl-pipeline --example sketches -- PACK MODELS PHOTOGRAPHS
 //! PEOPLE.csv` with `ORT_DYLIB_PATH` set. The arguments are those of the example `verification`.

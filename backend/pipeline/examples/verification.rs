@@ -5,7 +5,7 @@
 //! Run `cargo run --release -p facecrawl-pipeline --example verification -- PACK MODELS PHOTOGRAPHS
 //! PEOPLE.csv` with `ORT_DYLIB_PATH` set. `PEOPLE.csv` has a line `FILE,PERSON` for every
 //! photograph whose best face is known. `people.csv` beside this file is the list for the
-//! photographs of docs/ACCURACY.md.
+//! photographs of docs/reference/ACCURACY.md.
 //!
 //! Genuine pairs are faces of one person in two images that are not near-duplicates. Impostor pairs
 //! are `certain` (two faces of one photograph, or two different known people) or `presumed` (all

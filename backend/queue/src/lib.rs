@@ -2,7 +2,7 @@
 //!
 //! It has no application-specific terms.
 //!
-//! See `docs/QUEUE.md` for the state machine.
+//! See `docs/explanation/QUEUE.md` for the state machine.
 
 mod claim;
 mod forget;

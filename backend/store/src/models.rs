@@ -119,7 +119,7 @@ const MOST_DIMENSIONS: i32 = 2000;
 /// Parameters of the HNSW index: links per face and layer, and candidates considered when a face is
 /// added. They are pgvector's `m` and `ef_construction`, by default 16 and 64. With 64 candidates
 /// and a million faces, one face in thirty gets no good links when it is added. No later search
-/// finds such a face; see `docs/PERFORMANCE.md`.
+/// finds such a face; see `docs/reference/PERFORMANCE.md`.
 const NEIGHBOURS: i32 = 16;
 const CANDIDATES: i32 = 128;
 

@@ -2,7 +2,7 @@
 //! GPU.
 //!
 //! The measurements use the same code as the service: [`pipeline::Analyzer`] and
-//! [`inference::Engine`]. `docs/BENCHMARKS.md` describes the report.
+//! [`inference::Engine`]. `docs/reference/BENCHMARKS.md` describes the report.
 mod analysis;
 mod auto_batch;
 mod bottleneck;

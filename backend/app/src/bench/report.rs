@@ -1,4 +1,4 @@
-//! Defines the report. `docs/BENCHMARKS.md` describes it in prose.
+//! Defines the report. `docs/reference/BENCHMARKS.md` describes it in prose.
 use super::measure::{Tally, milliseconds};
 use super::{AutoBatch, Bottleneck, Facts, Results, Side, Spread, Subject, bottleneck};
 use inference::report::{GpuDevice, LoadedModel};

@@ -61,7 +61,7 @@ impl World {
             operator.ask(201, Method::POST, "/collections", Some(&json!({"name": name}))).await;
         }
         let normal = make(&place, &["--collection", "normal"], "analyze,read,search,crawl,write");
-        // The rate that docs/TENANTS.md shows, because only a rate limits a flood of complete
+        // The rate that docs/how-to/TENANTS.md shows, because only a rate limits a flood of complete
         // requests.
         let limited = ["--collection", "hostile", "--requests-per-minute", "600"];
         let hostile_key = |scope| (scope, make(&place, &limited, scope));

@@ -134,24 +134,24 @@ pub struct ModelFile {
     /// Embedders: the cosine similarity at which two faces count as one person, -1..1.
     pub match_threshold: Option<f32>,
     /// Embedders: share of pairs of different people that reach `match_threshold`, if it was
-    /// measured (docs/ACCURACY.md), 0..1.
+    /// measured (docs/reference/ACCURACY.md), 0..1.
     pub match_fmr: Option<f64>,
     /// Embedders: how far the similarity of two clusters must exceed `match_threshold` before they
     /// are merged, 0..1.
     pub cluster_margin: Option<f32>,
     /// Embedders: maximum number of differing bits, of 256, at which two sketches count as one
-    /// person (docs/PRIVACY.md). Derived from `match_threshold` if it was not measured.
+    /// person (docs/explanation/PRIVACY.md). Derived from `match_threshold` if it was not measured.
     pub sketch_bits: Option<u32>,
     /// Embedders: number of components of an embedding.
     pub dimensions: Option<usize>,
     /// Embedders: whether `CPU_BACKEND=auto` uses INT8; set where its loss of accuracy was measured
-    /// (docs/ACCURACY.md).
+    /// (docs/reference/ACCURACY.md).
     #[serde(default)]
     pub int8: bool,
-    /// Embedders: how well the model distinguishes people, if it was measured (docs/ACCURACY.md).
+    /// Embedders: how well the model distinguishes people, if it was measured (docs/reference/ACCURACY.md).
     pub accuracy: Option<Accuracy>,
     /// Milliseconds on one core for one face (embedders) or one 640x640 canvas (detectors), if
-    /// measured (docs/PERFORMANCE.md).
+    /// measured (docs/reference/PERFORMANCE.md).
     pub cpu_ms: Option<f64>,
 }
 

@@ -224,7 +224,7 @@ impl Unavailable {
                 Some("`./scripts/openvino` brings one that has it".to_owned())
             }
             Provider::Migraphx if ready_made => {
-                Some("docs/OPERATIONS.md (GPUs) says where one that has it comes from".to_owned())
+                Some("docs/how-to/OPERATIONS.md (GPUs) says where one that has it comes from".to_owned())
             }
             _ => None,
         }

@@ -3,7 +3,7 @@
 //! Each bit says on which side of a plane through the origin the embedding lies. Two directions at an angle `a` differ in a bit with
 //! probability `a / pi` (Charikar 2002, "Similarity estimation techniques from rounding algorithms"), so the number of differing bits tells
 //! the angle, roughly. The planes are drawn from a secret (entries of +1 and -1 from HMAC-SHA256 as a stream): without it a sketch says
-//! nothing about a face, and sketches of two secrets say nothing about each other. docs/PRIVACY.md has the measured error rates.
+//! nothing about a face, and sketches of two secrets say nothing about each other. docs/explanation/PRIVACY.md has the measured error rates.
 use crate::domain::Secret;
 use hmac::{Hmac, KeyInit, Mac};
 use inference::EmbedderInfo;
