@@ -36,7 +36,7 @@ KNOWN_CYCLES = {
         ("ep", "unavailable"),
         ("models", "pixels"),
     },
-    "queue": {("job", "queue"), ("lanes", "queue")},
+    "queue": {("job", "queue"), ("partitions", "queue")},
     "server": {
         ("auth", "middleware"),
         ("auth", "router"),

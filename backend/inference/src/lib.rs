@@ -33,7 +33,7 @@ pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, Per
 pub use config::{StandIn, TensorrtConfig};
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines, fp32_model};
-pub use engine::{DetectorInfo, EmbedderInfo, Engine, Lane, ScorerInfo, Timed};
+pub use engine::{DetectorInfo, EmbedderInfo, Engine, Priority, ScorerInfo, Timed};
 pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};
 pub use fair_queue::{FairQueue, Requester};

@@ -9,8 +9,8 @@ use inference::models::{DetectorModel, Probe};
 use inference::runtime::Runtime;
 use inference::tensorrt::Profile;
 use inference::{
-    Config, CpuBackend, Engine, GpuBackend, Lane, ModelKind, Operation, Outcome, PerformanceMode, Precision,
-    StartError, build_engines, self_test,
+    Config, CpuBackend, Engine, GpuBackend, ModelKind, Operation, Outcome, PerformanceMode, Precision,
+    Priority, StartError, build_engines, self_test,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -148,12 +148,12 @@ async fn a_batch_of_canvases_equals_single_runs() {
     });
     let tasks = probes.clone().map(|probe| {
         let batcher = together.clone();
-        tokio::spawn(async move { batcher.run(probe, Lane::Background).await.unwrap().output })
+        tokio::spawn(async move { batcher.run(probe, Priority::Background).await.unwrap().output })
     });
     let mut faces = 0;
     for (task, probe) in tasks.into_iter().zip(probes) {
         let (batched, single) =
-            (task.await.unwrap(), alone.run(probe, Lane::Background).await.unwrap().output);
+            (task.await.unwrap(), alone.run(probe, Priority::Background).await.unwrap().output);
         assert_eq!(batched.len(), single.len());
         for (a, b) in batched.iter().zip(&single) {
             assert!(distance(&a.bbox, &b.bbox).0 < 0.01 && (a.det_score - b.det_score).abs() < 1e-4);

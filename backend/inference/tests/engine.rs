@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use inference::{
-    Config, Engine, GpuBackend, Lane, Manifest, ModelKind, Operation, ResolvedPack, RunError, StartError,
+    Config, Engine, GpuBackend, Manifest, ModelKind, Operation, Priority, ResolvedPack, RunError, StartError,
 };
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use std::collections::BTreeMap;
@@ -193,7 +193,7 @@ fn an_embedder_that_is_called_a_detector_is_refused() {
 async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
     let engine = fixture_engine();
     let detect = |width, height, min_score| {
-        engine.detect(Arc::new(Frame::filled(width, height, [9, 9, 9])), min_score, Lane::Interactive)
+        engine.detect(Arc::new(Frame::filled(width, height, [9, 9, 9])), min_score, Priority::Interactive)
     };
     let reason = |error: RunError| match error {
         RunError::Failed { reason, .. } => reason,
@@ -203,7 +203,7 @@ async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
     assert!(reason(detect(64, 64, 1.5).await.unwrap_err()).contains("0 to 1"));
     assert!(reason(detect(64, 64, f32::NAN).await.unwrap_err()).contains("0 to 1"));
     let chip = Arc::new(Frame::filled(111, 112, [9, 9, 9]));
-    assert!(reason(engine.embed(chip, Lane::Interactive).await.unwrap_err()).contains("112x112"));
+    assert!(reason(engine.embed(chip, Priority::Interactive).await.unwrap_err()).contains("112x112"));
     assert!(detect(32, 32, 0.5).await.unwrap().output.is_empty());
     // All scores are allowed; suppression bounds the number of faces.
     assert!(detect(640, 640, 0.0).await.unwrap().output.len() <= 5000);
@@ -240,11 +240,11 @@ async fn a_caller_whose_time_is_over_gets_no_run() {
     let engine = fixture_engine();
     let late = engine.before(std::time::Instant::now());
     let canvas = || Arc::new(Frame::filled(64, 64, [9, 9, 9]));
-    let over = late.detect(canvas(), 0.5, Lane::Interactive).await.unwrap_err();
+    let over = late.detect(canvas(), 0.5, Priority::Interactive).await.unwrap_err();
     assert!(matches!(over, RunError::DeadlineExceeded { operation: "face_detection" }), "{over}");
     let chip = Arc::new(Frame::filled(112, 112, [9, 9, 9]));
-    let over = late.embed(chip, Lane::Interactive).await.unwrap_err();
+    let over = late.embed(chip, Priority::Interactive).await.unwrap_err();
     assert!(matches!(over, RunError::DeadlineExceeded { operation: "face_embedding" }), "{over}");
     // The deadline is that of one caller; other callers are not affected.
-    assert!(engine.detect(canvas(), 0.5, Lane::Interactive).await.is_ok());
+    assert!(engine.detect(canvas(), 0.5, Priority::Interactive).await.is_ok());
 }

@@ -2,7 +2,7 @@
 //! crates' tests rely on them.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
-use inference::{Engine, Lane, Manifest, ResolvedPack};
+use inference::{Engine, Manifest, Priority, ResolvedPack};
 use std::sync::Arc;
 use testing::{draw_face, fixture_pack};
 use vision::Frame;
@@ -29,7 +29,7 @@ async fn fixture_models_follow_their_rules() {
     std::fs::remove_dir_all(&folder).unwrap();
 
     let picture = frame(640, 480, &[(3, 2, 7), (12, 9, 7), (8, 4, 8)]);
-    let faces = engine.detect(picture.clone(), 0.6, Lane::Interactive).await.unwrap().output;
+    let faces = engine.detect(picture.clone(), 0.6, Priority::Interactive).await.unwrap().output;
     let mut corners: Vec<_> = faces.iter().map(|f| (f.bbox.x.round(), f.bbox.y.round())).collect();
     corners.sort_by(|a, b| a.partial_cmp(b).unwrap());
     assert_eq!(corners, [(80.0, 48.0), (240.0, 112.0), (368.0, 272.0)]);
@@ -38,7 +38,7 @@ async fn fixture_models_follow_their_rules() {
         assert!((face.bbox.width - 64.0).abs() < 0.01 && (face.bbox.height - 64.0).abs() < 0.01);
         assert!((face.det_score - testing::fixture_models::SCORE).abs() < 1e-4);
         let chip = vision::norm_crop(&picture, &face.landmarks, 112).unwrap();
-        let embedding = engine.embed(Arc::new(chip), Lane::Interactive).await.unwrap().output;
+        let embedding = engine.embed(Arc::new(chip), Priority::Interactive).await.unwrap().output;
         embeddings.push((face.bbox.x.round() == 240.0, embedding));
     }
     for (i, (other, a)) in embeddings.iter().enumerate() {
@@ -51,5 +51,5 @@ async fn fixture_models_follow_their_rules() {
             }
         }
     }
-    assert!(engine.detect(frame(320, 96, &[]), 0.6, Lane::Background).await.unwrap().output.is_empty());
+    assert!(engine.detect(frame(320, 96, &[]), 0.6, Priority::Background).await.unwrap().output.is_empty());
 }

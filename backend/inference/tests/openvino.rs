@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
-use inference::{Config, CpuBackend, Engine, Lane, Outcome, Precision, ResolvedPack, self_test};
+use inference::{Config, CpuBackend, Engine, Outcome, Precision, Priority, ResolvedPack, self_test};
 use std::sync::Arc;
 use vision::{Detection, Frame};
 
@@ -39,8 +39,8 @@ async fn compare(
     let mut least = 1.0_f32;
     for face in &expected {
         let chip = Arc::new(vision::norm_crop(photograph, &face.landmarks, 112).unwrap());
-        let one = wanted.embed(Arc::clone(&chip), Lane::Interactive).await.unwrap().output;
-        let other = found.embed(chip, Lane::Interactive).await.unwrap().output;
+        let one = wanted.embed(Arc::clone(&chip), Priority::Interactive).await.unwrap().output;
+        let other = found.embed(chip, Priority::Interactive).await.unwrap().output;
         least = least.min(one.similarity(&other).unwrap());
     }
     (expected, faces, least)

@@ -6,7 +6,7 @@ use inference::backend::{OnnxModel, Placement};
 use inference::batcher::{Batcher, Device, Limits};
 use inference::models::EmbedderModel;
 use inference::runtime::Runtime;
-use inference::{Embedding, Engine, Lane, ModelKind};
+use inference::{Embedding, Engine, ModelKind, Priority};
 use std::sync::Arc;
 use std::time::Duration;
 use vision::{Detection, Frame};
@@ -30,7 +30,7 @@ async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
     let (mut wrong, mut compared, mut explained) = (Vec::new(), 0, 0);
     for (name, image) in oracle.as_object().unwrap() {
         let canvas = Arc::new(padded(&photograph(name)));
-        let found = engine.detect(canvas.clone(), 0.6, Lane::Background).await.unwrap().output;
+        let found = engine.detect(canvas.clone(), 0.6, Priority::Background).await.unwrap().output;
         let wanted = oracle_faces(image, "yunet_native");
         compared += wanted.iter().filter(|f| f.det_score >= 0.7).count();
         wrong.extend(invented(&found, &wanted).iter().map(|face| format!("{name}: invented {face:?}")));
@@ -38,7 +38,7 @@ async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
         if missed.is_empty() {
             continue;
         }
-        let candidates = unsuppressed.detect(canvas, 0.6, Lane::Background).await.unwrap().output;
+        let candidates = unsuppressed.detect(canvas, 0.6, Priority::Background).await.unwrap().output;
         for face in missed {
             let suppressed = candidates.iter().filter(|c| agrees(c, face)).any(|c| {
                 found.iter().any(|kept| kept.det_score >= c.det_score && iou(&kept.bbox, &c.bbox) > 0.3)
@@ -143,7 +143,7 @@ async fn mobilefacenet_agrees_with_the_reference() {
     assert_eq!(engine.embedder().dimensions, 128);
     let (mut wrong, mut lowest) = (Vec::new(), 1.0_f32);
     for (name, chip, wanted) in &chips {
-        let found = engine.embed(chip.clone(), Lane::Background).await.unwrap().output;
+        let found = engine.embed(chip.clone(), Priority::Background).await.unwrap().output;
         let cosine = found.similarity(wanted).unwrap();
         lowest = lowest.min(cosine);
         if cosine < 0.995 {
@@ -179,11 +179,11 @@ async fn a_batch_equals_single_runs() {
         .iter()
         .map(|chip| {
             let (batcher, chip) = (together.clone(), chip.clone());
-            tokio::spawn(async move { batcher.run(chip, Lane::Background).await.unwrap().output })
+            tokio::spawn(async move { batcher.run(chip, Priority::Background).await.unwrap().output })
         })
         .collect();
     for (task, chip) in tasks.into_iter().zip(&chips) {
-        let single = alone.run(chip.clone(), Lane::Background).await.unwrap().output;
+        let single = alone.run(chip.clone(), Priority::Background).await.unwrap().output;
         assert!(task.await.unwrap().similarity(&single).unwrap() > 0.99999);
     }
 }
@@ -195,7 +195,7 @@ async fn largest_face(engine: &Engine, name: &str) -> Embedding {
     let face =
         faces.iter().max_by(|a, b| area(a).total_cmp(&area(b))).unwrap_or_else(|| panic!("{name}: no face"));
     let chip = vision::norm_crop(&frame, &face.landmarks, 112).unwrap();
-    engine.embed(Arc::new(chip), Lane::Interactive).await.unwrap().output
+    engine.embed(Arc::new(chip), Priority::Interactive).await.unwrap().output
 }
 
 #[testing::needs(shared)]

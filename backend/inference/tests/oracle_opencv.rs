@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
-use inference::{Config, CpuBackend, Embedding, Engine, Lane};
+use inference::{Config, CpuBackend, Embedding, Engine, Priority};
 use serde_json::Value;
 use std::sync::Arc;
 use vision::{Detection, Frame, Letterbox};
@@ -18,7 +18,7 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
     let side = |pixels: u32| (f64::from(pixels) * scale).round() as u32;
     let content = (side(frame.width()), side(frame.height()));
     let letterbox = Letterbox { scale: scale as f32, canvas: (640, 640), content };
-    let found = engine.detect(Arc::new(letterbox.draw(frame)), 0.6, Lane::Background).await.unwrap();
+    let found = engine.detect(Arc::new(letterbox.draw(frame)), 0.6, Priority::Background).await.unwrap();
     found.output.iter().map(|face| letterbox.restore(face)).collect()
 }
 
@@ -75,7 +75,7 @@ async fn the_default_embedder_agrees_with_opencv_on_every_face() {
             for face in faces(image).iter().filter(|face| face.get("feature").is_some()) {
                 let chip = vision::norm_crop(&frame, &oracle_face(face).landmarks, 112).unwrap();
                 let wanted = Embedding::from_raw(numbers(&face["feature"])).unwrap();
-                let found = engine.embed(Arc::new(chip), Lane::Background).await.unwrap().output;
+                let found = engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output;
                 let cosine = found.similarity(&wanted).unwrap();
                 compared += 1;
                 if cosine < lowest.0 {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
-use inference::{Embedding, Engine, Lane};
+use inference::{Embedding, Engine, Priority};
 use std::sync::Arc;
 use vision::Frame;
 
@@ -30,7 +30,7 @@ async fn embeddings(engine: &Engine, picture: &Frame) -> Vec<Embedding> {
     let mut found = Vec::new();
     for face in detect_at_640(engine, picture).await {
         let chip = vision::norm_crop(picture, &face.landmarks, 112).unwrap();
-        found.push(engine.embed(Arc::new(chip), Lane::Background).await.unwrap().output);
+        found.push(engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output);
     }
     found
 }

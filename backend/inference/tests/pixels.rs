@@ -4,7 +4,7 @@
 mod common;
 use common::*;
 use futures::future::join_all;
-use inference::{Config, Engine, Lane, Operation, RunError, StandIn};
+use inference::{Config, Engine, Operation, Priority, RunError, StandIn};
 use std::sync::Arc;
 use vision::quality::GreyStatistics;
 use vision::{Detection, Frame, Letterbox, Limits, crop};
@@ -67,19 +67,19 @@ fn numbers_of(s: &GreyStatistics) -> [f64; 5] {
 }
 
 async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
-    let (lane, limits) = (Lane::Interactive, Limits::default());
+    let (priority, limits) = (Priority::Interactive, Limits::default());
     for canvas in [(640, 640), (320, 192)] {
         let letterbox = Letterbox::fit((frame.width(), frame.height()), canvas);
-        let found = engine.canvas(frame.clone(), letterbox, lane).await.unwrap().output;
+        let found = engine.canvas(frame.clone(), letterbox, priority).await.unwrap().output;
         let worst = apart(&letterbox.draw(frame), &found);
         assert!(worst <= 1, "{name}: the canvas is {worst} grey levels off");
     }
-    let found = engine.statistics(frame.clone(), lane).await.unwrap().output;
+    let found = engine.statistics(frame.clone(), priority).await.unwrap().output;
     let wanted = vision::quality::grey_statistics(frame);
     for (a, b) in numbers_of(&wanted).into_iter().zip(numbers_of(&found)) {
         assert!((a - b).abs() <= 1e-4 * a.max(1.0), "{name}: {wanted:?} {found:?}");
     }
-    let found = engine.enhance(frame.clone(), limits, lane).await.unwrap().output;
+    let found = engine.enhance(frame.clone(), limits, priority).await.unwrap().output;
     let wanted = vision::enhance::enhance(frame, &limits);
     assert_eq!(found.scale, wanted.scale, "{name}");
     let worst = apart(&wanted.frame, &found.frame);
@@ -146,7 +146,11 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
         async move {
             join_all(pictures.iter().map(async |(_, frame)| {
                 let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
-                engine.detect_frame(frame.clone(), letterbox, 0.6, Lane::Interactive).await.unwrap().output
+                engine
+                    .detect_frame(frame.clone(), letterbox, 0.6, Priority::Interactive)
+                    .await
+                    .unwrap()
+                    .output
             }))
             .await
         }
@@ -158,7 +162,7 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
         assert!(same_faces(once, drawn), "{name}: {once:?} {drawn:?}");
         let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
         let canvas = Arc::new(letterbox.draw(frame));
-        let canvas = device.detect(canvas, 0.6, Lane::Interactive).await.unwrap().output;
+        let canvas = device.detect(canvas, 0.6, Priority::Interactive).await.unwrap().output;
         assert!(same_faces(&canvas, drawn), "{name}: a canvas is sent as bytes too");
     }
 }
@@ -168,7 +172,7 @@ async fn operations_on_different_devices_stay_apart() {
     let engine = on_devices(&[Operation::FaceDetection], StandIn::Cpu);
     assert!(!engine.detects_frames());
     assert!(PIXELS.iter().all(|operation| !engine.on_device(*operation)));
-    let error = engine.statistics(drawn(8, 8), Lane::Interactive).await.unwrap_err();
+    let error = engine.statistics(drawn(8, 8), Priority::Interactive).await.unwrap_err();
     assert!(error.to_string().contains("no device"), "{error}");
 }
 
@@ -176,7 +180,7 @@ async fn operations_on_different_devices_stay_apart() {
 async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
     let engine = on_devices(&PIXELS, StandIn::Failing);
     engine.ready().unwrap();
-    let error = engine.statistics(drawn(8, 8), Lane::Interactive).await.unwrap_err();
+    let error = engine.statistics(drawn(8, 8), Priority::Interactive).await.unwrap_err();
     assert!(error.to_string().contains("on purpose"), "{error}");
     assert!(engine.stands_in(Operation::QualityChecks, &error));
     assert!(!engine.stands_in(Operation::QualityChecks, &RunError::Stopped), "only for failures");
@@ -188,6 +192,6 @@ async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
         ..config()
     };
     let forced = Engine::start(&config, &testing::pack()).unwrap();
-    let error = forced.enhance(drawn(8, 8), Limits::default(), Lane::Interactive).await.unwrap_err();
+    let error = forced.enhance(drawn(8, 8), Limits::default(), Priority::Interactive).await.unwrap_err();
     assert!(!forced.stands_in(Operation::ImageEnhancement, &error), "FORCE_GPU_ONLY forbids it");
 }

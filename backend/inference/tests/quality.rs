@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use inference::{
-    Config, Engine, GpuBackend, Lane, Manifest, ModelFile, Operation, ResolvedPack, StandIn, StartError,
+    Config, Engine, GpuBackend, Manifest, ModelFile, Operation, Priority, ResolvedPack, StandIn, StartError,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const COLOURS: [[u8; 3]; 6] =
 
 async fn follows_its_rule(engine: &Engine) {
     let chips = COLOURS.map(|colour| Arc::new(Frame::filled(112, 112, colour)));
-    let asked = chips.map(|chip| engine.score(chip, Lane::Background));
+    let asked = chips.map(|chip| engine.score(chip, Priority::Background));
     for (colour, answer) in COLOURS.iter().zip(futures::future::join_all(asked).await) {
         let (score, wanted) = (answer.unwrap().output, fixture_score(colour.map(f32::from)));
         assert!((score - wanted).abs() < 1e-4, "{colour:?}: {score}, not {wanted}");
@@ -46,7 +46,7 @@ async fn the_score_is_the_models_output_for_the_normalised_chip() {
     engine.ready().unwrap();
 
     let small = Arc::new(Frame::filled(111, 112, [0; 3]));
-    let error = engine.score(small, Lane::Interactive).await.unwrap_err().to_string();
+    let error = engine.score(small, Priority::Interactive).await.unwrap_err().to_string();
     assert!(error.contains("quality_checks") && error.contains("111x112"), "{error}");
 }
 
@@ -71,7 +71,7 @@ async fn without_the_file_there_is_no_score() {
     let engine = Engine::start(&common::config(), &pack(folder.path(), |_| None)).unwrap();
     assert!(engine.scorer().is_none());
     let chip = Arc::new(Frame::filled(112, 112, [0; 3]));
-    let error = engine.score(chip, Lane::Interactive).await.unwrap_err().to_string();
+    let error = engine.score(chip, Priority::Interactive).await.unwrap_err().to_string();
     assert!(error.contains("no quality model"), "{error}");
 }
 

@@ -131,7 +131,7 @@ impl Crawl {
         let job = |row: &Admitted| NewJob {
             unique_key: Some(row.id.to_string()),
             group_id: Some(self.id),
-            lane: Some("www.example.org".into()),
+            partition_key: Some("www.example.org".into()),
             ..NewJob::new(
                 kind,
                 json!({"row": row.id, "crawl_id": self.id, "url": row.url, "depth": row.depth}),

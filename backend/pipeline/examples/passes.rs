@@ -10,7 +10,7 @@
 mod common;
 
 use bytes::Bytes;
-use inference::Lane;
+use inference::Priority;
 use pipeline::{AnalyzeOptions, Passes};
 
 const PASSES: [Passes; 3] = [Passes::Single, Passes::Auto, Passes::Thorough];
@@ -34,7 +34,7 @@ async fn main() {
             for (i, passes) in PASSES.into_iter().enumerate() {
                 let options =
                     AnalyzeOptions { passes: Some(passes), embeddings: false, ..AnalyzeOptions::default() };
-                let found = analyzer.analyze(bytes.clone(), &options, Lane::Background).await.unwrap();
+                let found = analyzer.analyze(bytes.clone(), &options, Priority::Background).await.unwrap();
                 (faces[i], views[i]) = (found.faces.len(), found.views);
                 times[i].push((found.timings.total - found.timings.queue).as_secs_f64());
             }

@@ -61,7 +61,7 @@ insert into pages (id, crawl_id, url, url_hash, depth)
 select gen_random_uuid(), c.id, 'http://host.test/' || n, gen_random_uuid(), 1 from crawls c, generate_series(1, 999999) n";
 
 const JOBS: &str = "
-insert into jobs (id, group_id, scheduled_at, created_at, priority, max_attempts, kind, unique_key, payload, lane, parked, held)
+insert into jobs (id, group_id, scheduled_at, created_at, priority, max_attempts, kind, unique_key, payload, partition_key, parked, held)
 select gen_random_uuid(), p.crawl_id, now(), now(), 5, 5, 'scan_page', p.id::text,
        jsonb_build_object('page_id', p.id, 'crawl_id', p.crawl_id, 'url', p.url, 'depth', 1), 'host.test',
        row_number() over () > 256, row_number() over () > 256

@@ -31,7 +31,7 @@ pub use result::{Analysis, AnalyzedFace, Timings};
 
 use bytes::Bytes;
 use cpu::{Cpu, CpuFor};
-use inference::{Engine, Lane, Requester, trace};
+use inference::{Engine, Priority, Requester, trace};
 use memory::PictureMemory;
 use std::sync::Arc;
 use std::time::Instant;
@@ -82,12 +82,12 @@ impl Analyzer {
         &self,
         bytes: Bytes,
         options: &AnalyzeOptions,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
         self.settings(options)?;
         let analysis = async {
-            let picture = self.decode_hashed(bytes, None, options.enhance, lane).await?;
-            self.find_faces(picture, options, lane).await
+            let picture = self.decode_hashed(bytes, None, options.enhance, priority).await?;
+            self.find_faces(picture, options, priority).await
         };
         analysis.instrument(tracing::trace_span!(target: trace::STAGE, "analyze")).await
     }

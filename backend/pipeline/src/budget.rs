@@ -7,7 +7,7 @@
 //! A caller that holds a share must not wait for another share of the same budget. Such callers
 //! could wait for each other forever.
 
-use inference::Lane;
+use inference::Priority;
 use metrics::{Gauge, Unit, describe_gauge, gauge};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -114,11 +114,16 @@ impl Budget {
     /// # Errors
     /// Fails with [`Exhausted`] shortly before `deadline`. Without a deadline the wait has no
     /// limit.
-    pub async fn take(&self, bytes: u64, lane: Lane, deadline: Option<Instant>) -> Result<Share, Exhausted> {
+    pub async fn take(
+        &self,
+        bytes: u64,
+        priority: Priority,
+        deadline: Option<Instant>,
+    ) -> Result<Share, Exhausted> {
         let permits = async {
-            let (units, background) = match lane {
-                Lane::Interactive => (units(bytes).min(self.units), None),
-                Lane::Background => {
+            let (units, background) = match priority {
+                Priority::Interactive => (units(bytes).min(self.units), None),
+                Priority::Background => {
                     let units = units(bytes).min(self.background_units);
                     (units, Some(self.background.clone().acquire_many_owned(units).await?))
                 }

@@ -25,10 +25,10 @@ use crate::domain::NotificationError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
 use dedupe::Relation;
-use inference::Lane;
+use inference::Priority;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
-use store::visits::Visit;
+use store::http_cache::Visit;
 use store::{Blobs, Store, StoreError, retried};
 use suppress::Place;
 use uuid::Uuid;
@@ -186,7 +186,7 @@ impl Ingest {
             }
             let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
             let picture =
-                self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Lane::Background).await?;
+                self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
             if let Some(reason) = self.refusal(&incoming, &sha256, Some(&picture.hashes)).await? {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
@@ -200,7 +200,7 @@ impl Ingest {
                 }
             }
             let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
-            let analysis = self.inner.analyzer.find_faces(picture, &options, Lane::Background).await?;
+            let analysis = self.inner.analyzer.find_faces(picture, &options, Priority::Background).await?;
             let mut tx = self.inner.store.begin().await?;
             let verdict =
                 self.judge(&mut tx, incoming.collection, Some(Place::of(&incoming)), &analysis).await?;

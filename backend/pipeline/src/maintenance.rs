@@ -65,11 +65,11 @@ impl Maintenance {
     /// # Errors
     /// Those of the store; the next turn goes on where this one ended.
     pub async fn turn(&self) -> Result<(), StoreError> {
-        if !self.store.claim_upkeep("upkeep", EVERY).await? {
+        if !self.store.claim_maintenance("upkeep", EVERY).await? {
             return Ok(());
         }
         let expiry = self.expire().await?;
-        if self.store.claim_upkeep("hosts", HOSTS_EVERY).await? {
+        if self.store.claim_maintenance("hosts", HOSTS_EVERY).await? {
             let forgotten = self.forget_hosts().await?;
             tracing::info!(forgotten, "forgot hosts that no crawl asks any more");
         }
@@ -143,7 +143,7 @@ impl Maintenance {
     pub async fn sweep(&self, grace: Duration, missing: bool, dry_run: bool) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
         if !dry_run {
-            swept.removed += self.store.drop_condemned(&self.blobs).await?;
+            swept.removed += self.store.delete_pending_blobs(&self.blobs).await?;
         }
         let before = OffsetDateTime::now_utc() - grace;
         let mut chunks = self.blobs.list().try_chunks(CHUNK);

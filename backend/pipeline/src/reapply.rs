@@ -6,7 +6,7 @@ use queue::{Queue, QueueError};
 use serde::Serialize;
 use serde_json::json;
 use store::audit::{Action, AuditEntry};
-use store::journal::Entry;
+use store::deletion_log::Entry;
 use store::{Store, StoreError};
 use uuid::Uuid;
 
@@ -34,18 +34,22 @@ pub struct Reapplied {
     pub collections: u64,
 }
 
-/// Takes a journal over ([`Store::take_journal`]) and deletes what it says was deleted, in small transactions: killed anywhere, it can be done again.
-/// Blobs that lose their rows are left to `Store::drop_condemned`.
+/// Takes a journal over ([`Store::import_deletion_log`]) and deletes what it says was deleted, in small transactions: killed anywhere, it can be done again.
+/// Blobs that lose their rows are left to `Store::delete_pending_blobs`.
 ///
 /// # Errors
 /// Those of the store and the queue; what was deleted until then stays so.
-pub async fn reapply(store: &Store, queue: &Queue, journal: Vec<Entry>) -> Result<Reapplied, ReapplyError> {
-    store.take_journal(journal).await?;
+pub async fn reapply(
+    store: &Store,
+    queue: &Queue,
+    deletion_log: Vec<Entry>,
+) -> Result<Reapplied, ReapplyError> {
+    store.import_deletion_log(deletion_log).await?;
     let mut all = Reapplied::default();
-    for collection in store.undead_collections().await? {
+    for collection in store.restored_deleted_collections().await? {
         let mut tx = store.begin().await?;
         queue.enqueue(tx.conn(), &[erase_collection(collection)]).await?;
-        store.bury_collection(tx.conn(), collection).await?;
+        store.mark_collection_deleted(tx.conn(), collection).await?;
         store
             .audit(tx.conn(), &record(collection, Reapplied { collections: 1, ..Reapplied::default() }))
             .await?;

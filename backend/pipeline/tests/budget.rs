@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use futures::{FutureExt, poll};
-use inference::Lane;
+use inference::Priority;
 use pipeline::{Budget, Share};
 use std::pin::pin;
 use std::time::Instant;
@@ -15,17 +15,17 @@ fn budget() -> Budget {
 }
 
 /// Returns the share if it is granted without waiting.
-fn now(budget: &Budget, mib: u64, lane: Lane) -> Option<Share> {
-    budget.take(mib * MIB, lane, None).now_or_never().map(Result::unwrap)
+fn now(budget: &Budget, mib: u64, priority: Priority) -> Option<Share> {
+    budget.take(mib * MIB, priority, None).now_or_never().map(Result::unwrap)
 }
 
 #[tokio::test]
 async fn a_large_share_is_not_starved_by_small_ones() {
     let budget = budget();
-    let first = now(&budget, 5, Lane::Interactive).unwrap();
-    let mut large = pin!(budget.take(6 * MIB, Lane::Interactive, None));
+    let first = now(&budget, 5, Priority::Interactive).unwrap();
+    let mut large = pin!(budget.take(6 * MIB, Priority::Interactive, None));
     assert!(poll!(&mut large).is_pending());
-    let mut small = pin!(budget.take(MIB, Lane::Interactive, None));
+    let mut small = pin!(budget.take(MIB, Priority::Interactive, None));
     assert!(poll!(&mut small).is_pending(), "there is room, but an earlier caller waits");
     drop(first);
     let _large = large.await.unwrap();
@@ -35,14 +35,14 @@ async fn a_large_share_is_not_starved_by_small_ones() {
 #[tokio::test]
 async fn background_work_leaves_a_quarter_to_callers() {
     let budget = budget();
-    let work: Vec<Share> = (0..3).map(|_| now(&budget, 2, Lane::Background).unwrap()).collect();
+    let work: Vec<Share> = (0..3).map(|_| now(&budget, 2, Priority::Background).unwrap()).collect();
     let mut backlog: Vec<_> =
-        (0..100).map(|_| Box::pin(budget.take(2 * MIB, Lane::Background, None))).collect();
+        (0..100).map(|_| Box::pin(budget.take(2 * MIB, Priority::Background, None))).collect();
     for waiting in &mut backlog {
         assert!(poll!(waiting).is_pending());
     }
-    let caller = now(&budget, 2, Lane::Interactive).expect("background callers wait separately");
-    assert!(now(&budget, 1, Lane::Interactive).is_none(), "the whole budget is held");
+    let caller = now(&budget, 2, Priority::Interactive).expect("background callers wait separately");
+    assert!(now(&budget, 1, Priority::Interactive).is_none(), "the whole budget is held");
     drop((work, caller));
     for waiting in backlog {
         drop(waiting.await.unwrap());
@@ -52,59 +52,59 @@ async fn background_work_leaves_a_quarter_to_callers() {
 #[tokio::test]
 async fn what_is_larger_than_the_budget_is_held_alone() {
     let budget = budget();
-    let small = now(&budget, 1, Lane::Interactive).unwrap();
-    let mut large = pin!(budget.take(100 * MIB, Lane::Interactive, None));
+    let small = now(&budget, 1, Priority::Interactive).unwrap();
+    let mut large = pin!(budget.take(100 * MIB, Priority::Interactive, None));
     assert!(poll!(&mut large).is_pending());
     drop(small);
     let large = large.await.unwrap();
-    assert!(now(&budget, 1, Lane::Interactive).is_none());
+    assert!(now(&budget, 1, Priority::Interactive).is_none());
     drop(large);
     // The same holds for background work and its part of the budget. That part is at least as large
     // as the argument of `with_background_room`.
-    let _work = now(&budget, 7, Lane::Background).unwrap();
-    assert!(now(&budget, 2, Lane::Interactive).is_some());
+    let _work = now(&budget, 7, Priority::Background).unwrap();
+    assert!(now(&budget, 2, Priority::Interactive).is_some());
     let roomy = Budget::new("things", 8 * MIB).with_background_room(7 * MIB);
-    let _work = now(&roomy, 7, Lane::Background).unwrap();
-    assert!(now(&roomy, 2, Lane::Interactive).is_none());
+    let _work = now(&roomy, 7, Priority::Background).unwrap();
+    assert!(now(&roomy, 2, Priority::Interactive).is_none());
 }
 
 #[tokio::test]
 async fn who_leaves_while_waiting_or_holding_leaves_nothing_behind() {
     let budget = budget();
-    let held = now(&budget, 8, Lane::Interactive).unwrap();
-    for lane in [Lane::Interactive, Lane::Background] {
-        let mut waiting = Box::pin(budget.take(6 * MIB, lane, None));
+    let held = now(&budget, 8, Priority::Interactive).unwrap();
+    for priority in [Priority::Interactive, Priority::Background] {
+        let mut waiting = Box::pin(budget.take(6 * MIB, priority, None));
         assert!(poll!(&mut waiting).is_pending());
     }
     drop(held);
-    drop(now(&budget, 6, Lane::Background).unwrap());
-    drop(now(&budget, 8, Lane::Interactive).unwrap());
+    drop(now(&budget, 6, Priority::Background).unwrap());
+    drop(now(&budget, 8, Priority::Interactive).unwrap());
 }
 
 #[tokio::test]
 async fn the_wait_ends_with_the_callers_time() {
     let budget = budget();
-    let held = now(&budget, 8, Lane::Interactive).unwrap();
+    let held = now(&budget, 8, Priority::Interactive).unwrap();
     let soon = Instant::now();
-    assert_eq!(budget.take(MIB, Lane::Interactive, Some(soon)).await.unwrap_err().what, "things");
+    assert_eq!(budget.take(MIB, Priority::Interactive, Some(soon)).await.unwrap_err().what, "things");
     drop(held);
     // A share that is free now is granted even after the deadline.
     let past = Instant::now();
-    assert!(budget.take(8 * MIB, Lane::Interactive, Some(past)).await.is_ok());
+    assert!(budget.take(8 * MIB, Priority::Interactive, Some(past)).await.is_ok());
 }
 
 #[tokio::test]
 async fn a_share_can_be_given_back_and_passed_on_in_parts() {
     let budget = budget();
-    let mut share = now(&budget, 6, Lane::Background).unwrap();
+    let mut share = now(&budget, 6, Priority::Background).unwrap();
     share.shrink(4 * MIB);
     let part = share.split(3 * MIB);
     share.shrink(100 * MIB);
-    drop(now(&budget, 2, Lane::Background).unwrap());
-    assert!(now(&budget, 3, Lane::Background).is_none());
+    drop(now(&budget, 2, Priority::Background).unwrap());
+    assert!(now(&budget, 3, Priority::Background).is_none());
     drop(part);
-    drop(now(&budget, 5, Lane::Background).unwrap());
-    assert!(now(&budget, 8, Lane::Interactive).is_none());
+    drop(now(&budget, 5, Priority::Background).unwrap());
+    assert!(now(&budget, 8, Priority::Interactive).is_none());
     drop(share);
-    drop(now(&budget, 8, Lane::Interactive).unwrap());
+    drop(now(&budget, 8, Priority::Interactive).unwrap());
 }

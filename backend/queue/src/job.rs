@@ -92,9 +92,9 @@ pub struct NewJob {
     /// The tenant for which the job runs; nil if the job belongs to no tenant. While jobs of
     /// several tenants are due, one tenant gets at most three quarters of a runner's places.
     pub tenant: Uuid,
-    /// Partition key. At most `Config::lane_window` jobs with the same kind, group and partition
+    /// Partition key. At most `Config::partition_window` jobs with the same kind, group and partition
     /// key are unparked at a time. Requires a group.
-    pub lane: Option<String>,
+    pub partition_key: Option<String>,
 }
 
 impl NewJob {
@@ -109,7 +109,7 @@ impl NewJob {
             unique_key: None,
             group_id: None,
             tenant: Uuid::nil(),
-            lane: None,
+            partition_key: None,
         }
     }
 }

@@ -10,7 +10,7 @@ mod groups;
 mod inspect;
 pub mod job;
 mod keys;
-mod lanes;
+mod partitions;
 mod purge;
 pub mod queue;
 mod report;

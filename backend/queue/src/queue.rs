@@ -3,7 +3,7 @@
 //! Other operations are in sibling modules: `claim` (claim jobs, extend leases), `settle` (end a
 //! run), `groups` (hold, release, cancel), `inspect` (list, retry, stats) and `purge`.
 use crate::NewJob;
-use crate::lanes::{FEW_PLACES, LanePositions};
+use crate::partitions::{FEW_PLACES, PartitionPositions};
 use sha2::{Digest, Sha256};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
@@ -38,7 +38,7 @@ pub struct Config {
     pub keep_finished: Duration,
     /// Maximum number of unparked jobs with the same kind, group and partition key. Further jobs
     /// are parked.
-    pub lane_window: i64,
+    pub partition_window: i64,
     /// Maximum number of unparked jobs with the same kind and group, over all partition keys. From
     /// half of this number on, each partition key gets only a few places. The keys of a group with
     /// very many of them then share the remaining places.
@@ -52,7 +52,7 @@ impl Default for Config {
             retry_base: Duration::from_secs(2),
             retry_max: Duration::from_secs(600),
             keep_finished: Duration::from_secs(24 * 3600),
-            lane_window: 256,
+            partition_window: 256,
             group_window: 8_192,
         }
     }
@@ -104,13 +104,13 @@ pub struct Queue {
     pub(crate) pool: PgPool,
     pub(crate) config: Config,
     /// Where the next call of `unpark` starts.
-    pub(crate) lanes_from: Arc<Mutex<LanePositions>>,
+    pub(crate) partitions_from: Arc<Mutex<PartitionPositions>>,
 }
 
 impl Queue {
     /// Creates a queue on a migrated database.
     pub fn new(pool: PgPool, config: Config) -> Self {
-        Self { pool, config, lanes_from: Arc::default() }
+        Self { pool, config, partitions_from: Arc::default() }
     }
 
     /// Returns the pool, for callers that open their own transaction.
@@ -144,7 +144,7 @@ impl Queue {
                 })
             })
             .connect_lazy_with(self.pool.connect_options().as_ref().clone());
-        Self { pool, config: self.config.clone(), lanes_from: self.lanes_from.clone() }
+        Self { pool, config: self.config.clone(), partitions_from: self.partitions_from.clone() }
     }
 
     /// Returns the configuration.
@@ -196,8 +196,8 @@ impl Queue {
             .bind(column(&order, |i| jobs[i].scheduled_at))
             .bind(column(&order, |i| keys[i].as_deref()))
             .bind(column(&order, |i| jobs[i].group_id))
-            .bind(column(&order, |i| jobs[i].lane.as_deref()))
-            .bind(self.config.lane_window)
+            .bind(column(&order, |i| jobs[i].partition_key.as_deref()))
+            .bind(self.config.partition_window)
             .bind(self.config.group_window)
             .bind(FEW_PLACES)
             .bind(column(&order, |i| jobs[i].tenant))
@@ -214,48 +214,48 @@ impl Queue {
     }
 }
 
-/// Inserts jobs in input order. A job is parked if its partition key has `lane_window` unparked
+/// Inserts jobs in input order. A job is parked if its partition key has `partition_window` unparked
 /// jobs, or its group has `group_window` of them over all keys. Jobs earlier in the same call
 /// count.
 const ENQUEUE: &str = "
 with n as materialized (
-    select *, row_number() over (partition by kind, group_id, lane order by priority, position) as place
+    select *, row_number() over (partition by kind, group_id, partition_key order by priority, position) as place
     from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::smallint[], $5::smallint[], $6::timestamptz[], $7::text[],
                 $8::uuid[], $9::text[], $13::uuid[])
          with ordinality
-         as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, lane, tenant, position)
+         as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, partition_key, tenant, position)
 ), lines as materialized (
-    select l.kind, l.group_id, l.lane, line.length
-    from (select distinct kind, group_id, lane from n where lane is not null) l cross join lateral (
+    select l.kind, l.group_id, l.partition_key, line.length
+    from (select distinct kind, group_id, partition_key from n where partition_key is not null) l cross join lateral (
         select count(*) as length from (
             select 1 from jobs j
-            where j.group_id = l.group_id and j.kind = l.kind and j.lane = l.lane and not j.parked
+            where j.group_id = l.group_id and j.kind = l.kind and j.partition_key = l.partition_key and not j.parked
             limit $10
         ) standing
     ) line
 ), crowds as materialized (
     select g.kind, g.group_id, crowd.size
-    from (select distinct kind, group_id from n where lane is not null) g cross join lateral (
+    from (select distinct kind, group_id from n where partition_key is not null) g cross join lateral (
         select count(*) as size from (
             select 1 from jobs j
-            where j.group_id = g.group_id and j.kind = g.kind and j.lane is not null and not j.parked
+            where j.group_id = g.group_id and j.kind = g.kind and j.partition_key is not null and not j.parked
             limit $11
         ) standing
     ) crowd
-), in_lane as (
+), in_partition as (
     select n.*, c.size,
-           coalesce(l.length + n.place > case when c.size >= $11 / 2 then least($10, $12) else $10 end, false) as lane_full
-    from n left join lines l on l.kind = n.kind and l.group_id = n.group_id and l.lane = n.lane
+           coalesce(l.length + n.place > case when c.size >= $11 / 2 then least($10, $12) else $10 end, false) as partition_full
+    from n left join lines l on l.kind = n.kind and l.group_id = n.group_id and l.partition_key = n.partition_key
            left join crowds c on c.kind = n.kind and c.group_id = n.group_id
 ), placed as (
-    select i.*, lane_full or (lane is not null and size + count(*) filter (where lane is not null and not lane_full)
+    select i.*, partition_full or (partition_key is not null and size + count(*) filter (where partition_key is not null and not partition_full)
                over (partition by kind, group_id order by priority, position) > $11) as parked,
            group_id is not null and group_id in (select id from job_groups) as group_held
-    from in_lane i
+    from in_partition i
 )
-insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, tenant, created_at, lane, parked, held)
+insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, tenant, created_at, partition_key, parked, held)
 select id, kind, payload, priority, max_attempts, coalesce(scheduled_at, statement_timestamp()),
-       unique_key, group_id, tenant, statement_timestamp(), lane, parked, parked or group_held
+       unique_key, group_id, tenant, statement_timestamp(), partition_key, parked, parked or group_held
 from placed order by position
 on conflict (kind, unique_key) where unique_key is not null do nothing
 returning id, not held and scheduled_at <= clock_timestamp()";
@@ -287,14 +287,14 @@ fn check(job: &NewJob) -> Result<(), String> {
     if job.max_attempts < 1 {
         return Err(format!("max_attempts is {}, it must be at least 1", job.max_attempts));
     }
-    if let Some(lane) = &job.lane
+    if let Some(partition_key) = &job.partition_key
         && (job.group_id.is_none()
-            || lane.is_empty()
-            || lane.contains('\0')
-            || lane.len() > LONGEST_PLAIN_KEY)
+            || partition_key.is_empty()
+            || partition_key.contains('\0')
+            || partition_key.len() > LONGEST_PLAIN_KEY)
     {
         return Err(format!(
-            "a lane needs a group, and is a text of 1 to {LONGEST_PLAIN_KEY} bytes without NUL"
+            "a partition key needs a group, and is a text of 1 to {LONGEST_PLAIN_KEY} bytes without NUL"
         ));
     }
     if has_nul(&job.payload) {

@@ -3,7 +3,7 @@
 //! Blobs are content-addressed, so two rows can share one. A key is returned only if no remaining
 //! row refers to it. The caller deletes the blobs after its commit (`Store::drop_blobs`). If it
 //! crashes before, the sweep deletes them, because the keys are recorded.
-use crate::condemned::condemn;
+use crate::blob_deletions::enqueue_blob_deletions;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
@@ -26,7 +26,7 @@ impl Store {
             .execute(&mut *conn)
             .await?;
         tombstones::set(conn, &[id], &[image]).await?;
-        condemn(conn, [chip, crop].into_iter().flatten().collect()).await
+        enqueue_blob_deletions(conn, [chip, crop].into_iter().flatten().collect()).await
     }
 
     /// Deletes an image with its faces and sources. Ledger rows that led to it stay, without the
@@ -44,7 +44,7 @@ impl Store {
         if deleted == 0 {
             return Err(StoreError::not_found("image", id));
         }
-        condemn(conn, keys).await
+        enqueue_blob_deletions(conn, keys).await
     }
 
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
@@ -72,7 +72,7 @@ impl Store {
             .execute(&mut *conn)
             .await?;
         sqlx::query("delete from crawls where id = $1").bind(id).execute(&mut *conn).await?;
-        condemn(conn, keys).await
+        enqueue_blob_deletions(conn, keys).await
     }
 }
 

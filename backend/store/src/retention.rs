@@ -2,7 +2,7 @@
 //!
 //! The work is done in small transactions that can be interrupted at any time and repeated. One
 //! process at a time runs the task.
-use crate::condemned::condemn;
+use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -39,7 +39,7 @@ impl Expired {
 impl Store {
     /// Claims a run of a periodic task for this process. Returns `true` for the first process that
     /// asks once the task is due. The task is due again after `every`, even if that process dies.
-    pub async fn claim_upkeep(&self, task: &str, every: Duration) -> Result<bool, StoreError> {
+    pub async fn claim_maintenance(&self, task: &str, every: Duration) -> Result<bool, StoreError> {
         let taken = sqlx::query(
             "insert into upkeep (task, due_at) values ($1, now() + make_interval(secs => $2))
              on conflict (task) do update set due_at = excluded.due_at where upkeep.due_at <= now()",
@@ -89,7 +89,7 @@ impl Store {
             let (deleted, keys) = delete_images(conn, &ids).await?;
             expired.images = deleted;
             expired.faces = images.iter().map(|(_, faces)| u64::from(faces.unsigned_abs())).sum();
-            expired.blobs = condemn(conn, keys).await?;
+            expired.blobs = enqueue_blob_deletions(conn, keys).await?;
             return Ok(expired);
         }
         let crawl: Option<Uuid> = sqlx::query_scalar(

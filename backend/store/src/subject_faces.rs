@@ -1,5 +1,5 @@
 //! Assignment of faces to subjects.
-use crate::condemned::condemn;
+use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::faces::Face;
 use crate::{Store, StoreError, tombstones};
@@ -158,7 +158,7 @@ impl Store {
         }
         tombstones::set(conn, &unused, &unused).await?;
         let (_, keys) = delete_images(conn, &unused).await?;
-        condemn(conn, keys).await
+        enqueue_blob_deletions(conn, keys).await
     }
 
     /// Records that an image was sent to enrol a subject. `url` is its source, if it was

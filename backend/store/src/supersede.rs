@@ -6,7 +6,7 @@
 //! image gone. Sightings need no such lock: they are added under a lock on their ledger row, and
 //! these rows are locked here before they move. Lock order: images, ledger rows, sources, cached
 //! responses.
-use crate::condemned::condemn;
+use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError};
 use pgvector::HalfVector;
@@ -141,6 +141,6 @@ impl Store {
             sqlx::query(taken_over).bind(images).bind(by).execute(&mut *conn).await?;
         }
         let (_, keys) = delete_images(conn, images).await?;
-        condemn(conn, keys).await
+        enqueue_blob_deletions(conn, keys).await
     }
 }

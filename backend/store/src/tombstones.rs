@@ -54,7 +54,7 @@ impl Store {
 
     /// Returns collections that exist although they have tombstones: a restored backup brought them
     /// back.
-    pub async fn undead_collections(&self) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn restored_deleted_collections(&self) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select c.id from collections c join tombstones t on t.digest = sha256(uuid_send(c.id))
              where c.deleting_at is null order by c.id",

@@ -3,7 +3,7 @@ use super::Pictures;
 use super::measure::Sample;
 use anyhow::bail;
 use bytes::Bytes;
-use inference::{Lane, Operation, drawing};
+use inference::{Operation, Priority, drawing};
 use pipeline::{AnalyzeOptions, Analyzer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Resul
         AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };
     let mut chips = Vec::new();
     for file in files {
-        match analyzer.analyze(file.clone(), &options, Lane::Background).await {
+        match analyzer.analyze(file.clone(), &options, Priority::Background).await {
             Ok(analysis) => chips.extend(analysis.faces.into_iter().filter_map(|face| face.chip).map(Ok)),
             Err(error) => chips.push(Err(error.to_string())),
         }
@@ -121,7 +121,7 @@ async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Resul
 async fn whole(analyzer: &Analyzer, bytes: Bytes) -> Result<Sample, String> {
     let asked = Instant::now();
     let analysis = analyzer
-        .analyze(bytes, &AnalyzeOptions::default(), Lane::Background)
+        .analyze(bytes, &AnalyzeOptions::default(), Priority::Background)
         .await
         .map_err(|error| error.to_string())?;
     let timings = analysis.timings;
@@ -149,17 +149,17 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
             // it once, and the canvas is part of the run.
             let found = if engine.detects_frames() {
                 let letterbox = letterbox(analyzer, &frame);
-                engine.detect_frame(frame, letterbox, min_score, Lane::Background).await?
+                engine.detect_frame(frame, letterbox, min_score, Priority::Background).await?
             } else {
                 let canvas = canvas(analyzer, frame, &mut stages).await?;
-                engine.detect(canvas, min_score, Lane::Background).await?
+                engine.detect(canvas, min_score, Priority::Background).await?
             };
             *stages.entry("queue").or_default() += found.queued;
             stages.insert("detect", found.ran);
             faces = found.output.len();
         }
         Operation::FaceEmbedding => {
-            let embedded = engine.embed(frame, Lane::Background).await?;
+            let embedded = engine.embed(frame, Priority::Background).await?;
             stages.extend([("queue", embedded.queued), ("embed", embedded.ran)]);
             faces = 1;
         }
@@ -167,11 +167,11 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
             canvas(analyzer, frame, &mut stages).await?;
         }
         Operation::ImageEnhancement => {
-            let enhanced = analyzer.pixels().enhance(frame, Lane::Background).await?;
+            let enhanced = analyzer.pixels().enhance(frame, Priority::Background).await?;
             stages.extend([("queue", enhanced.queued), ("enhance", enhanced.ran)]);
         }
         Operation::QualityChecks => {
-            let judged = analyzer.pixels().statistics(frame, Lane::Background).await?;
+            let judged = analyzer.pixels().statistics(frame, Priority::Background).await?;
             stages.extend([("queue", judged.queued), ("quality", judged.ran)]);
         }
     }
@@ -192,7 +192,7 @@ async fn canvas(
     stages: &mut BTreeMap<&'static str, Duration>,
 ) -> anyhow::Result<Arc<Frame>> {
     let letterbox = letterbox(analyzer, &frame);
-    let drawn = analyzer.pixels().canvas(frame, letterbox, Lane::Background).await?;
+    let drawn = analyzer.pixels().canvas(frame, letterbox, Priority::Background).await?;
     stages.extend([("queue", drawn.queued), ("letterbox", drawn.ran)]);
     Ok(drawn.output)
 }

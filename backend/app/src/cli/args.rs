@@ -25,7 +25,7 @@ Set-up:
   keys         Make, list and revoke the keys of the API
   jobs         Look at the queue; retry and cancel jobs
   sweep        Remove blobs that nothing names, and report missing ones
-  backup       Copy database, blobs and the journal of erasures into a folder
+  backup       Copy database, blobs and the deletion log into a folder
   restore      Bring a backup back, and delete again what was deleted since
   migrate      Bring the database schema up to date
   openapi      Print the OpenAPI document
@@ -88,7 +88,7 @@ pub enum Command {
     Jobs(super::jobs::JobsArgs),
     /// Remove blobs that nothing names, and say which blobs are missing
     Sweep(super::sweep::SweepArgs),
-    /// Copy the database, the blobs and the journal of erasures into a folder
+    /// Copy the database, the blobs and the deletion log into a folder
     Backup(super::backup::BackupArgs),
     /// Bring a backup back into an empty database, and delete again what was deleted since
     Restore(super::restore::RestoreArgs),

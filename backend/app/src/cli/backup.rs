@@ -16,21 +16,21 @@ use store::{Blobs, Store};
 pub(super) const DUMP: &str = "faces.dump";
 /// Folder of the crops, chips and thumbnails.
 pub(super) const BLOBS: &str = "blobs";
-/// Journal of what was deleted and what is suppressed: one JSON document per line.
-pub(super) const JOURNAL: &str = "erasures.jsonl";
+/// Log of what was deleted and what is suppressed: one JSON document per line.
+pub(super) const DELETION_LOG: &str = "erasures.jsonl";
 
-/// Copy the database, the blobs and the journal of erasures into a folder
+/// Copy the database, the blobs and the deletion log into a folder
 ///
 /// Works beside a running service. A folder that has a backup already is brought up to date: blobs
 /// that are there are not copied again, and those that nothing names any more are removed. Write
-/// the journal often (--only-erasures) and keep a copy of it elsewhere: `restore` deletes again
+/// the deletion log often (--only-erasures) and keep a copy of it elsewhere: `restore` deletes again
 /// what it says was deleted.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
     /// Where to; made when it is not there, for its owner alone
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Write only the journal of erasures
+    /// Write only the deletion log
     #[arg(long)]
     only_erasures: bool,
     /// Leave the database out: somebody else dumps it, before this runs
@@ -48,8 +48,9 @@ struct Report {
     database_bytes: Option<u64>,
     /// `None` with --only-erasures.
     blobs: Option<Copied>,
-    /// Number of lines in the journal.
-    journal: u64,
+    /// Number of lines in the deletion log.
+    #[serde(rename = "journal")]
+    deletion_log: u64,
 }
 
 /// Runs the command. The exit status is 3 if blobs are missing.
@@ -68,7 +69,7 @@ pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result
 }
 
 /// Writes the backup. The database comes first: blobs are written before the rows that name them,
-/// so the blobs of the dump exist by then. The journal comes last, so that it contains everything
+/// so the blobs of the dump exist by then. The deletion log comes last, so that it contains everything
 /// deleted in the meantime.
 async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<Report> {
     database.store.check_schema().await?;
@@ -88,7 +89,7 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
         blobs.removed = database.store.prune_copies(&copies).await?;
         report.blobs = Some(blobs);
     }
-    report.journal = journal(&database.store, folder).await?;
+    report.deletion_log = deletion_log(&database.store, folder).await?;
     Ok(report)
 }
 
@@ -103,12 +104,12 @@ async fn dump(settings: &Settings, database: &Database, folder: &Path) -> anyhow
     Ok(bytes)
 }
 
-async fn journal(store: &Store, folder: &Path) -> anyhow::Result<u64> {
-    let (draft, whole) = (folder.join(".erasures.jsonl.new"), folder.join(JOURNAL));
+async fn deletion_log(store: &Store, folder: &Path) -> anyhow::Result<u64> {
+    let (draft, whole) = (folder.join(".erasures.jsonl.new"), folder.join(DELETION_LOG));
     let mut file = BufWriter::new(private_file(&draft)?);
     let mut written = 0;
     store
-        .journal(|line| {
+        .deletion_log(|line| {
             written += 1;
             writeln!(file, "{line}").map_err(anyhow::Error::from)
         })
@@ -130,5 +131,5 @@ fn show(report: &Report) -> anyhow::Result<()> {
     if let Some(blobs) = &report.blobs {
         output::copied(blobs)?;
     }
-    output::line(format!("journal of erasures: {} lines", report.journal))
+    output::line(format!("deletion log: {} lines", report.deletion_log))
 }

@@ -5,7 +5,7 @@ use crate::service::start_engine;
 use anyhow::Context;
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
-use inference::Lane;
+use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, Passes, Rotate};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -130,7 +130,7 @@ async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> 
         .await
         .map_err(|error| Refusal { code: "unreadable", detail: error.to_string() })?;
     analyzer
-        .analyze(bytes.into(), options, Lane::Background)
+        .analyze(bytes.into(), options, Priority::Background)
         .await
         .map_err(|error| Refusal { code: error.code(), detail: error.to_string() })
 }

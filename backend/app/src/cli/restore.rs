@@ -1,5 +1,5 @@
 //! Implements `restore`.
-use super::backup::{BLOBS, DUMP, JOURNAL};
+use super::backup::{BLOBS, DELETION_LOG, DUMP};
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
 use crate::service::{Database, Sharing, open_blobs, postgres};
@@ -13,11 +13,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use store::Blobs;
 use store::copies::Copied;
-use store::journal::Entry;
+use store::deletion_log::Entry;
 
 /// Bring a backup back into an empty database, and delete again what was deleted since
 ///
-/// Stop every process of the service first. Faces, images, people and collections that the journals
+/// Stop every process of the service first. Faces, images, people and collections that the deletion logs
 /// say were deleted go before anything is served; what is kept out stays out, revoked keys stay
 /// revoked. Only blobs that a row still names are copied. Killed halfway, it is taken up with
 /// --without-database.
@@ -26,7 +26,7 @@ pub struct RestoreArgs {
     /// What `backup` wrote
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// A newer journal of erasures than the folder's own
+    /// A newer deletion log than the folder's own
     #[arg(long, value_name = "FILE")]
     erasures: Vec<PathBuf>,
     /// The database is there already: somebody else restored it
@@ -48,9 +48,9 @@ struct Report {
 
 /// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn run(settings: &Settings, args: RestoreArgs) -> anyhow::Result<Exit> {
-    let journal = journals(&args)?;
+    let deletion_log = deletion_logs(&args)?;
     let database = Database::open(settings, Sharing::Alone).await?;
-    let restored = restore(settings, &database, &args, journal).await;
+    let restored = restore(settings, &database, &args, deletion_log).await;
     database.close().await;
     let report = restored?;
     if args.json {
@@ -69,7 +69,7 @@ async fn restore(
     settings: &Settings,
     database: &Database,
     args: &RestoreArgs,
-    journal: Vec<Entry>,
+    deletion_log: Vec<Entry>,
 ) -> anyhow::Result<Report> {
     let store = &database.store;
     if !args.without_database {
@@ -89,17 +89,17 @@ async fn restore(
     }
     database.migrate().await?;
     let queue = Queue::new(store.pool().clone(), queue::Config::default());
-    let erased_again = reapply(store, &queue, journal).await.context("the journal of erasures")?;
+    let erased_again = reapply(store, &queue, deletion_log).await.context("the deletion log")?;
     let blobs = open_blobs(settings)?;
     let copies = Blobs::open(&args.folder.join(BLOBS).to_string_lossy())?;
     let copied = store.copy_blobs(&copies, &blobs).await?;
-    store.drop_condemned(&blobs).await?;
+    store.delete_pending_blobs(&blobs).await?;
     Ok(Report { erased_again, blobs: copied })
 }
 
-/// Reads the folder's own journal and the journals named on the command line.
-fn journals(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
-    let own = args.folder.join(JOURNAL);
+/// Reads the folder's own deletion log and the deletion logs named on the command line.
+fn deletion_logs(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
+    let own = args.folder.join(DELETION_LOG);
     if !own.is_file() && args.erasures.is_empty() {
         let text = format!(
             "{} is not there, and --erasures names no other: what was deleted would come back",

@@ -6,7 +6,7 @@ use crate::config::Settings;
 use crate::service::{prepare_models, start_engine};
 use anyhow::Context;
 use clap::Args;
-use inference::{Lane, ModelKind};
+use inference::{ModelKind, Priority};
 use pipeline::{AnalyzeOptions, Analyzer};
 use serde_json::json;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
     let (mut chips, mut faces, mut canvases, mut failed) = (Vec::new(), 0, Vec::new(), 0);
     for path in &files {
         let bytes = pictures::read(std::slice::from_ref(path))?.remove(0);
-        let analysis = match analyzer.analyze(bytes, &options, Lane::Background).await {
+        let analysis = match analyzer.analyze(bytes, &options, Priority::Background).await {
             Ok(analysis) => analysis,
             Err(error) => {
                 tracing::warn!(file = %path.display(), %error, "skipped a file");

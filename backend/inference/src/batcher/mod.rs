@@ -12,7 +12,7 @@ mod worker;
 pub(crate) use run::buckets;
 
 use crate::backend::Backend;
-use crate::engine::Lane;
+use crate::engine::Priority;
 use crate::fair_queue::Requester;
 use crate::models::Model;
 use crate::{RunError, Timed};
@@ -94,7 +94,7 @@ type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// The priority class.
-    pub lane: Lane,
+    pub priority: Priority,
     /// On whose behalf the request runs. Requesters of the same priority class are served in turn.
     pub requester: Requester,
     /// Time after which nobody needs the answer. A request that still waits at that time is not
@@ -102,10 +102,10 @@ pub struct Terms {
     pub deadline: Option<Instant>,
 }
 
-impl From<Lane> for Terms {
+impl From<Priority> for Terms {
     /// Returns terms with the default requester and without a deadline.
-    fn from(lane: Lane) -> Self {
-        Self { lane, requester: Requester::default(), deadline: None }
+    fn from(priority: Priority) -> Self {
+        Self { priority, requester: Requester::default(), deadline: None }
     }
 }
 
@@ -190,8 +190,8 @@ impl<M: Model> Batcher<M> {
         let (reply, answer) = oneshot::channel();
         let entry = Entry { shape: self.shared.model.shape(&input), input, since, terms, reply };
         // A closed queue and a worker that ends without an answer both mean that the engine stops.
-        let Ok(place) = queue.place(terms.lane).await else { return Err(RunError::Stopped) };
-        let Ok(waiting) = queue.push(entry, terms.lane, place) else { return Err(RunError::Stopped) };
+        let Ok(place) = queue.place(terms.priority).await else { return Err(RunError::Stopped) };
+        let Ok(waiting) = queue.push(entry, terms.priority, place) else { return Err(RunError::Stopped) };
         self.shared.show_depth(waiting);
         answer.await.unwrap_or(Err(RunError::Stopped))
     }
@@ -201,8 +201,8 @@ impl<M: Model> Batcher<M> {
     ///
     /// # Errors
     /// [`RunError::Overloaded`] when the queue is full, [`RunError::Stopped`] when it is closed.
-    pub fn check_room(&self, lane: Lane) -> Result<(), RunError> {
-        match self.shared.queue.place_now(lane) {
+    pub fn check_room(&self, priority: Priority) -> Result<(), RunError> {
+        match self.shared.queue.place_now(priority) {
             Ok(_) => Ok(()),
             Err(Refused::Closed) => Err(RunError::Stopped),
             Err(Refused::Full(waiting)) => Err(RunError::Overloaded {

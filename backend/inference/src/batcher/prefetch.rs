@@ -4,7 +4,7 @@
 //! requests into it as they arrive, until the batch is full or the device is ready. The runner runs
 //! it. At most one batch is prepared in advance, so interactive requests overtake all waiting work
 //! except that batch.
-use super::queue::Desk;
+use super::queue::DeviceReady;
 use super::run::Tensor;
 use super::worker::Worker;
 use super::{Entry, Shared};
@@ -26,7 +26,7 @@ struct Written<M: Model> {
 pub(super) struct Preparer<M: Model> {
     shared: Arc<Shared<M>>,
     ceiling: Arc<AtomicUsize>,
-    desk: Arc<Desk>,
+    device_ready: Arc<DeviceReady>,
     /// Has no buffer: a batch is handed over when the device takes it.
     written: SyncSender<Written<M>>,
     used: Receiver<Tensor>,
@@ -35,7 +35,7 @@ pub(super) struct Preparer<M: Model> {
 /// The half of a device that runs what the preparer hands over.
 pub(super) struct Runner<M: Model> {
     worker: Worker<M>,
-    desk: Arc<Desk>,
+    device_ready: Arc<DeviceReady>,
     written: Receiver<Written<M>>,
     used: Sender<Tensor>,
 }
@@ -44,22 +44,22 @@ pub(super) struct Runner<M: Model> {
 pub(super) fn pair<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
     let (written, to_run) = sync_channel(0);
     let (used, spare) = channel();
-    let desk = Arc::new(Desk::new(false));
+    let device_ready = Arc::new(DeviceReady::new(false));
     let preparer = Preparer {
         shared: worker.shared.clone(),
         ceiling: worker.ceiling.clone(),
-        desk: desk.clone(),
+        device_ready: device_ready.clone(),
         written,
         used: spare,
     };
-    (preparer, Runner { worker, desk, written: to_run, used })
+    (preparer, Runner { worker, device_ready, written: to_run, used })
 }
 
 impl<M: Model> Preparer<M> {
     /// Prepares batches until the queue is closed and empty, or the device is gone.
     pub(super) fn work(self) {
         let queue = &self.shared.queue;
-        while let Some(entries) = queue.first(self.most(), &self.desk) {
+        while let Some(entries) = queue.first(self.most(), &self.device_ready) {
             let batch = self.prepare(entries);
             self.shared.show_depth(queue.waiting());
             if let Err(refused) = self.written.send(batch) {
@@ -67,7 +67,7 @@ impl<M: Model> Preparer<M> {
                 queue.put_back(refused.0.entries);
                 return;
             }
-            queue.change(&self.desk, Desk::give);
+            queue.change(&self.device_ready, DeviceReady::give);
         }
     }
 
@@ -84,7 +84,7 @@ impl<M: Model> Preparer<M> {
             Written { entries: Vec::new(), tensor: self.used.try_recv().unwrap_or_default(), state: Ok(()) };
         batch.add(model, first);
         while batch.entries.len() < most {
-            let more = self.shared.queue.more(shape, most - batch.entries.len(), until, &self.desk);
+            let more = self.shared.queue.more(shape, most - batch.entries.len(), until, &self.device_ready);
             if more.is_empty() {
                 break;
             }
@@ -110,7 +110,7 @@ impl<M: Model> Runner<M> {
     /// Runs batches until the preparer ends.
     pub(super) fn work(mut self) {
         loop {
-            self.worker.shared.queue.change(&self.desk, Desk::ask);
+            self.worker.shared.queue.change(&self.device_ready, DeviceReady::ask);
             let Ok(Written { entries, mut tensor, state }) = self.written.recv() else { return };
             self.worker.serve_written(entries, &mut tensor, state);
             tensor.shrink();
@@ -126,6 +126,6 @@ impl<M: Model> Runner<M> {
 /// Tells the preparer that the device is gone, however the thread ends.
 impl<M: Model> Drop for Runner<M> {
     fn drop(&mut self) {
-        self.worker.shared.queue.change(&self.desk, Desk::leave);
+        self.worker.shared.queue.change(&self.device_ready, DeviceReady::leave);
     }
 }

@@ -1,7 +1,7 @@
 //! The bounded queue in front of a model. It has two priority classes and serves requesters in
 //! turn. A batch holds inputs of one shape. Requests whose callers left take no room. Threads and
 //! devices are not part of it.
-use crate::engine::Lane;
+use crate::engine::Priority;
 use crate::fair_queue::{FairQueue, Requester};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -37,14 +37,14 @@ pub(super) enum Refused {
 /// Device-ready signal: whether a device could run a batch at once. It changes under the queue's
 /// lock (see [`Queue::change`]), so no waiting thread misses a change.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct DeviceReady {
     /// Batches that the device asked for and has not received yet. It is a count and not a flag
     /// because the two threads may report in either order.
     asked: AtomicI64,
     gone: AtomicBool,
 }
 
-impl Desk {
+impl DeviceReady {
     /// Creates a signal; `free` means that the device can run a batch at once.
     pub(super) fn new(free: bool) -> Self {
         Self { asked: AtomicI64::new(free.into()), gone: AtomicBool::new(false) }
@@ -135,11 +135,11 @@ impl<E: Waiting> Queue<E> {
     }
 
     /// Returns room for one entry, if there is room now.
-    pub(super) fn place_now(&self, lane: Lane) -> Result<Place, Refused> {
+    pub(super) fn place_now(&self, priority: Priority) -> Result<Place, Refused> {
         let place = || {
-            let crawl_room = match lane {
-                Lane::Interactive => None,
-                Lane::Background => Some(self.crawl_room.clone().try_acquire_owned()?),
+            let crawl_room = match priority {
+                Priority::Interactive => None,
+                Priority::Background => Some(self.crawl_room.clone().try_acquire_owned()?),
             };
             Ok(Place { _room: self.room.clone().try_acquire_owned()?, _crawl_room: crawl_room })
         };
@@ -155,13 +155,13 @@ impl<E: Waiting> Queue<E> {
 
     /// Returns room for one entry as soon as there is room; waiters are served in the order of
     /// arrival.
-    pub(super) async fn place(&self, lane: Lane) -> Result<Place, Refused> {
-        if let Ok(place) = self.place_now(lane) {
+    pub(super) async fn place(&self, priority: Priority) -> Result<Place, Refused> {
+        if let Ok(place) = self.place_now(priority) {
             return Ok(place);
         }
-        let crawl_room = match lane {
-            Lane::Interactive => None,
-            Lane::Background => {
+        let crawl_room = match priority {
+            Priority::Interactive => None,
+            Priority::Background => {
                 Some(self.crawl_room.clone().acquire_owned().await.map_err(|_| Refused::Closed)?)
             }
         };
@@ -170,15 +170,15 @@ impl<E: Waiting> Queue<E> {
     }
 
     /// Adds an entry. Returns how many entries wait now.
-    pub(super) fn push(&self, entry: E, lane: Lane, place: Place) -> Result<usize, Refused> {
+    pub(super) fn push(&self, entry: E, priority: Priority, place: Place) -> Result<usize, Refused> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(Refused::Closed);
         }
         let (requester, placed) = (entry.requester(), Placed { entry, _place: Some(place) });
-        match lane {
-            Lane::Interactive => state.interactive.push(requester, placed),
-            Lane::Background => state.background.push(requester, placed),
+        match priority {
+            Priority::Interactive => state.interactive.push(requester, placed),
+            Priority::Background => state.background.push(requester, placed),
         }
         let waiting = state.waiting();
         if state.idle > 0 {
@@ -193,11 +193,11 @@ impl<E: Waiting> Queue<E> {
     /// and those that arrive until the first has waited for `delay`. Returns `None` when the queue
     /// is closed and empty.
     pub(super) fn take(&self, most: usize, delay: Duration) -> Option<Vec<E>> {
-        let desk = Desk::new(true);
-        let mut batch = self.first(most, &desk)?;
+        let device_ready = DeviceReady::new(true);
+        let mut batch = self.first(most, &device_ready)?;
         let (shape, until) = (batch[0].shape(), batch[0].since() + delay);
         while batch.len() < most {
-            let more = self.more(shape, most - batch.len(), until, &desk);
+            let more = self.more(shape, most - batch.len(), until, &device_ready);
             if more.is_empty() {
                 break;
             }
@@ -209,11 +209,11 @@ impl<E: Waiting> Queue<E> {
     /// Waits for the next entry and takes up to `most` entries of its shape. Returns `None` when
     /// the queue is closed and empty, or the device is gone. While the device is busy and an idle
     /// worker exists, the entries are left to that worker.
-    pub(super) fn first(&self, most: usize, desk: &Desk) -> Option<Vec<E>> {
+    pub(super) fn first(&self, most: usize, device_ready: &DeviceReady) -> Option<Vec<E>> {
         let mut state = self.state.lock();
         loop {
-            let free = desk.is_free();
-            if desk.is_gone() {
+            let free = device_ready.is_free();
+            if device_ready.is_gone() {
                 return None;
             }
             if (free || state.idle == 0 || state.closed)
@@ -241,16 +241,22 @@ impl<E: Waiting> Queue<E> {
     /// Waits for up to `room` more entries of `shape` for a batch. Returns no entries if the batch
     /// should run as it is. This is the case if the device is ready at or after `until`, the device
     /// is gone, or the queue is closed.
-    pub(super) fn more(&self, shape: [usize; 3], room: usize, until: Instant, desk: &Desk) -> Vec<E> {
+    pub(super) fn more(
+        &self,
+        shape: [usize; 3],
+        room: usize,
+        until: Instant,
+        device_ready: &DeviceReady,
+    ) -> Vec<E> {
         let mut state = self.state.lock();
         let mut found = Vec::new();
         loop {
-            let free = desk.is_free();
+            let free = device_ready.is_free();
             if free || state.idle == 0 || state.closed {
                 state.forget_left();
                 gather(&mut state, shape, room, &mut found);
             }
-            let complete = state.closed || desk.is_gone() || free && Instant::now() >= until;
+            let complete = state.closed || device_ready.is_gone() || free && Instant::now() >= until;
             if !found.is_empty() || complete {
                 self.pass_on(&state);
                 return found;
@@ -288,9 +294,9 @@ impl<E: Waiting> Queue<E> {
     }
 
     /// Changes the signal of a device, and wakes the threads that wait for a change.
-    pub(super) fn change(&self, desk: &Desk, change: impl FnOnce(&Desk)) {
+    pub(super) fn change(&self, device_ready: &DeviceReady, change: impl FnOnce(&DeviceReady)) {
         let _state = self.state.lock();
-        change(desk);
+        change(device_ready);
         self.more.notify_all();
     }
 
@@ -337,9 +343,9 @@ fn first<E: Waiting>(state: &mut State<E>) -> Option<E> {
 
 /// Moves entries of `shape` into `batch` until it holds `most`.
 fn gather<E: Waiting>(state: &mut State<E>, shape: [usize; 3], most: usize, batch: &mut Vec<E>) {
-    for lane in [&mut state.interactive, &mut state.background] {
+    for priority in [&mut state.interactive, &mut state.background] {
         while batch.len() < most
-            && let Some(placed) = lane.pop_if(|placed| placed.entry.shape() == shape)
+            && let Some(placed) = priority.pop_if(|placed| placed.entry.shape() == shape)
         {
             batch.push(placed.entry);
         }

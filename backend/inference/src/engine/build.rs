@@ -1,6 +1,6 @@
 //! Builds TensorRT engines in advance.
+use super::candidate::CandidateModel;
 use super::load::{detector, embedder, scorer};
-use super::subject::Subject;
 use crate::backend::OnnxModel;
 use crate::ep::Provider;
 use crate::models::Model;
@@ -40,12 +40,12 @@ pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEn
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
     // Checked before the models are read, because TensorRT is most often what is missing.
     available(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
-    let (subject, reference) = detector(config, &runtime, pack)?;
-    let mut built = build(subject, reference)?;
-    let (subject, reference) = embedder(config, &runtime, pack)?;
-    built.extend(build(subject, reference)?);
-    if let Some((subject, reference)) = scorer(config, &runtime, pack)? {
-        built.extend(build(subject, reference)?);
+    let (candidate, reference) = detector(config, &runtime, pack)?;
+    let mut built = build(candidate, reference)?;
+    let (candidate, reference) = embedder(config, &runtime, pack)?;
+    built.extend(build(candidate, reference)?);
+    if let Some((candidate, reference)) = scorer(config, &runtime, pack)? {
+        built.extend(build(candidate, reference)?);
     }
     Ok(built)
 }
@@ -65,13 +65,13 @@ fn available(config: &Config, runtime: &Runtime) -> Result<(), String> {
 }
 
 fn build<M: Model>(
-    mut subject: Subject<'_, M>,
+    mut candidate: CandidateModel<'_, M>,
     mut reference: OnnxModel,
 ) -> Result<Vec<BuiltEngine>, StartError> {
-    subject.allow_batches(&mut reference);
-    let file = &subject.file.file;
+    candidate.allow_batches(&mut reference);
+    let file = &candidate.file.file;
     let on = |id: &u32| {
-        let trial = subject.try_on(Provider::Tensorrt, *id, false).map_err(|reason| StartError::Model {
+        let trial = candidate.try_on(Provider::Tensorrt, *id, false).map_err(|reason| StartError::Model {
             model: file.clone(),
             reason: format!("on tensorrt:{id}: {reason}"),
         })?;
@@ -90,5 +90,5 @@ fn build<M: Model>(
             bytes: bytes.iter().sum(),
         })
     };
-    subject.config.device_ids.iter().map(on).collect()
+    candidate.config.device_ids.iter().map(on).collect()
 }

@@ -1,6 +1,6 @@
 //! Runs a model on the CPU as `CPU_BACKEND` asks, if that is not ONNX Runtime's own kernels in
 //! FP32.
-use super::subject::Subject;
+use super::candidate::CandidateModel;
 use crate::backend::{OnnxModel, Placement};
 use crate::ep::Provider;
 use crate::models::Model;
@@ -9,14 +9,14 @@ use crate::{CpuBackend, Operation, Precision};
 
 /// Returns the CPU placement that `CPU_BACKEND` selects, or `None` for ONNX Runtime in FP32. Only
 /// embedders use INT8: it would move a detector's scores across the threshold.
-pub(super) fn chosen<M: Model>(subject: &Subject<'_, M>) -> Option<Placement> {
-    let embeds = subject.model.operation() == Operation::FaceEmbedding;
-    match subject.config.cpu_backend {
-        CpuBackend::Auto if embeds && subject.file.int8 && multiplies_bytes() => {
-            Some(subject.placement(Provider::Cpu, 0))
+pub(super) fn chosen<M: Model>(candidate: &CandidateModel<'_, M>) -> Option<Placement> {
+    let embeds = candidate.model.operation() == Operation::FaceEmbedding;
+    match candidate.config.cpu_backend {
+        CpuBackend::Auto if embeds && candidate.file.int8 && multiplies_bytes() => {
+            Some(candidate.placement(Provider::Cpu, 0))
         }
-        CpuBackend::OnnxRuntimeInt8 if embeds => Some(subject.placement(Provider::Cpu, 0)),
-        CpuBackend::OpenVino(_) => Some(subject.placement(Provider::OpenVino, 0)),
+        CpuBackend::OnnxRuntimeInt8 if embeds => Some(candidate.placement(Provider::Cpu, 0)),
+        CpuBackend::OpenVino(_) => Some(candidate.placement(Provider::OpenVino, 0)),
         CpuBackend::Auto | CpuBackend::OnnxRuntime | CpuBackend::OnnxRuntimeInt8 => None,
     }
 }
@@ -31,12 +31,12 @@ pub(super) fn name(chosen: &Placement) -> &'static str {
 
 /// Loads a session on `chosen` and compares its first run with that of the FP32 session.
 pub(super) fn prove<M: Model>(
-    subject: &Subject<'_, M>,
+    candidate: &CandidateModel<'_, M>,
     chosen: &Placement,
 ) -> Result<OnnxModel, Unavailable> {
     let provider = chosen.provider;
     let unsuited = |reason: &str| Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
-    match provider.absence(subject.runtime) {
+    match provider.absence(candidate.runtime) {
         Some(reason) => Err(reason),
         None if chosen.precision == Precision::Bf16 && !multiplies_bf16() => {
             unsuited("this processor has no instructions for bf16")
@@ -44,7 +44,7 @@ pub(super) fn prove<M: Model>(
         None if chosen.precision == Precision::Int8 && !multiplies_bytes() => {
             unsuited("this processor has no instructions for sums of products of bytes")
         }
-        None => subject.cpu_session(chosen).map_err(|text| diagnose(provider, 0, &text)),
+        None => candidate.cpu_session(chosen).map_err(|text| diagnose(provider, 0, &text)),
     }
 }
 

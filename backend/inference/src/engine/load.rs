@@ -1,8 +1,8 @@
 //! Loads a pack from disk into a running engine.
 use super::attempts::Attempts;
+use super::candidate::{CandidateModel, Trial};
 use super::placement::{Placed, place};
 use super::prepared::Colocation;
-use super::subject::{Subject, Trial};
 use super::{DetectorInfo, EmbedderInfo, Inner, ScorerInfo};
 use crate::backend::{Backend, OnnxModel};
 use crate::batcher::{Batcher, Limits};
@@ -25,15 +25,15 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let attempts = Attempts::new(config, &runtime);
     let (pixels, other) = super::pixels::place(&attempts)?;
 
-    let (subject, reference) = detector(config, &runtime, pack)?;
-    let file = subject.file;
-    let canvas = canvas(config, &subject.model);
+    let (candidate, reference) = detector(config, &runtime, pack)?;
+    let file = candidate.file;
+    let canvas = canvas(config, &candidate.model);
     let colocation =
         Colocation { runtime: &runtime, input: &file.input, placements: &pixels.placements, canvas };
     let refine = |model: &DetectorModel, trial: Trial, batch: usize| {
         colocation.prepare(model, trial.session, &trial.placement, batch)
     };
-    let detection = start(&attempts, subject, reference, refine)?;
+    let detection = start(&attempts, candidate, reference, refine)?;
     let detector = DetectorInfo {
         name: file.stem().to_owned(),
         sha256: file.sha256.to_ascii_lowercase(),
@@ -43,9 +43,9 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         landmarks: detection.batcher.model().landmarks(),
     };
 
-    let (subject, reference) = embedder(config, &runtime, pack)?;
-    let file = subject.file;
-    let embedding = start(&attempts, subject, reference, alone)?;
+    let (candidate, reference) = embedder(config, &runtime, pack)?;
+    let file = candidate.file;
+    let embedding = start(&attempts, candidate, reference, alone)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
         identity: crate::models::identity(file),
@@ -63,10 +63,10 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     operations.extend(other);
     let mut models = [detection.loads, embedding.loads].concat();
     let mut scoring = None;
-    if let Some((subject, reference)) = scorer(config, &runtime, pack)? {
-        let file = subject.file;
+    if let Some((candidate, reference)) = scorer(config, &runtime, pack)? {
+        let file = candidate.file;
         let info = ScorerInfo { name: file.stem().to_owned(), sha256: file.sha256.to_ascii_lowercase() };
-        let started = start(&attempts, subject, reference, alone)?;
+        let started = start(&attempts, candidate, reference, alone)?;
         if let Some(checks) = operations.iter_mut().find(|o| o.operation == started.report.operation) {
             join(checks, &started.report, &info.name);
         }
@@ -144,13 +144,13 @@ pub(super) fn detector<'a>(
     config: &'a Config,
     runtime: &'a Runtime,
     pack: &'a ResolvedPack,
-) -> Result<(Subject<'a, DetectorModel>, OnnxModel), StartError> {
+) -> Result<(CandidateModel<'a, DetectorModel>, OnnxModel), StartError> {
     let sample = |model: &DetectorModel| {
         let (width, height) = canvas(config, model);
         let letterbox = Letterbox::identity((width, height));
         Probe { frame: crate::drawing::portrait(width, height).into(), letterbox, min_score: 0.5 }
     };
-    Subject::load(config, runtime, pack, ModelKind::Detector, DetectorModel::new, sample)
+    CandidateModel::load(config, runtime, pack, ModelKind::Detector, DetectorModel::new, sample)
 }
 
 /// Loads the pack's embedder.
@@ -158,11 +158,11 @@ pub(super) fn embedder<'a>(
     config: &'a Config,
     runtime: &'a Runtime,
     pack: &'a ResolvedPack,
-) -> Result<(Subject<'a, EmbedderModel>, OnnxModel), StartError> {
+) -> Result<(CandidateModel<'a, EmbedderModel>, OnnxModel), StartError> {
     let chip = |_: &EmbedderModel| -> std::sync::Arc<Frame> {
         crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
     };
-    Subject::load(config, runtime, pack, ModelKind::Embedder, EmbedderModel::new, chip)
+    CandidateModel::load(config, runtime, pack, ModelKind::Embedder, EmbedderModel::new, chip)
 }
 
 /// Loads the pack's learned quality score, if it has one.
@@ -170,14 +170,14 @@ pub(super) fn scorer<'a>(
     config: &'a Config,
     runtime: &'a Runtime,
     pack: &'a ResolvedPack,
-) -> Result<Option<(Subject<'a, QualityModel>, OnnxModel)>, StartError> {
+) -> Result<Option<(CandidateModel<'a, QualityModel>, OnnxModel)>, StartError> {
     if pack.pack.file(ModelKind::Quality).is_none() {
         return Ok(None);
     }
     let chip = |_: &QualityModel| -> std::sync::Arc<Frame> {
         crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
     };
-    Subject::load(config, runtime, pack, ModelKind::Quality, QualityModel::new, chip).map(Some)
+    CandidateModel::load(config, runtime, pack, ModelKind::Quality, QualityModel::new, chip).map(Some)
 }
 
 /// Returns the session as a backend, without preparation.
@@ -207,12 +207,12 @@ struct Started<M: Model> {
 /// may add preparation.
 fn start<M: Model>(
     attempts: &Attempts<'_>,
-    subject: Subject<'_, M>,
+    candidate: CandidateModel<'_, M>,
     reference: OnnxModel,
     refine: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
 ) -> Result<Started<M>, StartError> {
-    let (config, file) = (subject.config, subject.file);
-    let Placed { model, devices, max_batch, report, loads } = place(attempts, subject, reference, refine)?;
+    let (config, file) = (candidate.config, candidate.file);
+    let Placed { model, devices, max_batch, report, loads } = place(attempts, candidate, reference, refine)?;
     let pictures = devices.iter().all(|device| device.primary.takes_pictures());
     let limits = Limits {
         queue_capacity: config.queue_capacity,

@@ -2,6 +2,7 @@
 //! `batcher`.
 mod attempts;
 mod build;
+mod candidate;
 mod candidates;
 mod cpu_backend;
 mod forms;
@@ -12,7 +13,6 @@ mod pixels;
 mod placement;
 mod prepared;
 mod selftest;
-mod subject;
 mod warmup;
 
 pub use build::{BuiltEngine, build_engines};
@@ -29,7 +29,7 @@ use vision::{Detection, Frame, Letterbox};
 
 /// The priority class of a request; interactive work runs first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Priority {
     /// A person or an API caller waits for the answer.
     Interactive,
     /// The request belongs to a crawl or a batch job.
@@ -154,8 +154,8 @@ impl Engine {
         self.requester
     }
 
-    fn terms(&self, lane: Lane) -> Terms {
-        Terms { lane, requester: self.requester, deadline: self.deadline }
+    fn terms(&self, priority: Priority) -> Terms {
+        Terms { priority, requester: self.requester, deadline: self.deadline }
     }
 
     /// Returns the deadline of [`Self::before`].
@@ -170,8 +170,8 @@ impl Engine {
     /// # Errors
     /// [`RunError::Overloaded`] when the queue is full, [`RunError::Stopped`] when the engine
     /// stops.
-    pub fn check_room(&self, lane: Lane) -> Result<(), RunError> {
-        self.inner.detection.check_room(lane)
+    pub fn check_room(&self, priority: Priority) -> Result<(), RunError> {
+        self.inner.detection.check_room(priority)
     }
 
     /// Returns the faces on `canvas` with `det_score >= min_score` (0..1), in canvas pixels, after
@@ -181,10 +181,10 @@ impl Engine {
         &self,
         canvas: Arc<Frame>,
         min_score: f32,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Timed<Vec<Detection>>, RunError> {
         let letterbox = Letterbox::identity((canvas.width(), canvas.height()));
-        self.detect_frame(canvas, letterbox, min_score, lane).await
+        self.detect_frame(canvas, letterbox, min_score, priority).await
     }
 
     /// Detects faces in an image of any size, placed on a canvas by `letterbox`; coordinates are
@@ -195,7 +195,7 @@ impl Engine {
         frame: Arc<Frame>,
         letterbox: Letterbox,
         min_score: f32,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Timed<Vec<Detection>>, RunError> {
         if !(0.0..=1.0).contains(&min_score) {
             return Err(unfit(
@@ -205,13 +205,13 @@ impl Engine {
         }
         let batcher = &self.inner.detection;
         batcher.model().check(letterbox.canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
-        batcher.run(Probe { frame, letterbox, min_score }, self.terms(lane)).await
+        batcher.run(Probe { frame, letterbox, min_score }, self.terms(priority)).await
     }
 
     /// Returns the embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
-    pub async fn embed(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<Embedding>, RunError> {
+    pub async fn embed(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<Embedding>, RunError> {
         check_chip(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
-        self.inner.embedding.run(chip, self.terms(lane)).await
+        self.inner.embedding.run(chip, self.terms(priority)).await
     }
 
     /// Returns the raw output of the learned quality model for an aligned 112x112 chip. Dropping
@@ -219,12 +219,12 @@ impl Engine {
     ///
     /// # Errors
     /// [`RunError::Failed`] if the pack has no such model ([`Self::scorer`]).
-    pub async fn score(&self, chip: Arc<Frame>, lane: Lane) -> Result<Timed<f32>, RunError> {
+    pub async fn score(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<f32>, RunError> {
         let unfit = |reason| unfit(Operation::QualityChecks, reason);
         let (batcher, _) =
             self.inner.scoring.as_ref().ok_or_else(|| unfit("the pack has no quality model".to_owned()))?;
         check_chip(&chip).map_err(unfit)?;
-        batcher.run(chip, self.terms(lane)).await
+        batcher.run(chip, self.terms(priority)).await
     }
 
     /// Returns the letterbox on which the detector should see the image

@@ -1,8 +1,8 @@
 //! An image operation and how its graphs perform on a device. `subject` is its counterpart for
 //! models.
+use super::candidate::steady;
 use super::candidates::memory_share;
 use super::loading::Loading;
-use super::subject::steady;
 use crate::backend::{Backend, PixelGraphs, Placement};
 use crate::drawing::portrait;
 use crate::ep::Provider;

@@ -3,7 +3,7 @@
 use super::attempts::Attempts;
 use super::picture_subject::PictureSubject;
 use super::placement::on_the_cpu;
-use super::{Engine, Inner, Lane, Timed};
+use super::{Engine, Inner, Priority, Timed};
 use crate::backend::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
 use crate::batcher::{Batcher, Device, Limits};
 use crate::models::Model;
@@ -55,15 +55,15 @@ struct PlacedPixels<M: Model> {
 
 fn place_one<M: Model>(
     attempts: &Attempts<'_>,
-    subject: PictureSubject<M>,
+    candidate: PictureSubject<M>,
 ) -> Result<PlacedPixels<M>, StartError> {
     let Attempts { config, runtime, .. } = *attempts;
-    let operation = subject.model.operation();
+    let operation = candidate.model.operation();
     let mut report = on_the_cpu(config, operation);
     if !report.gpu_requested {
         return Ok(PlacedPixels { batcher: None, placements: Vec::new(), report });
     }
-    let prove = |provider, device_id| subject.try_on(config, runtime, provider, device_id, false);
+    let prove = |provider, device_id| candidate.try_on(config, runtime, provider, device_id, false);
     match attempts.first_that_works(prove) {
         Ok(found) => {
             let (graphs, placements): (Vec<_>, Vec<_>) =
@@ -79,11 +79,12 @@ fn place_one<M: Model>(
                 Device { primary, fallback: None }
             });
             let limits = Limits { queue_capacity: config.queue_capacity, ..Limits::default() };
-            let batcher =
-                Batcher::start(subject.model, devices.collect(), limits).map_err(|e| StartError::Model {
+            let batcher = Batcher::start(candidate.model, devices.collect(), limits).map_err(|e| {
+                StartError::Model {
                     model: operation.name().to_owned(),
                     reason: format!("cannot start its threads: {e}"),
-                })?;
+                }
+            })?;
             Ok(PlacedPixels { batcher: Some(batcher), placements, report })
         }
         Err(refusal) => {
@@ -135,9 +136,13 @@ impl Engine {
 
     /// Computes grey-level statistics on the device of `quality_checks`. Results differ by at most
     /// 1e-4 (relative) from [`vision::quality::grey_statistics`].
-    pub async fn statistics(&self, frame: Arc<Frame>, lane: Lane) -> Result<Timed<GreyStatistics>, RunError> {
+    pub async fn statistics(
+        &self,
+        frame: Arc<Frame>,
+        priority: Priority,
+    ) -> Result<Timed<GreyStatistics>, RunError> {
         let batcher = placed(&self.inner.pixels.statistics, Operation::QualityChecks)?;
-        batcher.run(frame, self.terms(lane)).await
+        batcher.run(frame, self.terms(priority)).await
     }
 
     /// Enhances an image on the device of `image_enhancement`. Results differ by at most four grey
@@ -146,10 +151,10 @@ impl Engine {
         &self,
         frame: Arc<Frame>,
         limits: DecodeLimits,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Timed<Enhanced>, RunError> {
         let batcher = placed(&self.inner.pixels.enhancement, Operation::ImageEnhancement)?;
-        batcher.run(EnhancementRequest::new(frame, limits), self.terms(lane)).await
+        batcher.run(EnhancementRequest::new(frame, limits), self.terms(priority)).await
     }
 
     /// Draws a canvas on the device of `image_processing`. Results differ by at most one grey level
@@ -158,10 +163,10 @@ impl Engine {
         &self,
         frame: Arc<Frame>,
         letterbox: Letterbox,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Timed<Arc<Frame>>, RunError> {
         let batcher = placed(&self.inner.pixels.canvas, Operation::ImageProcessing)?;
-        batcher.run(CanvasRequest { frame, letterbox }, self.terms(lane)).await
+        batcher.run(CanvasRequest { frame, letterbox }, self.terms(priority)).await
     }
 
     /// Returns whether the CPU's code may repeat what failed with `error` on a device. If so, it

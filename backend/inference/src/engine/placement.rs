@@ -1,10 +1,10 @@
 //! Chooses the device of an operation: tries the configured providers, compares their results with
 //! the CPU's, or reports why none is used.
 use super::attempts::Attempts;
+use super::candidate::{CandidateModel, Trial, cpu};
 use super::candidates::candidates;
 use super::cpu_backend;
 use super::loading::Loading;
-use super::subject::{Subject, Trial, cpu};
 use crate::backend::{Backend, OnnxModel, Placement};
 use crate::batcher::Device;
 use crate::ep::Provider;
@@ -52,26 +52,32 @@ pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationRepo
 /// CPU session that `subject` was loaded with.
 pub(super) fn place<M: Model>(
     attempts: &Attempts<'_>,
-    mut subject: Subject<'_, M>,
+    mut candidate: CandidateModel<'_, M>,
     mut reference: OnnxModel,
     refine: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
 ) -> Result<Placed<M>, StartError> {
-    let config = subject.config;
-    let failed = |reason: String| StartError::Model { model: subject.file.file.clone(), reason };
+    let config = candidate.config;
+    let failed = |reason: String| StartError::Model { model: candidate.file.file.clone(), reason };
     let began = Instant::now();
-    let operation = subject.model.operation();
+    let operation = candidate.model.operation();
     let mut report = on_the_cpu(config, operation);
 
     if report.gpu_requested {
-        match providers(attempts, &mut subject, &mut reference) {
+        match providers(attempts, &mut candidate, &mut reference) {
             Ok(found) => {
                 let loads = found.iter().map(|trial| trial.load.clone()).collect();
                 let sessions: Vec<_> =
-                    found.into_iter().map(|trial| refine(&subject.model, trial, subject.batch)).collect();
+                    found.into_iter().map(|trial| refine(&candidate.model, trial, candidate.batch)).collect();
                 let labels: Vec<&str> = sessions.iter().map(|session| session.device()).collect();
                 report.effective = labels.join(",");
-                let devices = with_fallbacks(&subject, sessions, reference).map_err(failed)?;
-                return Ok(Placed { max_batch: subject.batch, model: subject.model, devices, report, loads });
+                let devices = with_fallbacks(&candidate, sessions, reference).map_err(failed)?;
+                return Ok(Placed {
+                    max_batch: candidate.batch,
+                    model: candidate.model,
+                    devices,
+                    report,
+                    loads,
+                });
             }
             Err(refusal) => {
                 attempts.refuse(operation, &report.requested, &refusal)?;
@@ -82,8 +88,8 @@ pub(super) fn place<M: Model>(
 
     let sessions = cpu_sessions(config);
     let (mut first, mut placement) = (reference, cpu(config));
-    if let Some(wanted) = cpu_backend::chosen(&subject) {
-        match cpu_backend::prove(&subject, &wanted) {
+    if let Some(wanted) = cpu_backend::chosen(&candidate) {
+        match cpu_backend::prove(&candidate, &wanted) {
             Ok(session) => (first, placement) = (session, wanted),
             Err(reason) => {
                 let refusal = Refusal::from(reason);
@@ -92,12 +98,12 @@ pub(super) fn place<M: Model>(
             }
         }
     }
-    let devices = more_sessions(&subject, first, sessions, &placement).map_err(failed)?;
-    let (file, bytes) = (subject.file.file.as_str(), subject.forms.general.len());
+    let devices = more_sessions(&candidate, first, sessions, &placement).map_err(failed)?;
+    let (file, bytes) = (candidate.file.file.as_str(), candidate.forms.general.len());
     let load = Loading { operation, file, bytes, sessions, began, before: None };
     let loads = vec![load.finish(&placement)];
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
-    Ok(Placed { model: subject.model, devices, max_batch: 1, report, loads })
+    Ok(Placed { model: candidate.model, devices, max_batch: 1, report, loads })
 }
 
 /// Warning for operations that do not use what `CPU_BACKEND` selects. It does not fail the start:
@@ -114,12 +120,12 @@ const BY_ONNX_RUNTIME: &str =
 /// 8.4 and 7.9 MB. YuNet takes 17.7 MB and SCRFD 2.5G 46.4 MB in all three cases; most of it is
 /// activations.
 fn more_sessions<M: Model>(
-    subject: &Subject<'_, M>,
+    candidate: &CandidateModel<'_, M>,
     first: OnnxModel,
     wanted: usize,
     placement: &Placement,
 ) -> Result<Vec<OnnxModel>, String> {
-    let load = || subject.cpu_session(placement);
+    let load = || candidate.cpu_session(placement);
     std::thread::scope(|scope| {
         let loading: Vec<_> = (1..wanted).map(|_| scope.spawn(load)).collect();
         let others = loading.into_iter().map(|thread| {
@@ -140,25 +146,25 @@ fn cpu_sessions(config: &Config) -> usize {
 /// Returns one session per device on the first provider that works, or why none does.
 fn providers<M: Model>(
     attempts: &Attempts<'_>,
-    subject: &mut Subject<'_, M>,
+    candidate: &mut CandidateModel<'_, M>,
     reference: &mut OnnxModel,
 ) -> Result<Vec<Trial>, Refusal> {
     let mut batches = false;
     attempts.first_that_works(|provider, id| {
         if !std::mem::replace(&mut batches, true) {
-            subject.allow_batches(reference);
+            candidate.allow_batches(reference);
         }
-        subject.try_on(provider, id, false).map_err(|text| diagnose(provider, id, &text))
+        candidate.try_on(provider, id, false).map_err(|text| diagnose(provider, id, &text))
     })
 }
 
 /// Gives each GPU a CPU session as fallback, unless `FORCE_GPU_ONLY` forbids it.
 fn with_fallbacks<M: Model>(
-    subject: &Subject<'_, M>,
+    candidate: &CandidateModel<'_, M>,
     found: Vec<Box<dyn Backend>>,
     reference: OnnxModel,
 ) -> Result<Vec<Device>, String> {
-    let config = subject.config;
+    let config = candidate.config;
     let mut spare = Some(reference);
     found
         .into_iter()
@@ -166,7 +172,9 @@ fn with_fallbacks<M: Model>(
             let fallback = match (config.force_gpu_only, spare.take()) {
                 (true, _) => None,
                 (false, Some(reference)) => Some(reference),
-                (false, None) => Some(OnnxModel::load(subject.runtime, &subject.forms.cpu, &cpu(config))?),
+                (false, None) => {
+                    Some(OnnxModel::load(candidate.runtime, &candidate.forms.cpu, &cpu(config))?)
+                }
             };
             Ok(Device { primary, fallback: fallback.map(|f| Box::new(f) as _) })
         })

@@ -1,9 +1,9 @@
 //! Runs every model and every graph on each provider and device of the machine, compares the
 //! results with the CPU's, and measures the time.
 use super::attempts::Attempts;
+use super::candidate::CandidateModel;
 use super::load::{detector, embedder, scorer};
 use super::picture_subject::PictureSubject;
-use super::subject::Subject;
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
@@ -120,29 +120,29 @@ fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
 
 fn test<M: Model>(
     attempts: &Attempts<'_>,
-    subject: &Subject<'_, M>,
+    candidate: &CandidateModel<'_, M>,
     provider: Provider,
     id: u32,
 ) -> DeviceTest {
     let trial = attempts.attempt(provider, id, || {
-        subject.try_on(provider, id, true).map_err(|text| diagnose(provider, id, &text))
+        candidate.try_on(provider, id, true).map_err(|text| diagnose(provider, id, &text))
     });
     let told = trial.map(|trial| (trial.session_seconds, trial.load, trial.runs));
-    ended(on(subject.model.operation(), provider, id), told)
+    ended(on(candidate.model.operation(), provider, id), told)
 }
 
 fn test_pictures<M: Model>(
     attempts: &Attempts<'_>,
-    subject: &PictureSubject<M>,
+    candidate: &PictureSubject<M>,
     provider: Provider,
     id: u32,
 ) -> DeviceTest {
-    let test = on(subject.model.operation(), provider, id);
+    let test = on(candidate.model.operation(), provider, id);
     if let Err(reason) = provider.for_pixels() {
         return DeviceTest { outcome: Outcome::Absent, ..failed(test, &reason) };
     }
     let Attempts { config, runtime, .. } = *attempts;
-    let trial = attempts.attempt(provider, id, || subject.try_on(config, runtime, provider, id, true));
+    let trial = attempts.attempt(provider, id, || candidate.try_on(config, runtime, provider, id, true));
     ended(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
 }
 

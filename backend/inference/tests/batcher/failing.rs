@@ -2,7 +2,7 @@
 use crate::support::*;
 use inference::backend::BackendError;
 use inference::batcher::{Batcher, Device, Limits};
-use inference::{Lane, RunError};
+use inference::{Priority, RunError};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ async fn out_of_memory_halves_the_batch_and_is_remembered() {
     for round in 0..2 {
         let mut tasks = vec![occupy(&batcher, &controls).await];
         for i in 1..=12_u8 {
-            tasks.push(ask(&batcher, f32::from(i), Lane::Background).await);
+            tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
         }
         controls.release();
         // The first round exceeds the memory at 16 and at 8; the second never tries more than 4.
@@ -45,11 +45,11 @@ async fn a_failing_device_hands_its_requests_to_the_second_one() {
     let error = BackendError::Failed("kernel error".into());
     let batcher =
         Batcher::start(Numbers::default(), devices(error.clone(), Some(Doubler::default())), limits).unwrap();
-    assert_eq!(batcher.run(ask, Lane::Interactive).await.unwrap().output, 42.0);
+    assert_eq!(batcher.run(ask, Priority::Interactive).await.unwrap().output, 42.0);
     batcher.ready().unwrap();
 
     let alone = Batcher::start(Numbers::default(), devices(error.clone(), None), limits).unwrap();
-    let failed = alone.run(ask, Lane::Interactive).await.unwrap_err().to_string();
+    let failed = alone.run(ask, Priority::Interactive).await.unwrap_err().to_string();
     assert!(failed.contains("kernel error"), "without a fallback the request fails: {failed}");
 
     let both = Batcher::start(
@@ -57,7 +57,7 @@ async fn a_failing_device_hands_its_requests_to_the_second_one() {
         devices(error, Some(failing(BackendError::Failed("too".into())))),
         limits,
     );
-    let failed = both.unwrap().run(ask, Lane::Interactive).await.unwrap_err().to_string();
+    let failed = both.unwrap().run(ask, Priority::Interactive).await.unwrap_err().to_string();
     assert!(failed.contains("kernel error") && failed.contains("too"), "{failed}");
 
     let lost = BackendError::DeviceLost("it fell off the bus".into());
@@ -65,7 +65,7 @@ async fn a_failing_device_hands_its_requests_to_the_second_one() {
         Batcher::start(Numbers::default(), devices(lost, Some(Doubler::default())), limits).unwrap();
     batcher.ready().unwrap();
     assert_eq!(
-        batcher.run(ask, Lane::Interactive).await.unwrap().output,
+        batcher.run(ask, Priority::Interactive).await.unwrap().output,
         42.0,
         "the request is still answered"
     );
@@ -88,7 +88,9 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
         while batcher.ready().is_ok() {
             let own = batcher.clone();
             let task =
-                tokio::spawn(async move { own.run(Ask { number: 4.0, width: 2 }, Lane::Interactive).await });
+                tokio::spawn(
+                    async move { own.run(Ask { number: 4.0, width: 2 }, Priority::Interactive).await },
+                );
             while !task.is_finished() {
                 if controls.entered.try_recv().is_ok() {
                     controls.release();
@@ -100,7 +102,7 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
         assert!(batcher.ready().unwrap_err().contains("fell off the bus"));
         for i in 0..50_u8 {
             let ask = Ask { number: f32::from(i), width: 2 };
-            match batcher.run(ask, Lane::Interactive).await {
+            match batcher.run(ask, Priority::Interactive).await {
                 Ok(found) => assert_eq!(found.output, f32::from(i) * 2.0),
                 Err(RunError::Failed { reason, .. }) => {
                     assert!(reason.contains("lost"), "{reason}");
@@ -125,7 +127,7 @@ async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_i
         let batcher = start(vec![device], limits);
         let ask = |number| {
             let own = batcher.clone();
-            tokio::spawn(async move { own.run(Ask { number, width: 3 }, Lane::Background).await })
+            tokio::spawn(async move { own.run(Ask { number, width: 3 }, Priority::Background).await })
         };
         let first = ask(9.0);
         assert_eq!(controls.next(), [9.0]);

@@ -3,7 +3,7 @@
 use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits};
-use inference::{Lane, RunError};
+use inference::{Priority, RunError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
             let send = |i: u64| {
                 let own = batcher.clone();
                 let ask = Ask { number: i as f32, width: 2 };
-                tokio::spawn(async move { own.run(ask, Lane::Background).await.unwrap().output })
+                tokio::spawn(async move { own.run(ask, Priority::Background).await.unwrap().output })
             };
             // The first run waits until all others are queued, because the cost model assumes full
             // batches.
@@ -117,9 +117,9 @@ async fn ten_thousand_callers_get_their_own_answer_or_the_devices_error() {
         let tasks: Vec<_> = (0..10_000_u16)
             .map(|i| {
                 let own = batcher.clone();
-                let lane = if i % 5 == 0 { Lane::Interactive } else { Lane::Background };
+                let priority = if i % 5 == 0 { Priority::Interactive } else { Priority::Background };
                 let ask = Ask { number: f32::from(i), width: 1 + usize::from(i % 2) };
-                let task = tokio::spawn(async move { own.run(ask, lane).await });
+                let task = tokio::spawn(async move { own.run(ask, priority).await });
                 // One caller in eight leaves, some before and some after the run.
                 if i % 8 == 3 {
                     task.abort();

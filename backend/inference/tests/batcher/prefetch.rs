@@ -1,7 +1,7 @@
 //! Tests that the next batch is written while one runs.
 use crate::support::*;
 use inference::batcher::{Batcher, Device, Limits};
-use inference::{Lane, RunError};
+use inference::{Priority, RunError};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -26,9 +26,9 @@ async fn until(condition: impl Fn() -> bool) {
         .expect("the condition becomes true");
 }
 
-fn send(batcher: &Batcher<Numbers>, number: f32, lane: Lane) -> Pending {
+fn send(batcher: &Batcher<Numbers>, number: f32, priority: Priority) -> Pending {
     let own = batcher.clone();
-    tokio::spawn(async move { own.run(Ask { number, width: 3 }, lane).await })
+    tokio::spawn(async move { own.run(Ask { number, width: 3 }, priority).await })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,11 +37,11 @@ async fn requests_are_written_while_the_device_runs_and_join_until_it_is_free() 
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let device = Doubler { gate: Some(gate), sizes: sizes.clone(), ..Default::default() };
     let (batcher, written) = counting(device, AHEAD);
-    let mut tasks = vec![send(&batcher, 0.0, Lane::Background)];
+    let mut tasks = vec![send(&batcher, 0.0, Priority::Background)];
     assert_eq!(controls.next(), [0.0]);
     // The device is busy. The requests are written one by one as they arrive, into one batch.
     for i in 1..=3_u8 {
-        tasks.push(send(&batcher, f32::from(i), Lane::Background));
+        tasks.push(send(&batcher, f32::from(i), Priority::Background));
         until(|| written.load(Ordering::SeqCst) == 1 + usize::from(i)).await;
     }
     assert_eq!(batcher.waiting(), 0);
@@ -58,10 +58,10 @@ async fn requests_are_written_while_the_device_runs_and_join_until_it_is_free() 
 async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
     let (gate, controls) = gate();
     let (batcher, written) = counting(Doubler { gate: Some(gate), ..Default::default() }, AHEAD);
-    let mut tasks = vec![send(&batcher, 0.0, Lane::Background)];
+    let mut tasks = vec![send(&batcher, 0.0, Priority::Background)];
     assert_eq!(controls.next(), [0.0]);
     for i in 1..=8_u8 {
-        tasks.push(send(&batcher, f32::from(i), Lane::Background));
+        tasks.push(send(&batcher, f32::from(i), Priority::Background));
         // Sent one by one: each waits, or has joined the batch that is being written, before the
         // next is sent.
         let of_crawl = usize::from(i);
@@ -70,7 +70,7 @@ async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
     // One full batch is prepared, and no more: the requests that wait now run after the interactive
     // one.
     until(|| (written.load(Ordering::SeqCst), batcher.waiting()) == (5, 4)).await;
-    tasks.push(send(&batcher, 100.0, Lane::Interactive));
+    tasks.push(send(&batcher, 100.0, Priority::Interactive));
     until(|| batcher.waiting() == 5).await;
     controls.release();
     assert_eq!(controls.next(), [1.0, 2.0, 3.0, 4.0]);
@@ -91,10 +91,10 @@ async fn a_prepared_batch_that_is_too_large_by_now_is_halved() {
     let device =
         Doubler { gate: Some(gate), sizes: sizes.clone(), memory_for: Some(2), ..Default::default() };
     let (batcher, written) = counting(device, Limits { max_batch: 8, ..AHEAD });
-    let mut tasks = vec![send(&batcher, 0.0, Lane::Background)];
+    let mut tasks = vec![send(&batcher, 0.0, Priority::Background)];
     controls.next();
     for i in 1..=8_u8 {
-        tasks.push(send(&batcher, f32::from(i), Lane::Background));
+        tasks.push(send(&batcher, f32::from(i), Priority::Background));
         until(|| written.load(Ordering::SeqCst) == 1 + usize::from(i)).await;
     }
     for _ in 0..10 {
@@ -112,12 +112,12 @@ async fn a_prepared_batch_that_is_too_large_by_now_is_halved() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_cannot_be_written_fails_its_batch_alone() {
     let (batcher, _) = counting(Doubler::default(), AHEAD);
-    let failed = batcher.run(Ask { number: f32::NAN, width: 3 }, Lane::Interactive).await.unwrap_err();
+    let failed = batcher.run(Ask { number: f32::NAN, width: 3 }, Priority::Interactive).await.unwrap_err();
     assert!(
         matches!(&failed, RunError::Failed { reason, .. } if reason.contains("not a number")),
         "{failed}"
     );
-    assert_eq!(batcher.run(Ask { number: 2.0, width: 3 }, Lane::Interactive).await.unwrap().output, 4.0);
+    assert_eq!(batcher.run(Ask { number: 2.0, width: 3 }, Priority::Interactive).await.unwrap().output, 4.0);
     batcher.ready().unwrap();
 }
 
@@ -132,7 +132,7 @@ async fn work_goes_to_the_device_that_is_free_whatever_its_speed() {
             Doubler { sizes: ran.clone(), ..Default::default() },
         ];
         let batcher = start(devices, limits);
-        let tasks: Vec<_> = (0..60_u8).map(|i| send(&batcher, f32::from(i), Lane::Interactive)).collect();
+        let tasks: Vec<_> = (0..60_u8).map(|i| send(&batcher, f32::from(i), Priority::Interactive)).collect();
         // The slow device completes nothing. It holds the batch that it runs and at most the batch
         // that was written for it.
         let held = if prefetch { 2 } else { 1 };

@@ -2,7 +2,7 @@
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits, Terms};
 use inference::models::Model;
-use inference::{Lane, Operation, RunError, Timed};
+use inference::{Operation, Priority, RunError, Timed};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -140,7 +140,8 @@ pub(crate) async fn ask(batcher: &Batcher<Numbers>, number: f32, terms: impl Int
 /// Occupies the only device with request 0, so that later requests must wait.
 pub(crate) async fn occupy(batcher: &Batcher<Numbers>, controls: &Controls) -> Pending {
     let own = batcher.clone();
-    let task = tokio::spawn(async move { own.run(Ask { number: 0.0, width: 3 }, Lane::Background).await });
+    let task =
+        tokio::spawn(async move { own.run(Ask { number: 0.0, width: 3 }, Priority::Background).await });
     while batcher.waiting() == 0 && !task.is_finished() {
         if let Ok(numbers) = controls.entered.try_recv() {
             assert_eq!(numbers, [0.0]);

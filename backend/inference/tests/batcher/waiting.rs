@@ -3,13 +3,13 @@
 use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits, Terms};
-use inference::{Lane, Requester, RunError};
+use inference::{Priority, Requester, RunError};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 fn before(deadline: Option<Instant>) -> Terms {
-    Terms { deadline, ..Lane::Interactive.into() }
+    Terms { deadline, ..Priority::Interactive.into() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -21,10 +21,10 @@ async fn no_result_is_lost_or_swapped() {
         let tasks: Vec<_> = (0..10_000_u16)
             .map(|i| {
                 let batcher = batcher.clone();
-                let lane = if i % 3 == 0 { Lane::Interactive } else { Lane::Background };
+                let priority = if i % 3 == 0 { Priority::Interactive } else { Priority::Background };
                 tokio::spawn(async move {
                     let ask = Ask { number: f32::from(i), width: 1 + usize::from(i % 4) };
-                    (i, batcher.run(ask, lane).await)
+                    (i, batcher.run(ask, priority).await)
                 })
             })
             .collect();
@@ -43,10 +43,10 @@ async fn interactive_requests_go_first_and_crawl_work_is_not_starved() {
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
     let mut tasks = vec![occupy(&batcher, &controls).await];
     for i in 1..=3_u8 {
-        tasks.push(ask(&batcher, 100.0 + f32::from(i), Lane::Background).await);
+        tasks.push(ask(&batcher, 100.0 + f32::from(i), Priority::Background).await);
     }
     for i in 1..=12_u8 {
-        tasks.push(ask(&batcher, f32::from(i), Lane::Interactive).await);
+        tasks.push(ask(&batcher, f32::from(i), Priority::Interactive).await);
     }
     let mut order = Vec::new();
     for _ in 0..15 {
@@ -65,11 +65,11 @@ async fn interactive_requests_go_first_and_crawl_work_is_not_starved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requesters_of_one_lane_take_turns() {
+async fn requesters_of_one_priority_take_turns() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
     let mut tasks = vec![occupy(&batcher, &controls).await];
-    let of = |requester| Terms { requester: Requester(requester), ..Lane::Interactive.into() };
+    let of = |requester| Terms { requester: Requester(requester), ..Priority::Interactive.into() };
     for number in [10.0, 11.0, 12.0] {
         tasks.push(ask(&batcher, number, of(1)).await);
     }
@@ -93,8 +93,8 @@ async fn requests_whose_caller_left_are_skipped() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
     let first = occupy(&batcher, &controls).await;
-    let leaving = ask(&batcher, 1.0, Lane::Interactive).await;
-    let staying = ask(&batcher, 2.0, Lane::Interactive).await;
+    let leaving = ask(&batcher, 1.0, Priority::Interactive).await;
+    let staying = ask(&batcher, 2.0, Priority::Interactive).await;
     leaving.abort();
     assert!(leaving.await.unwrap_err().is_cancelled());
     controls.release();
@@ -111,16 +111,16 @@ async fn a_full_queue_says_when_to_come_back() {
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], limits);
     let mut tasks = vec![occupy(&batcher, &controls).await];
     for i in 1..=3_u8 {
-        tasks.push(ask(&batcher, f32::from(i), Lane::Background).await);
+        tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
     }
-    batcher.check_room(Lane::Interactive).unwrap();
-    let crawl = batcher.check_room(Lane::Background);
+    batcher.check_room(Priority::Interactive).unwrap();
+    let crawl = batcher.check_room(Priority::Background);
     assert!(
         matches!(crawl, Err(RunError::Overloaded { .. })),
         "crawl work leaves room for callers: {crawl:?}"
     );
-    let leaving = ask(&batcher, 5.0, Lane::Interactive).await;
-    match batcher.check_room(Lane::Interactive) {
+    let leaving = ask(&batcher, 5.0, Priority::Interactive).await;
+    match batcher.check_room(Priority::Interactive) {
         Err(RunError::Overloaded { operation, retry_after }) => {
             assert_eq!(operation, "face_detection");
             assert!(retry_after > Duration::ZERO && retry_after <= Duration::from_secs(60));
@@ -136,7 +136,8 @@ async fn a_full_queue_says_when_to_come_back() {
     let _ = leaving.await;
     // Waiting: 1, 2, 3 and an abandoned request, whose place is free again.
     let own = batcher.clone();
-    let last = tokio::spawn(async move { own.run(Ask { number: 7.0, width: 3 }, Lane::Interactive).await });
+    let last =
+        tokio::spawn(async move { own.run(Ask { number: 7.0, width: 3 }, Priority::Interactive).await });
     controls.release();
     for _ in 0..4 {
         controls.next();
@@ -156,21 +157,21 @@ async fn more_requests_than_room_are_all_answered() {
         let tasks: Vec<_> = (0..500_u16)
             .map(|i| {
                 let own = batcher.clone();
-                let lane = if i % 2 == 0 { Lane::Interactive } else { Lane::Background };
-                tokio::spawn(async move { own.run(Ask { number: f32::from(i), width: 2 }, lane).await })
+                let priority = if i % 2 == 0 { Priority::Interactive } else { Priority::Background };
+                tokio::spawn(async move { own.run(Ask { number: f32::from(i), width: 2 }, priority).await })
             })
             .collect();
         for (i, task) in tasks.into_iter().enumerate() {
             assert_eq!(task.await.unwrap().unwrap().output, i as f32 * 2.0);
         }
-        batcher.check_room(Lane::Background).unwrap();
+        batcher.check_room(Priority::Background).unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_fails_one_request_and_the_thread_goes_on() {
     let batcher = start(vec![Doubler::default()], ONE_BY_ONE);
-    let ask = |number| batcher.run(Ask { number, width: 2 }, Lane::Interactive);
+    let ask = |number| batcher.run(Ask { number, width: 2 }, Priority::Interactive);
     match ask(-1.0).await {
         Err(RunError::Failed { operation, reason }) => {
             assert_eq!(operation, "face_detection");
@@ -191,10 +192,11 @@ async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
     let batcher = start(vec![device], limits);
     let mut tasks = vec![occupy(&batcher, &controls).await];
     for i in 1..=5_u8 {
-        tasks.push(ask(&batcher, f32::from(i), Lane::Background).await);
+        tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
     }
     let own = batcher.clone();
-    let wide = tokio::spawn(async move { own.run(Ask { number: 9.0, width: 7 }, Lane::Interactive).await });
+    let wide =
+        tokio::spawn(async move { own.run(Ask { number: 9.0, width: 7 }, Priority::Interactive).await });
     while batcher.waiting() < 6 {
         tokio::task::yield_now().await;
     }
@@ -220,7 +222,7 @@ async fn a_request_waits_for_company_no_longer_than_the_delay() {
         .map(|i| {
             let batcher = batcher.clone();
             tokio::spawn(async move {
-                batcher.run(Ask { number: f32::from(i), width: 2 }, Lane::Background).await
+                batcher.run(Ask { number: f32::from(i), width: 2 }, Priority::Background).await
             })
         })
         .collect();
@@ -231,7 +233,7 @@ async fn a_request_waits_for_company_no_longer_than_the_delay() {
 
     let limits = Limits { max_delay: Duration::from_millis(1), ..limits };
     let batcher = start(vec![Doubler::default()], limits);
-    assert_eq!(batcher.run(Ask { number: 1.0, width: 2 }, Lane::Background).await.unwrap().output, 2.0);
+    assert_eq!(batcher.run(Ask { number: 1.0, width: 2 }, Priority::Background).await.unwrap().output, 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -257,7 +259,7 @@ async fn the_threads_end_with_the_last_handle() {
     let batcher = Batcher::start(Numbers::default(), devices, ONE_BY_ONE).unwrap();
     let clone = batcher.clone();
     drop(batcher);
-    assert_eq!(clone.run(Ask { number: 1.0, width: 1 }, Lane::Background).await.unwrap().output, 2.0);
+    assert_eq!(clone.run(Ask { number: 1.0, width: 1 }, Priority::Background).await.unwrap().output, 2.0);
     assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
     drop(clone);
     assert_eq!(

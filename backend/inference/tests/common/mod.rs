@@ -71,7 +71,7 @@ pub async fn detect_at_640(engine: &Engine, frame: &Frame) -> Vec<Detection> {
     let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (640, 640));
     let canvas = Arc::new(letterbox.draw(frame));
     let found =
-        engine.detect(canvas, engine.detector().min_score, inference::Lane::Interactive).await.unwrap();
+        engine.detect(canvas, engine.detector().min_score, inference::Priority::Interactive).await.unwrap();
     found.output.iter().map(|face| letterbox.restore(face)).collect()
 }
 

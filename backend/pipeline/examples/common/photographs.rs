@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
-use inference::{Embedding, Lane};
+use inference::{Embedding, Priority};
 use pipeline::{AnalyzeOptions, Analyzer};
 use std::collections::HashMap;
 use vision::{PerceptualHashes, Profile};
@@ -39,7 +39,8 @@ pub(crate) async fn faces(analyzer: &Analyzer, folder: &str, people: &str) -> Ve
     let mut faces = Vec::new();
     for path in crate::common::files(folder) {
         let bytes = Bytes::from(std::fs::read(&path).unwrap());
-        let Ok(analysis) = analyzer.analyze(bytes, &AnalyzeOptions::default(), Lane::Background).await else {
+        let Ok(analysis) = analyzer.analyze(bytes, &AnalyzeOptions::default(), Priority::Background).await
+        else {
             continue;
         };
         let file = path.file_name().unwrap().to_string_lossy().into_owned();

@@ -148,7 +148,7 @@ impl Simulation {
             priority: frontier::priority(world::depth(page), nothing, nothing),
             unique_key: Some(format!("{site}/{page}")),
             group_id: Some(self.groups[crawl]),
-            lane: Some(key(host)),
+            partition_key: Some(key(host)),
             ..NewJob::new(KIND, json!({"site": site, "page": page}))
         }
     }

@@ -3,7 +3,7 @@
 use super::faces::{CHIP, Cut};
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Timings};
 use bytes::Bytes;
-use inference::Lane;
+use inference::Priority;
 use vision::{ARCFACE_TEMPLATE, Detection, Rect};
 
 impl Analyzer {
@@ -21,11 +21,11 @@ impl Analyzer {
         &self,
         bytes: Bytes,
         options: &AnalyzeOptions,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
         let settings = self.settings(options)?;
         let Picture { frame, format, sha256, hashes, bytes, mut timings, started } =
-            self.decode(bytes, lane).await?;
+            self.decode(bytes, priority).await?;
         let size = (frame.width(), frame.height());
         if size != (CHIP, CHIP) {
             return Err(AnalyzeError::Option(format!(
@@ -48,9 +48,9 @@ impl Analyzer {
         let face = AnalyzedFace { detection, quality: Some(judged.output), embedding: None, chip: None };
         let mut faces = vec![Cut { chip: frame.clone(), face }];
         if self.engine().scorer().is_some() {
-            self.score(&mut faces, lane, &mut timings).await?;
+            self.score(&mut faces, priority, &mut timings).await?;
         }
-        self.embed(faces.iter_mut(), lane, &mut timings).await?;
+        self.embed(faces.iter_mut(), priority, &mut timings).await?;
         timings.total = started.elapsed();
         Ok(Analysis {
             frame,

@@ -5,7 +5,7 @@
 use super::options::Settings;
 use super::search::Found;
 use super::{AnalyzeError, Analyzer, Enhance, Rotate, Timings};
-use inference::Lane;
+use inference::Priority;
 use std::sync::Arc;
 use vision::enhance::LOW_SIDE;
 use vision::{Detection, Enhanced, Frame, Letterbox};
@@ -34,21 +34,21 @@ impl Analyzer {
         frame: &Arc<Frame>,
         settings: &Settings,
         (rotate, enhance): (Rotate, Enhance),
-        lane: Lane,
+        priority: Priority,
         timings: &mut Timings,
     ) -> Result<Looked, AnalyzeError> {
-        let mut found = self.detect(frame, settings, rotate, lane, timings).await?;
+        let mut found = self.detect(frame, settings, rotate, priority, timings).await?;
         let strong = found.detections.iter().any(|face| face.det_score >= WEAK);
         let low = frame.width().min(frame.height()) < LOW_SIDE;
         if enhance == Enhance::Off || strong || !low {
             return Ok(Looked { found, pixels: frame.clone(), enhancement_scale: None });
         }
-        let enhanced = self.pixels().enhance(frame.clone(), lane).await?;
+        let enhanced = self.pixels().enhance(frame.clone(), priority).await?;
         timings.queue += enhanced.queued;
         timings.detect += enhanced.ran;
         let Enhanced { frame: pixels, scale } = enhanced.output;
         let pixels = Arc::new(pixels);
-        let mut second = self.detect(&pixels, settings, rotate, lane, timings).await?;
+        let mut second = self.detect(&pixels, settings, rotate, priority, timings).await?;
         found.views += second.views;
         second.views = found.views;
         if total(&second.detections) <= total(&found.detections) {

@@ -6,7 +6,7 @@ use super::enhanced::Looked;
 use super::search::Found;
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Timings, turn};
 use futures::StreamExt;
-use inference::{Lane, RunError, Timed, trace};
+use inference::{Priority, RunError, Timed, trace};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
@@ -45,15 +45,15 @@ impl Analyzer {
         &self,
         picture: Picture,
         options: &AnalyzeOptions,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
         let settings = self.settings(options)?;
-        if lane == Lane::Interactive {
-            self.engine().check_room(lane)?;
+        if priority == Priority::Interactive {
+            self.engine().check_room(priority)?;
         }
         let Picture { frame, format, sha256, hashes, bytes, mut timings, started } = picture;
         let Looked { found: Found { mut detections, rotation, views }, pixels, enhancement_scale } = self
-            .look(&frame, &settings, (options.rotate, options.enhance), lane, &mut timings)
+            .look(&frame, &settings, (options.rotate, options.enhance), priority, &mut timings)
             .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
             .await?;
         detections.truncate(settings.max_faces);
@@ -71,14 +71,14 @@ impl Analyzer {
                 .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
                 .await?;
             if options.quality && self.engine().scorer().is_some() {
-                self.score(&mut cut, lane, &mut timings)
+                self.score(&mut cut, priority, &mut timings)
                     .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
                     .await?;
             }
             if options.embeddings {
                 let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
                 let wanted = cut.iter_mut().filter(|cut| !options.passed_only || passes(&cut.face));
-                self.embed(wanted, lane, &mut timings)
+                self.embed(wanted, priority, &mut timings)
                     .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
                     .await?;
             }
@@ -145,11 +145,11 @@ impl Analyzer {
     pub(super) async fn score(
         &self,
         faces: &mut [Cut],
-        lane: Lane,
+        priority: Priority,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
         let chips = faces.iter().map(|cut| cut.chip.clone()).collect();
-        let asked = ask(chips, |chip| self.engine().score(chip, lane)).await?;
+        let asked = ask(chips, |chip| self.engine().score(chip, priority)).await?;
         for (cut, score) in faces.iter_mut().zip(asked.output) {
             if let Some(quality) = &mut cut.face.quality {
                 quality.learned = score.map(Measure::learned);
@@ -163,12 +163,12 @@ impl Analyzer {
     pub(super) async fn embed<'a>(
         &self,
         faces: impl Iterator<Item = &'a mut Cut>,
-        lane: Lane,
+        priority: Priority,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
         let faces: Vec<&mut Cut> = faces.collect();
         let chips = faces.iter().map(|cut| cut.chip.clone()).collect();
-        let asked = ask(chips, |chip| self.engine().embed(chip, lane)).await?;
+        let asked = ask(chips, |chip| self.engine().embed(chip, priority)).await?;
         for (cut, embedding) in faces.into_iter().zip(asked.output) {
             cut.face.embedding = embedding;
         }

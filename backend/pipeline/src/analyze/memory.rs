@@ -1,7 +1,7 @@
 //! Memory budgets for decoded images: one for all images, and an additional one for small images.
 
 use crate::budget::{Budget, Exhausted, Share};
-use inference::Lane;
+use inference::Priority;
 use std::time::Instant;
 
 /// The additional budget for small images is the common budget divided by this.
@@ -33,16 +33,16 @@ impl PictureMemory {
     pub(super) async fn take(
         &self,
         bytes: u64,
-        lane: Lane,
+        priority: Priority,
         deadline: Option<Instant>,
     ) -> Result<Share, Exhausted> {
-        if lane == Lane::Background || bytes > self.small.limit() / SMALL_AT_ONCE {
-            return self.all.take(bytes, lane, deadline).await;
+        if priority == Priority::Background || bytes > self.small.limit() / SMALL_AT_ONCE {
+            return self.all.take(bytes, priority, deadline).await;
         }
         tokio::select! {
             biased;
-            share = self.small.take(bytes, lane, deadline) => share,
-            share = self.all.take(bytes, lane, deadline) => share,
+            share = self.small.take(bytes, priority, deadline) => share,
+            share = self.all.take(bytes, priority, deadline) => share,
         }
     }
 }
@@ -55,25 +55,25 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn now(memory: &PictureMemory, mib: u64, lane: Lane) -> Option<Share> {
-        memory.take(mib * MIB, lane, None).now_or_never().transpose().unwrap()
+    fn now(memory: &PictureMemory, mib: u64, priority: Priority) -> Option<Share> {
+        memory.take(mib * MIB, priority, None).now_or_never().transpose().unwrap()
     }
 
     #[test]
     fn a_small_picture_does_not_wait_behind_a_large_one() {
         let memory = PictureMemory::new(80 * MIB, 60 * MIB);
-        let _held = now(&memory, 80, Lane::Interactive).unwrap();
-        let mut waiting = Box::pin(memory.take(60 * MIB, Lane::Interactive, None));
+        let _held = now(&memory, 80, Priority::Interactive).unwrap();
+        let mut waiting = Box::pin(memory.take(60 * MIB, Priority::Interactive, None));
         assert!((&mut waiting).now_or_never().is_none());
-        let small: Vec<_> = (0..2).map(|_| now(&memory, 5, Lane::Interactive).unwrap()).collect();
-        assert!(now(&memory, 5, Lane::Interactive).is_none(), "the budget for small images is full");
+        let small: Vec<_> = (0..2).map(|_| now(&memory, 5, Priority::Interactive).unwrap()).collect();
+        assert!(now(&memory, 5, Priority::Interactive).is_none(), "the budget for small images is full");
         drop(small);
         assert!(
-            now(&memory, 6, Lane::Interactive).is_none(),
+            now(&memory, 6, Priority::Interactive).is_none(),
             "6 MiB is more than half of the budget for small images"
         );
         assert!(
-            now(&memory, 5, Lane::Background).is_none(),
+            now(&memory, 5, Priority::Background).is_none(),
             "background work has no access to the budget for small images"
         );
     }

@@ -4,7 +4,7 @@
 
 use super::{AnalyzeError, Analyzer, Enhance, Timings};
 use bytes::Bytes;
-use inference::{Lane, trace};
+use inference::{Priority, trace};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,7 +41,7 @@ impl Analyzer {
         Ok(self.cpu().run(move || sha256(&bytes)).await?.output)
     }
 
-    /// Decodes and hashes an image. It first waits for memory, with the priority `lane` and until
+    /// Decodes and hashes an image. It first waits for memory, with `priority` and until
     /// the deadline of [`Self::before`] at most.
     ///
     /// A caller that holds a [`Picture`] must not wait for another one, or callers can block each
@@ -50,19 +50,19 @@ impl Analyzer {
     /// # Errors
     /// Fails with [`AnalyzeError::Decode`], [`AnalyzeError::Exhausted`],
     /// [`AnalyzeError::Panicked`], or with `DeadlineExceeded` after the deadline.
-    pub async fn decode(&self, bytes: Bytes, lane: Lane) -> Result<Picture, AnalyzeError> {
-        self.decode_hashed(bytes, None, Enhance::Off, lane).await
+    pub async fn decode(&self, bytes: Bytes, priority: Priority) -> Result<Picture, AnalyzeError> {
+        self.decode_hashed(bytes, None, Enhance::Off, priority).await
     }
 
     /// Decodes and enhances an image (see [`vision::enhance`]).
     ///
     /// # Errors
     /// Fails with the errors of [`Self::decode`] and of [`super::Pixels::enhance`].
-    pub async fn enhance(&self, bytes: Bytes, lane: Lane) -> Result<Enhanced, AnalyzeError> {
+    pub async fn enhance(&self, bytes: Bytes, priority: Priority) -> Result<Enhanced, AnalyzeError> {
         let limits = self.config().limits;
         let besides = |image| enhance::working_bytes(image, &limits);
-        let picture = self.decode_with(bytes, None, besides, lane).await?;
-        Ok(self.pixels().enhance(picture.frame, lane).await?.output)
+        let picture = self.decode_with(bytes, None, besides, priority).await?;
+        Ok(self.pixels().enhance(picture.frame, priority).await?.output)
     }
 
     /// Works like [`Self::decode`]. With [`Enhance::Auto`], it also reserves the memory for the
@@ -72,14 +72,14 @@ impl Analyzer {
         bytes: Bytes,
         known: Option<[u8; 32]>,
         enhance: Enhance,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Picture, AnalyzeError> {
         let limits = self.config().limits;
         let besides = |image: (u32, u32)| match enhance {
             Enhance::Auto if image.0.min(image.1) < LOW_SIDE => enhance::working_bytes(image, &limits),
             _ => 0,
         };
-        self.decode_with(bytes, known, besides, lane).await
+        self.decode_with(bytes, known, besides, priority).await
     }
 
     /// Decodes and hashes an image. `besides` returns the bytes that the caller will hold in
@@ -89,7 +89,7 @@ impl Analyzer {
         bytes: Bytes,
         known: Option<[u8; 32]>,
         besides: impl FnOnce((u32, u32)) -> u64,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Picture, AnalyzeError> {
         let started = Instant::now();
         let limits = self.config().limits;
@@ -100,7 +100,8 @@ impl Analyzer {
         let kept = head.decoded_bytes() + besides((head.width, head.height));
         let asked = Instant::now();
         let budget = &self.inner.memory;
-        let mut share = budget.take(head.decoding_bytes().max(kept), lane, self.engine().deadline()).await?;
+        let mut share =
+            budget.take(head.decoding_bytes().max(kept), priority, self.engine().deadline()).await?;
         let waited = asked.elapsed();
         let ran = self
             .cpu()

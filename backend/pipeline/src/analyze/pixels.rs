@@ -2,7 +2,7 @@
 //! the CPU pool.
 
 use super::{AnalyzeError, Analyzer};
-use inference::{Lane, Operation, RunError, Timed, trace};
+use inference::{Operation, Priority, RunError, Timed, trace};
 use std::sync::Arc;
 use std::time::Duration;
 use vision::enhance::Enhanced;
@@ -31,9 +31,9 @@ impl Pixels<'_> {
     pub async fn statistics(
         &self,
         frame: Arc<Frame>,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Timed<GreyStatistics>, AnalyzeError> {
-        let device = self.analyzer.engine().statistics(frame.clone(), lane);
+        let device = self.analyzer.engine().statistics(frame.clone(), priority);
         let code = move || vision::quality::grey_statistics(&frame);
         self.run(Operation::QualityChecks, device, code).await
     }
@@ -43,9 +43,13 @@ impl Pixels<'_> {
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
-    pub async fn enhance(&self, frame: Arc<Frame>, lane: Lane) -> Result<Timed<Enhanced>, AnalyzeError> {
+    pub async fn enhance(
+        &self,
+        frame: Arc<Frame>,
+        priority: Priority,
+    ) -> Result<Timed<Enhanced>, AnalyzeError> {
         let limits = self.analyzer.config().limits;
-        let device = self.analyzer.engine().enhance(frame.clone(), limits, lane);
+        let device = self.analyzer.engine().enhance(frame.clone(), limits, priority);
         let picture = frame.clone();
         let code = move || vision::enhance::enhance(&frame, &limits);
         let mut enhanced = self.run(Operation::ImageEnhancement, device, code).await?;
@@ -62,9 +66,9 @@ impl Pixels<'_> {
         &self,
         frame: Arc<Frame>,
         letterbox: Letterbox,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Timed<Arc<Frame>>, AnalyzeError> {
-        let device = self.analyzer.engine().canvas(frame.clone(), letterbox, lane);
+        let device = self.analyzer.engine().canvas(frame.clone(), letterbox, priority);
         let code = move || {
             let _span = tracing::trace_span!(target: trace::RUN, "letterbox").entered();
             Arc::new(letterbox.draw(&frame))
@@ -81,7 +85,7 @@ impl Pixels<'_> {
         frame: &Arc<Frame>,
         view: View,
         rotation: u32,
-        lane: Lane,
+        priority: Priority,
     ) -> Result<Timed<Shown>, AnalyzeError> {
         let (engine, cpu) = (self.analyzer.engine(), self.analyzer.cpu());
         let frame = frame.clone();
@@ -110,7 +114,7 @@ impl Pixels<'_> {
         if rotation == 0 && engine.detects_frames() {
             return Ok(shown);
         }
-        let canvas = self.canvas(shown.output.frame.clone(), view.letterbox, lane).await?;
+        let canvas = self.canvas(shown.output.frame.clone(), view.letterbox, priority).await?;
         let turn = move |canvas: &Frame| Shown::canvas(crop::rotate(canvas, rotation));
         if rotation != 0 {
             let drawn = canvas.output.clone();

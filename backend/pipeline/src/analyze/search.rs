@@ -17,7 +17,7 @@ use super::options::Settings;
 use super::pixels::Shown;
 use super::{AnalyzeError, Analyzer, Passes, Rotate, Timings, turn};
 use futures::{StreamExt, TryStreamExt};
-use inference::Lane;
+use inference::Priority;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vision::nms::MAX_CANDIDATES;
@@ -95,10 +95,10 @@ impl Analyzer {
         frame: &Arc<Frame>,
         settings: &Settings,
         rotate: Rotate,
-        lane: Lane,
+        priority: Priority,
         timings: &mut Timings,
     ) -> Result<Found, AnalyzeError> {
-        Search { analyzer: self, frame, settings, lane }.run(rotate, timings).await
+        Search { analyzer: self, frame, settings, priority }.run(rotate, timings).await
     }
 }
 
@@ -107,7 +107,7 @@ struct Search<'a> {
     analyzer: &'a Analyzer,
     frame: &'a Arc<Frame>,
     settings: &'a Settings,
-    lane: Lane,
+    priority: Priority,
 }
 
 impl Search<'_> {
@@ -233,11 +233,11 @@ impl Search<'_> {
     async fn look(&self, view: View, rotation: u32) -> Result<Seen, AnalyzeError> {
         let engine = self.analyzer.engine();
         let view = View { letterbox: engine.placed(view.letterbox), ..view };
-        let drawn = self.analyzer.pixels().shown(self.frame, view, rotation, self.lane).await?;
+        let drawn = self.analyzer.pixels().shown(self.frame, view, rotation, self.priority).await?;
         let Shown { frame, letterbox } = drawn.output;
         let min_score = self.settings.min_score;
         let faint = engine.detector().min_score * FAINT;
-        let timed = engine.detect_frame(frame, letterbox, faint.min(min_score), self.lane).await?;
+        let timed = engine.detect_frame(frame, letterbox, faint.min(min_score), self.priority).await?;
         let mut seen =
             Seen { queued: drawn.queued + timed.queued, drawn: drawn.ran, ran: timed.ran, ..Seen::default() };
         for face in timed.output {

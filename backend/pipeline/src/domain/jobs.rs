@@ -180,7 +180,7 @@ fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16
     NewJob {
         priority,
         unique_key: Some(row.to_string()),
-        lane: Some(crawler::urls::host_key(url)),
+        partition_key: Some(crawler::urls::host_key(url)),
         ..NewJob::new(kind, plain(payload))
     }
 }

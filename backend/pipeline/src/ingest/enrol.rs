@@ -4,7 +4,7 @@ use super::record::{new_face, new_image};
 use super::{Ingest, IngestError, Inner};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
-use inference::Lane;
+use inference::Priority;
 use store::StoreError;
 use store::faces::NewFace;
 use uuid::Uuid;
@@ -98,9 +98,9 @@ impl Ingest {
         let Enrolment { bytes, options, aligned, .. } = &enrolment;
         let options = AnalyzeOptions { chips: true, ..options.clone() };
         let analysis = if *aligned {
-            analyzer.analyze_aligned(bytes.clone(), &options, Lane::Interactive).await
+            analyzer.analyze_aligned(bytes.clone(), &options, Priority::Interactive).await
         } else {
-            analyzer.analyze(bytes.clone(), &options, Lane::Interactive).await
+            analyzer.analyze(bytes.clone(), &options, Priority::Interactive).await
         }
         .map_err(IngestError::from)?;
         let found = analysis.faces.len();

@@ -3,7 +3,7 @@
 use super::{Ingest, IngestError, Inner};
 use crate::AnalyzeError;
 use futures::StreamExt;
-use inference::{Embedding, Lane};
+use inference::{Embedding, Priority};
 use store::StoreError;
 use store::models::EmbeddingModel;
 use store::reembedding::Outdated;
@@ -92,12 +92,12 @@ impl Ingest {
             Err(StoreError::Invalid(_)) => return Ok(Err("no_chip")),
             Err(error) => return Err(error.into()),
         };
-        let chip = match analyzer.decode(bytes, Lane::Background).await {
+        let chip = match analyzer.decode(bytes, Priority::Background).await {
             Ok(picture) => picture.frame,
             Err(AnalyzeError::Decode(_) | AnalyzeError::Panicked) => return Ok(Err("chip_unreadable")),
             Err(error) => return Err(error.into()),
         };
-        match analyzer.engine().embed(chip, Lane::Background).await {
+        match analyzer.engine().embed(chip, Priority::Background).await {
             Ok(timed) => Ok(Ok(timed.output)),
             Err(error) if error.is_empty_output() => Ok(Err("no_embedding")),
             Err(error) => Err(AnalyzeError::from(error).into()),

@@ -29,7 +29,7 @@ impl EraseCollection {
 
     /// Ends the crawls that could still bring something.
     async fn cancel_crawls(&self, collection: Uuid) -> Result<(), CrawlError> {
-        for crawl in self.store.restless_crawls(collection).await? {
+        for crawl in self.store.crawls_to_cancel(collection).await? {
             match self.crawls.cancel(crawl).await {
                 // It came to its end in the same moment.
                 Err(CrawlError::Store(StoreError::Conflict(_) | StoreError::NotFound { .. })) => {}
@@ -45,7 +45,7 @@ impl EraseCollection {
         let erased = self.store.erase_some(tx.conn(), collection).await?;
         if erased.done {
             // What earlier pieces left over: the record says that nothing is.
-            self.store.drop_condemned(&self.blobs).await?;
+            self.store.delete_pending_blobs(&self.blobs).await?;
         }
         if erased.done && erased.rows > 0 {
             let entry = AuditEntry {
@@ -79,7 +79,7 @@ enum Piece {
 impl Handler for EraseCollection {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
         let collection = match jobs::read::<CollectionDeletion>(&job.payload) {
-            Ok(burial) => burial.collection_id,
+            Ok(deletion) => deletion.collection_id,
             Err(error) => return Outcome::Discard(error),
         };
         if let Err(error) = self.cancel_crawls(collection).await {

@@ -1,7 +1,7 @@
 //! Visits as they are stored, and as the fetcher asks about them.
 
 use crawler::{Fetched, Validators};
-use store::visits::Visit;
+use store::http_cache::Visit;
 use url::Url;
 
 /// The status of an answer that says: it is still what you have.

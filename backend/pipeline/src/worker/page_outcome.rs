@@ -7,8 +7,8 @@ use crate::domain::jobs::PageJob;
 use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use store::http_cache::PageVisit;
 use store::pages::{NewImageUrl, NewPage, PageResult};
-use store::visits::PageVisit;
 use url::Url;
 
 /// Reason code of a page that turned out to be an image.

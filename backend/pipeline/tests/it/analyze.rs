@@ -1,5 +1,5 @@
 use crate::support::{analyzer, analyzer_on};
-use inference::Lane;
+use inference::Priority;
 use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Passes, Rotate};
 use sha2::Digest;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ async fn analyze(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> A
 }
 
 async fn look(analyzer: &Analyzer, bytes: Vec<u8>, options: &AnalyzeOptions) -> Analysis {
-    analyzer.analyze(bytes.into(), options, Lane::Interactive).await.unwrap()
+    analyzer.analyze(bytes.into(), options, Priority::Interactive).await.unwrap()
 }
 
 fn similarity(a: &Analysis, b: &Analysis) -> f32 {
@@ -167,7 +167,7 @@ async fn options_out_of_range_are_named() {
         (AnalyzeOptions { det_size: Some(32), ..ok() }, "multiple of 32 from 64 to 2048"),
         (AnalyzeOptions { det_size: Some(4096), ..ok() }, "multiple of 32 from 64 to 2048"),
     ] {
-        let answer = analyzer.analyze(picture("view.jpg").into(), &options, Lane::Interactive).await;
+        let answer = analyzer.analyze(picture("view.jpg").into(), &options, Priority::Interactive).await;
         let Err(AnalyzeError::Option(reason)) = answer else { panic!("{options:?}: {answer:?}") };
         assert!(reason.contains(allowed), "{reason}");
     }
@@ -177,7 +177,7 @@ async fn options_out_of_range_are_named() {
 async fn what_is_no_picture_is_told_with_its_reason() {
     let analyzer = analyzer().await;
     let analyze = async |bytes: Vec<u8>| {
-        analyzer.analyze(bytes.into(), &AnalyzeOptions::default(), Lane::Interactive).await.unwrap_err()
+        analyzer.analyze(bytes.into(), &AnalyzeOptions::default(), Priority::Interactive).await.unwrap_err()
     };
     let error = analyze(b"<html></html>".to_vec()).await;
     assert!(matches!(error, AnalyzeError::Decode(DecodeError::NotAnImage)), "{error:?}");
@@ -223,7 +223,7 @@ async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_fa
         quality: false,
         ..AnalyzeOptions::default()
     };
-    let found = analyzer.analyze(grey.into(), &options, Lane::Interactive).await.unwrap();
+    let found = analyzer.analyze(grey.into(), &options, Priority::Interactive).await.unwrap();
     assert!(found.views > 20, "{}", found.views);
     assert!(found.faces.len() <= 1_000, "{}", found.faces.len());
 }
@@ -232,9 +232,9 @@ async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_fa
 async fn work_on_pixels_is_not_begun_for_a_caller_whose_time_is_over() {
     let analyzer = analyzer().await;
     let frame = Arc::new(Frame::filled(64, 64, [127; 3]));
-    assert!(analyzer.pixels().statistics(frame.clone(), Lane::Interactive).await.is_ok());
+    assert!(analyzer.pixels().statistics(frame.clone(), Priority::Interactive).await.is_ok());
     let late = analyzer.before(Instant::now());
-    let answer = late.pixels().statistics(frame, Lane::Interactive).await;
+    let answer = late.pixels().statistics(frame, Priority::Interactive).await;
     assert_eq!(answer.unwrap_err().code(), "deadline_exceeded");
     let answer = late.digest(picture("ada.jpg").into()).await;
     assert_eq!(answer.unwrap_err().code(), "deadline_exceeded");

@@ -138,7 +138,7 @@ async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
         let job = |row: &Admitted| NewJob {
             priority: 1,
             group_id: Some(crawl),
-            lane: Some("one host".into()),
+            partition_key: Some("one host".into()),
             unique_key: Some(row.id.to_string()),
             ..NewJob::new(
                 jobs::SCAN_PAGE,

@@ -1,12 +1,12 @@
 use crate::support::analyzer;
-use inference::Lane;
+use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance};
 use testing::picture;
 use vision::{Frame, crop, encode};
 
 async fn analyze(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analysis {
     let options = AnalyzeOptions { enhance, ..AnalyzeOptions::default() };
-    analyzer.analyze(encode::png(frame).into(), &options, Lane::Interactive).await.unwrap()
+    analyzer.analyze(encode::png(frame).into(), &options, Priority::Interactive).await.unwrap()
 }
 
 /// Returns the similarity of the first faces.
@@ -45,7 +45,7 @@ async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
     assert!(apart < 4.0, "{bbox:?} is not in coordinates of the image; expected {wanted:?}");
 
     let options = AnalyzeOptions::default();
-    let large = analyzer.analyze(picture("ada.jpg").into(), &options, Lane::Interactive).await.unwrap();
+    let large = analyzer.analyze(picture("ada.jpg").into(), &options, Priority::Interactive).await.unwrap();
     let alike = similarity(&found, &large);
     assert!(alike >= analyzer.engine().embedder().match_threshold, "{alike}");
 }

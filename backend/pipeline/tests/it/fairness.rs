@@ -25,7 +25,7 @@ async fn flood(world: &World, crawl: Uuid, site: &Site, pages: usize) {
     let job = |n: usize| NewJob {
         priority: 1,
         group_id: Some(crawl),
-        lane: Some(host.clone()),
+        partition_key: Some(host.clone()),
         ..NewJob::new(
             jobs::SCAN_PAGE,
             json!({"page_id": Uuid::now_v7(), "crawl_id": crawl, "url": site.url(&format!("/{n}")), "depth": 1}),
@@ -110,8 +110,9 @@ async fn a_crawl_works_for_its_collection() {
 /// and its messages took all of them.
 #[tokio::test]
 async fn a_webhook_that_never_answers_holds_up_no_other() {
-    let manners = Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..impatient() };
-    let world = World::with(queue::Config::default(), manners).await;
+    let politeness =
+        Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..impatient() };
+    let world = World::with(queue::Config::default(), politeness).await;
     let (slow, quick) = (Site::start().await, Site::start().await);
     slow.set("/slow", Answer::status(200).gated(&Arc::new(Semaphore::new(0))));
     quick.set("/", Answer::html("nothing")).set("/quick", Answer::status(204));

@@ -105,7 +105,7 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
 #[tokio::test]
 async fn one_process_at_a_time_has_the_turn() {
     let world = World::new().await;
-    let take = async || world.store.claim_upkeep("upkeep", Duration::from_secs(3600)).await.unwrap();
+    let take = async || world.store.claim_maintenance("upkeep", Duration::from_secs(3600)).await.unwrap();
     assert_eq!((take().await, take().await), (true, false));
     world.execute("update upkeep set due_at = now() - interval '1 second'").await;
     assert_eq!((take().await, take().await), (true, false));

@@ -1,6 +1,6 @@
 //! The passes `single`, `auto` and `thorough`, with both families of detectors.
 use crate::support::{analyzer, analyzer_on};
-use inference::Lane;
+use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
 use std::sync::Arc;
 use testing::people::Head;
@@ -23,7 +23,7 @@ const LEAN: AnalyzeOptions = AnalyzeOptions {
 
 async fn look(analyzer: &Analyzer, bytes: Vec<u8>, passes: Passes) -> Analysis {
     let options = AnalyzeOptions { passes: Some(passes), ..LEAN };
-    analyzer.analyze(bytes.into(), &options, Lane::Interactive).await.unwrap()
+    analyzer.analyze(bytes.into(), &options, Priority::Interactive).await.unwrap()
 }
 
 fn boxes(analysis: &Analysis) -> Vec<Rect> {
@@ -68,7 +68,7 @@ async fn the_black_beside_a_picture_makes_no_difference() {
             let trimmed = engine.placed(square);
             let [whole, spared] = [square, trimmed].map(|letterbox| {
                 let canvas = Arc::new(letterbox.draw(&frame));
-                engine.detect(canvas, engine.detector().min_score, Lane::Interactive)
+                engine.detect(canvas, engine.detector().min_score, Priority::Interactive)
             });
             let (whole, spared) = (whole.await.unwrap().output, spared.await.unwrap().output);
             assert_eq!(whole.len(), spared.len(), "{pack} {name}");

@@ -1,7 +1,7 @@
 //! Operations on whole images through the analyzer: on a device (simulated by the CPU provider),
 //! and when the device fails.
 
-use inference::{DetectionCanvas, Engine, Lane, Operation, StandIn};
+use inference::{DetectionCanvas, Engine, Operation, Priority, StandIn};
 use pipeline::{AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Rotate};
 use std::sync::Arc;
 use testing::picture;
@@ -36,19 +36,22 @@ fn portrait() -> Arc<Frame> {
 #[tokio::test]
 async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
     let failing = analyzer(StandIn::Failing, false).await;
-    let (pixels, frame, lane) = (failing.pixels(), portrait(), Lane::Interactive);
-    let statistics = pixels.statistics(frame.clone(), lane).await.unwrap().output;
+    let (pixels, frame, priority) = (failing.pixels(), portrait(), Priority::Interactive);
+    let statistics = pixels.statistics(frame.clone(), priority).await.unwrap().output;
     assert_eq!(statistics, vision::quality::grey_statistics(&frame));
-    let enhanced = pixels.enhance(frame.clone(), lane).await.unwrap().output;
+    let enhanced = pixels.enhance(frame.clone(), priority).await.unwrap().output;
     assert_eq!(enhanced.frame, vision::enhance::enhance(&frame, &Limits::default()).frame);
     let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
-    assert_eq!(*pixels.canvas(frame.clone(), letterbox, lane).await.unwrap().output, letterbox.draw(&frame));
+    assert_eq!(
+        *pixels.canvas(frame.clone(), letterbox, priority).await.unwrap().output,
+        letterbox.draw(&frame)
+    );
 }
 
 #[tokio::test]
 async fn a_device_that_is_forced_is_not_replaced() {
     let forced = analyzer(StandIn::Failing, true).await;
-    let error = forced.pixels().statistics(portrait(), Lane::Interactive).await.unwrap_err();
+    let error = forced.pixels().statistics(portrait(), Priority::Interactive).await.unwrap_err();
     assert!(matches!(error, AnalyzeError::Run(_)), "{error}");
 }
 
@@ -62,7 +65,7 @@ async fn everything_on_devices_finds_the_faces_of_the_cpu() {
     for name in ["ada.jpg", "turned_90.jpg", "small_pair.jpg", "view.jpg"] {
         let [a, b] = [&device, &cpu].map(|analyzer| {
             let bytes = picture(name).into();
-            analyzer.analyze(bytes, &options, Lane::Interactive)
+            analyzer.analyze(bytes, &options, Priority::Interactive)
         });
         let (a, b) = (a.await.unwrap(), b.await.unwrap());
         assert_eq!((a.faces.len(), a.rotation), (b.faces.len(), b.rotation), "{name}");

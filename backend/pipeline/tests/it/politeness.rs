@@ -143,8 +143,8 @@ async fn delays_are_kept_and_everything_is_fetched() {
 /// A crawl with its own delay of minutes does not delay the crawls of other collections.
 #[tokio::test]
 async fn a_crawls_own_delay_binds_its_own_collection() {
-    let manners = pipeline::crawl::Config { default_delay: Duration::from_millis(20), ..impatient() };
-    let world = World::with(quick_retries(), manners).await;
+    let politeness = pipeline::crawl::Config { default_delay: Duration::from_millis(20), ..impatient() };
+    let world = World::with(quick_retries(), politeness).await;
     let mut tx = world.store.begin().await.unwrap();
     world.store.create_collection(tx.conn(), "theirs", &Default::default()).await.unwrap();
     tx.commit().await.unwrap();

@@ -1,5 +1,5 @@
 //! The learned quality score, next to the computed measures.
-use inference::{Engine, Lane, Manifest, ResolvedPack};
+use inference::{Engine, Manifest, Priority, ResolvedPack};
 use pipeline::{Analysis, AnalyzeOptions, Analyzer};
 use testing::fixture_models::Picture;
 use testing::{draw_face, fixture_pack, fixture_quality, fixture_score};
@@ -29,7 +29,7 @@ async fn analyze(analyzer: &Analyzer, quality: bool) -> Analysis {
     }
     let frame = Frame::new(640, 480, picture.into_raw()).unwrap();
     let options = AnalyzeOptions { quality, chips: true, ..AnalyzeOptions::default() };
-    analyzer.analyze(encode::png(&frame).into(), &options, Lane::Interactive).await.unwrap()
+    analyzer.analyze(encode::png(&frame).into(), &options, Priority::Interactive).await.unwrap()
 }
 
 fn means(chip: &Frame) -> [f32; 3] {
@@ -78,16 +78,16 @@ async fn each_face_of_a_crowd_has_its_own_answers() {
     }
     let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 640, picture.into_raw()).unwrap()));
     let options = AnalyzeOptions { chips: true, ..AnalyzeOptions::default() };
-    let found = analyzer.analyze(crowd.clone(), &options, Lane::Interactive).await.unwrap();
+    let found = analyzer.analyze(crowd.clone(), &options, Priority::Interactive).await.unwrap();
     assert_eq!(found.faces.len(), 81);
     for face in &found.faces {
         let chip = face.chip.as_ref().unwrap();
         let raw = face.quality.as_ref().unwrap().learned.unwrap().raw;
         assert!((raw - fixture_score(means(chip))).abs() < 1e-4);
-        let alone = analyzer.engine().embed(chip.clone(), Lane::Interactive).await.unwrap().output;
+        let alone = analyzer.engine().embed(chip.clone(), Priority::Interactive).await.unwrap().output;
         assert!(face.embedding.as_ref().unwrap().similarity(&alone) > Some(0.9999));
     }
-    let lean = analyzer.analyze(crowd, &AnalyzeOptions::default(), Lane::Interactive).await.unwrap();
+    let lean = analyzer.analyze(crowd, &AnalyzeOptions::default(), Priority::Interactive).await.unwrap();
     assert!(lean.faces.iter().all(|face| face.chip.is_none() && face.embedding.is_some()));
 }
 
@@ -102,7 +102,7 @@ async fn crowds_at_the_same_time_are_all_analysed() {
     }
     let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 480, picture.into_raw()).unwrap()));
     let options = AnalyzeOptions::default();
-    let pictures = (0..4).map(|_| analyzer.analyze(crowd.clone(), &options, Lane::Interactive));
+    let pictures = (0..4).map(|_| analyzer.analyze(crowd.clone(), &options, Priority::Interactive));
     for found in futures::future::join_all(pictures).await {
         let found = found.unwrap();
         assert_eq!(found.faces.len(), 12);

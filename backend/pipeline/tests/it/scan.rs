@@ -1,7 +1,7 @@
 //! Scans of local files, which the caller drives.
 
 use crate::support::{World, counts};
-use inference::Lane;
+use inference::Priority;
 use pipeline::crawl::Reconciled;
 use pipeline::{AnalyzeOptions, Dedupe, IngestError, Ingested, Scan, StoredFaces};
 use store::StoreError;
@@ -63,7 +63,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
     let rows = scan.add(&["/x/crowd.jpg"]).await.unwrap();
     let crowd = bytes::Bytes::from(picture("crowd.jpg"));
     let options = AnalyzeOptions::default();
-    let found = world.ingest.analyzer().analyze(crowd.clone(), &options, Lane::Background).await;
+    let found = world.ingest.analyzer().analyze(crowd.clone(), &options, Priority::Background).await;
     let found = found.unwrap().faces;
     let passed = found.iter().filter(|face| face.quality.as_ref().unwrap().passed).count();
     assert!(passed > 0 && passed < found.len(), "{passed} of {} pass", found.len());

@@ -2,7 +2,7 @@
 use super::backoff::{Backoff, within};
 use super::settling::{self, Done};
 use super::slots::Wanted;
-use super::{Shared, keeping, telemetry};
+use super::{Shared, heartbeat, maintenance, telemetry};
 use crate::ClaimedJob;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) 
     let (done, inbox) = mpsc::channel(INBOX);
     let mut completions = tokio::spawn(settling::completions(Arc::clone(&shared), inbox));
     let mut keepers = JoinSet::new();
-    keepers.spawn(keeping::heartbeats(Arc::clone(&shared)));
-    keepers.spawn(keeping::maintenance(Arc::clone(&shared)));
-    keepers.spawn(keeping::purges(Arc::clone(&shared)));
-    keepers.spawn(keeping::listen(Arc::clone(&shared)));
-    keepers.spawn(keeping::lanes(Arc::clone(&shared)));
+    keepers.spawn(heartbeat::heartbeats(Arc::clone(&shared)));
+    keepers.spawn(maintenance::maintenance(Arc::clone(&shared)));
+    keepers.spawn(maintenance::purges(Arc::clone(&shared)));
+    keepers.spawn(maintenance::listen(Arc::clone(&shared)));
+    keepers.spawn(maintenance::partitions(Arc::clone(&shared)));
 
     let mut runs = JoinSet::new();
     claim_until(&shared, &shutdown, &mut runs, &done).await;
@@ -44,7 +44,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) 
     if finished.is_err() {
         tracing::warn!(running = runs.len(), "shutdown time limit exceeded; cancelling the running jobs");
         shared.forced.cancel();
-        shared.holdings.cancel_all();
+        shared.active_claims.cancel_all();
         let _ = tokio::time::timeout(GRACE, all_ended(&mut runs)).await;
         runs.shutdown().await;
     }
@@ -156,7 +156,7 @@ fn start(
         if job.runs_alone() {
             shared.slots.reserve();
         }
-        let cancel = shared.holdings.add(job.claim, sent + shared.queue.config().lease);
+        let cancel = shared.active_claims.add(job.claim, sent + shared.queue.config().lease);
         runs.spawn(settling::run(Arc::clone(shared), job, cancel, done.clone()));
     }
     count
@@ -179,7 +179,7 @@ async fn pause(shared: &Shared) -> Duration {
 
 /// Releases the jobs that no handler settled. Does not count as an attempt.
 async fn release_rest(shared: &Shared) {
-    let left = shared.holdings.held();
+    let left = shared.active_claims.held();
     if left.is_empty() {
         return;
     }

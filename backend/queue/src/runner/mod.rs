@@ -4,16 +4,17 @@
 //! complete jobs in batches, do maintenance (rescue, gauges), purge ended jobs, unpark jobs and
 //! listen for new ones. They use a few separate connections. So handlers that use up the main pool
 //! cannot block the heartbeats that keep their claims.
+mod active_claims;
 pub(crate) mod backoff;
 mod claiming;
-mod holdings;
-mod keeping;
+mod heartbeat;
+mod maintenance;
 mod settling;
 mod slots;
 mod telemetry;
 
 use crate::{ClaimedJob, Queue};
-use holdings::Holdings;
+use active_claims::ActiveClaims;
 use slots::Slots;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -110,7 +111,7 @@ impl Runner {
             handlers,
             config,
             slots: Arc::clone(&slots),
-            holdings: Holdings::default(),
+            active_claims: ActiveClaims::default(),
             forced: CancellationToken::new(),
             ended: Notify::new(),
         });
@@ -137,7 +138,7 @@ struct Shared {
     handlers: HashMap<String, Arc<dyn Handler>>,
     config: RunnerConfig,
     slots: Arc<Slots>,
-    holdings: Holdings,
+    active_claims: ActiveClaims,
     /// Fires when a shutdown stops waiting for the running jobs.
     forced: CancellationToken,
     /// Fires when a run ended: its partition key may have room.

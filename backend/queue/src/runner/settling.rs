@@ -159,7 +159,7 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
         }
         Err(error) => give_up(claim, &kind, &error),
     }
-    shared.holdings.remove(claim);
+    shared.active_claims.remove(claim);
     shared.ended.notify_one();
 }
 
@@ -194,7 +194,7 @@ async fn insist<T, F: Future<Output = Result<T, QueueError>>>(
         match within(shared.queue.config().lease, call()).await {
             Err(error @ QueueError::Database(_)) => {
                 telemetry::failed("settle");
-                if !shared.holdings.may_hold(claim) {
+                if !shared.active_claims.may_hold(claim) {
                     return Err(error);
                 }
                 tracing::warn!(job = %claim.id, %error, "failed to settle job; retrying until the lease expires");
@@ -240,10 +240,10 @@ pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<D
                 telemetry::failed("settle");
                 tracing::warn!(%error, jobs = waiting.len(), "failed to complete jobs; retrying until the leases expire");
                 waiting.retain(|done| {
-                    let keep = shared.holdings.may_hold(done.claim);
+                    let keep = shared.active_claims.may_hold(done.claim);
                     if !keep {
                         give_up(done.claim, &done.kind, &error);
-                        shared.holdings.remove(done.claim);
+                        shared.active_claims.remove(done.claim);
                     }
                     keep
                 });
@@ -264,7 +264,7 @@ fn account(shared: &Shared, waiting: Vec<Done>, batch: &Batch) -> Vec<Done> {
             continue;
         }
         telemetry::ended(&done.kind, if stale.contains(&done.claim) { "stale" } else { "completed" });
-        shared.holdings.remove(done.claim);
+        shared.active_claims.remove(done.claim);
     }
     shared.ended.notify_one();
     left

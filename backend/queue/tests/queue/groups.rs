@@ -113,9 +113,9 @@ async fn a_cancelled_group_is_over_also_for_those_who_run() {
 
 #[tokio::test]
 async fn a_large_group_is_cancelled_piece_by_piece_those_in_line_first() {
-    let bench = Bench::with(queue::Config { lane_window: 3, ..queue::Config::default() }).await;
+    let bench = Bench::with(queue::Config { partition_window: 3, ..queue::Config::default() }).await;
     let group = Uuid::now_v7();
-    bench.add(&vec![NewJob { lane: Some("host".into()), ..of(group) }; 10]).await;
+    bench.add(&vec![NewJob { partition_key: Some("host".into()), ..of(group) }; 10]).await;
     let running = bench.claim(1).await.remove(0);
     let piece = async |most| {
         let mut tx = bench.db.pool().begin().await.unwrap();

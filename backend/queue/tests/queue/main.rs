@@ -7,7 +7,7 @@ mod enqueue;
 mod forget;
 mod groups;
 mod inspect;
-mod lanes;
+mod partitions;
 mod purge;
 mod runner;
 mod settling;

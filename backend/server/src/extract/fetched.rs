@@ -7,7 +7,7 @@ use crate::shares::Mine;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use crawler::fetch::{AnyHop, Kind, Request};
-use inference::Lane;
+use inference::Priority;
 use pipeline::Share;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Room {
         let mut share = state.fetched_shares.open();
         // The timeout of the request ends this wait.
         share.begin(bytes).await;
-        let held = state.fetched.take(bytes, Lane::Interactive, timeout::deadline()).await?;
+        let held = state.fetched.take(bytes, Priority::Interactive, timeout::deadline()).await?;
         Ok(Self { held, share: Arc::new(share) })
     }
 

@@ -1,7 +1,7 @@
 //! Carries out a planned erasure.
 use super::chip::chip_shows;
 use super::{DoomedFace, Plan};
-use crate::condemned::condemn;
+use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::traces::{LedgerJobs, Traces};
 use crate::{Store, StoreError, tombstones};
@@ -46,7 +46,7 @@ impl Store {
             .bind(&plan.subjects)
             .execute(&mut *conn)
             .await?;
-        Ok(CarriedOut { blobs: condemn(conn, keys).await?, jobs: traces.jobs })
+        Ok(CarriedOut { blobs: enqueue_blob_deletions(conn, keys).await?, jobs: traces.jobs })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Tests the store on a real Postgres, with one database per test.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod blob_deletions;
 mod blobs;
-mod burial;
-mod condemned;
+mod collection_deletion;
 mod crawls;
 mod database;
 mod erasure;

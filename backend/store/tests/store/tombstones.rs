@@ -1,15 +1,15 @@
 //! Tests that a database restored from a backup deletes again what was deleted after the backup.
 use crate::fixture::{self, admit_images, image_url};
+use store::deletion_log::Entry;
 use store::erasures::{ErasureRecord, Target};
-use store::journal::Entry;
 use store::suppressions::{Sketch, Suppression};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
-async fn journal(store: &Store) -> Vec<Entry> {
+async fn deletion_log(store: &Store) -> Vec<Entry> {
     let mut entries = Vec::new();
-    let read = store.journal(|line| {
+    let read = store.deletion_log(|line| {
         entries.push(serde_json::from_str(line).unwrap());
         Ok::<_, StoreError>(())
     });
@@ -18,8 +18,8 @@ async fn journal(store: &Store) -> Vec<Entry> {
 }
 
 /// Deletes everything that the deletion log names. Returns the numbers of faces, images and people.
-async fn reapply(store: &Store, collection: Uuid, journal: Vec<Entry>) -> (u64, u64, u64) {
-    store.take_journal(journal).await.unwrap();
+async fn reapply(store: &Store, collection: Uuid, deletion_log: Vec<Entry>) -> (u64, u64, u64) {
+    store.import_deletion_log(deletion_log).await.unwrap();
     let mut gone = (0, 0, 0);
     loop {
         let mut tx = store.begin().await.unwrap();
@@ -62,16 +62,16 @@ async fn what_was_deleted_goes_again_and_nothing_else() {
     live.delete_image(tx.conn(), stays.id).await.unwrap();
     drop(tx);
 
-    let journal = journal(&live).await;
-    let text = serde_json::to_string(&journal).unwrap();
+    let deletion_log = deletion_log(&live).await;
+    let text = serde_json::to_string(&deletion_log).unwrap();
     assert!(!text.contains(&single.id.to_string()), "digests: {text}");
-    assert_eq!(reapply(&copy, collection, journal.clone()).await, (2, 1, 0));
+    assert_eq!(reapply(&copy, collection, deletion_log.clone()).await, (2, 1, 0));
     assert!(matches!(copy.image(single.id).await, Err(StoreError::NotFound { .. })));
     assert!(matches!(copy.face(faces[1].id).await, Err(StoreError::NotFound { .. })));
     assert_eq!(copy.image(pair.id).await.unwrap().face_count, 1);
     assert_eq!(copy.face(faces[3].id).await.unwrap().image_id, stays.id);
-    assert_eq!(reapply(&copy, collection, journal).await, (0, 0, 0), "once is enough");
-    let passed_on = self::journal(&copy).await;
+    assert_eq!(reapply(&copy, collection, deletion_log).await, (0, 0, 0), "once is enough");
+    let passed_on = self::deletion_log(&copy).await;
     assert!(!passed_on.is_empty(), "the copy has the tombstones too");
 }
 
@@ -93,14 +93,14 @@ async fn an_erased_image_takes_its_smaller_versions_in_a_backup_along() {
         tx.commit().await.unwrap();
     }
     assert_eq!(
-        reapply(&copy, collection, journal(&live).await).await,
+        reapply(&copy, collection, deletion_log(&live).await).await,
         (0, 0, 0),
         "a larger one is no erasure"
     );
     let mut tx = live.begin().await.unwrap();
     live.delete_image(tx.conn(), large.id).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(reapply(&copy, collection, journal(&live).await).await, (0, 1, 0));
+    assert_eq!(reapply(&copy, collection, deletion_log(&live).await).await, (0, 1, 0));
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     live.suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();
     tx.commit().await.unwrap();
 
-    copy.take_journal(journal(&live).await).await.unwrap();
+    copy.import_deletion_log(deletion_log(&live).await).await.unwrap();
     let here = copy.register_model("identity of m", "m", 4).await.unwrap();
     assert_ne!(here.id, model.id);
     let mut tx = copy.begin().await.unwrap();
@@ -134,7 +134,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     let mut tx = live.begin().await.unwrap();
     live.lift_suppressions(tx.conn(), record.id).await.unwrap();
     tx.commit().await.unwrap();
-    copy.take_journal(journal(&live).await).await.unwrap();
+    copy.import_deletion_log(deletion_log(&live).await).await.unwrap();
     let mut tx = copy.begin().await.unwrap();
     assert!(!copy.suppresses(tx.conn(), collection).await.unwrap());
     assert!(copy.erasures(collection, None, 9).await.unwrap()[0].lifted_at.is_some());
@@ -181,7 +181,7 @@ async fn a_backup_loses_the_people_whom_an_erasure_took_and_keeps_the_others() {
     tx.commit().await.unwrap();
     assert_eq!(live.subject(subjects[1]).await.unwrap().face_count, 0, "deleting an image is not an erasure");
 
-    assert_eq!(reapply(&copy, collection, journal(&live).await).await.2, 1);
+    assert_eq!(reapply(&copy, collection, deletion_log(&live).await).await.2, 1);
     assert!(matches!(copy.subject(subjects[0]).await, Err(StoreError::NotFound { .. })));
     assert_eq!(copy.subject(subjects[1]).await.unwrap().face_count, 0);
 }

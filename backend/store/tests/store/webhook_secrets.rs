@@ -2,7 +2,7 @@
 //! backup.
 use crate::fixture;
 use std::time::Duration;
-use store::journal::Entry;
+use store::deletion_log::Entry;
 use store::webhook_secrets::{SALT, WebhookSigner};
 use store::{Store, StoreError};
 use testing::TestDatabase;
@@ -47,7 +47,7 @@ async fn secrets_go_with_their_collection_and_stay_with_default() {
         let collection = fixture::collection(&store, name).await;
         rotate(&store, collection, 7, Duration::ZERO).await.unwrap();
         let mut tx = store.begin().await.unwrap();
-        store.bury_collection(tx.conn(), collection).await.unwrap();
+        store.mark_collection_deleted(tx.conn(), collection).await.unwrap();
         tx.commit().await.unwrap();
         gone.push(collection);
     }
@@ -84,12 +84,12 @@ async fn a_restored_backup_does_not_sign_with_what_was_replaced_since() {
         .await
         .unwrap();
     rotate(&live, collection, 2, Duration::ZERO).await.unwrap();
-    let mut journal: Vec<Entry> = Vec::new();
-    let read = live.journal(|line| {
-        journal.push(serde_json::from_str(line).unwrap());
+    let mut deletion_log: Vec<Entry> = Vec::new();
+    let read = live.deletion_log(|line| {
+        deletion_log.push(serde_json::from_str(line).unwrap());
         Ok::<_, StoreError>(())
     });
     read.await.unwrap();
-    copy.take_journal(journal).await.unwrap();
+    copy.import_deletion_log(deletion_log).await.unwrap();
     assert_eq!(copy.webhook_signers(collection).await.unwrap(), [WebhookSigner::Service]);
 }

@@ -71,7 +71,7 @@ impl World {
         Self::with(queue::Config::default(), impatient()).await
     }
 
-    pub(crate) async fn with(times: queue::Config, manners: crawl::Config) -> Self {
+    pub(crate) async fn with(times: queue::Config, politeness: crawl::Config) -> Self {
         let analyzer = analyzer().await;
         let database = TestDatabase::create().await;
         let store = database.store();
@@ -83,7 +83,7 @@ impl World {
             allow_private: vec!["127.0.0.0/8".parse().unwrap()],
             ..crawler::Config::default()
         });
-        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(manners);
+        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(politeness);
         Self { store, queue, crawls, ingest, blobs, fetcher, folder, database }
     }
 

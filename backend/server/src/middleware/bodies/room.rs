@@ -1,7 +1,7 @@
 //! Reserves the memory of one body, from the budget of all bodies and from the share of its sender.
 use crate::shares::{KIB, Mine};
 use crate::{ApiError, AppState};
-use inference::Lane;
+use inference::Priority;
 use pipeline::{Budget, Exhausted, Share};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,7 +131,7 @@ impl Room {
             if !begun {
                 return Err(self.no_share());
             }
-            let share = self.budget.take(bytes, Lane::Interactive, self.until).await?;
+            let share = self.budget.take(bytes, Priority::Interactive, self.until).await?;
             (self.held, self.bytes) = (Some(share), bytes);
             return Ok(());
         };
@@ -141,7 +141,7 @@ impl Room {
         let share = match self.budget.try_take(more) {
             Some(share) => share,
             None => {
-                let room = self.budget.take(more, Lane::Interactive, self.until);
+                let room = self.budget.take(more, Priority::Interactive, self.until);
                 self.elder.wait(self.age, room).await.ok_or_else(|| self.budget.exhausted())??
             }
         };

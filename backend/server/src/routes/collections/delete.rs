@@ -43,7 +43,7 @@ pub(super) async fn delete_collection(
     confirmations.check(&deletion, params.confirm.as_deref())?;
     let mut tx = store.begin().await?;
     state.services.queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
-    store.bury_collection(tx.conn(), collection.id).await?;
+    store.mark_collection_deleted(tx.conn(), collection.id).await?;
     let detail = json!({"name": collection.name});
     caller.audit(&mut tx, Action::DeleteCollection, collection.id, detail).await?;
     tx.commit().await?;

@@ -4,7 +4,7 @@ use crate::extract::values::{Bounded, DetSize, Score};
 use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
 use crate::{ApiError, AppState};
 use bytes::Bytes;
-use inference::{Engine, Lane};
+use inference::{Engine, Priority};
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Enhance, Passes, Rotate, profile_of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -265,7 +265,7 @@ pub(crate) async fn analyze(
     options: &AnalyzeOptions,
 ) -> Result<Analysis, ApiError> {
     let permit = state.admit(1)?;
-    let analysis = state.analyzer().analyze(bytes, options, Lane::Interactive).await?;
+    let analysis = state.analyzer().analyze(bytes, options, Priority::Interactive).await?;
     drop(permit);
     Ok(analysis)
 }

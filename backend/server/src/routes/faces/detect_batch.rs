@@ -7,7 +7,7 @@ use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::{Request, State};
 use futures::{StreamExt, stream};
-use inference::Lane;
+use inference::Priority;
 use pipeline::AnalyzeOptions;
 use serde::Serialize;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ async fn one(state: AppState, index: usize, input: BatchInput, options: Arc<Anal
     let analyzer = state.analyzer();
     let answer = async {
         let bytes = input.bytes(&state).await?;
-        let analysis = analyzer.analyze(bytes, &options, Lane::Interactive).await?;
+        let analysis = analyzer.analyze(bytes, &options, Priority::Interactive).await?;
         Ok::<_, ApiError>(DetectAnswer::of(&analysis, analyzer.engine()))
     };
     match answer.await {

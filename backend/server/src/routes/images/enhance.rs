@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use inference::Lane;
+use inference::Priority;
 use pipeline::Share;
 
 /// Pixels of the answer per pixel of the picture that was sent.
@@ -39,7 +39,7 @@ pub(super) async fn enhance_image(
 ) -> Result<Response, ApiError> {
     let jpeg = prefers_jpeg(&headers);
     let permit = state.admit(1)?;
-    let enhanced = state.analyzer().enhance(bytes, Lane::Interactive).await?;
+    let enhanced = state.analyzer().enhance(bytes, Priority::Interactive).await?;
     // Whoever reads slowly holds the file: there is room for it before it is made. It is hardly
     // ever longer than the pixels.
     let pixels = u64::from(enhanced.frame.width()) * u64::from(enhanced.frame.height());

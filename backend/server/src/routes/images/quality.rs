@@ -8,7 +8,7 @@ use crate::routes::faces::{DetectedFace, ImageInfo, ProfileParam, Timings, analy
 use crate::{ApiError, AppState, Problem};
 use axum::Json;
 use axum::extract::State;
-use inference::Lane;
+use inference::Priority;
 use pipeline::{AnalyzeOptions, profile_of};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -87,7 +87,7 @@ pub(super) async fn report_quality(
     };
     let analysis = analyze(&state, bytes, &options).await?;
     let analyzer = state.analyzer();
-    let grey = analyzer.pixels().statistics(analysis.frame.clone(), Lane::Interactive).await?.output;
+    let grey = analyzer.pixels().statistics(analysis.frame.clone(), Priority::Interactive).await?.output;
     Ok(Json(QualityAnswer {
         image: ImageInfo::of(&analysis),
         statistics: Statistics {

@@ -1,7 +1,7 @@
 mod create;
 mod events;
 mod export;
-mod series;
+mod schedule;
 mod steer;
 mod webhook;
 mod webhook_secrets;

@@ -2,7 +2,7 @@
 use super::{gauge, spawn, until};
 use crate::support::pictures::drawn;
 use crate::support::{App, elsewhere, problem};
-use inference::Lane;
+use inference::Priority;
 use serde_json::json;
 use server::Config;
 use std::time::{Duration, Instant};
@@ -198,9 +198,10 @@ async fn a_body_that_is_larger_than_all_there_is_comes_in_alone() {
 async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
     let app = service(Duration::from_secs(60)).await;
     let analyzer = &app.state.services.analyzer;
-    let all: Vec<_> =
-        futures::future::join_all((0..4).map(|_| analyzer.decode(drawn(640, 640).into(), Lane::Interactive)))
-            .await;
+    let all: Vec<_> = futures::future::join_all(
+        (0..4).map(|_| analyzer.decode(drawn(640, 640).into(), Priority::Interactive)),
+    )
+    .await;
     let mut stream = announce(&app, "transfer-encoding: chunked").await;
     leave(&mut stream).await;
     // The decoder ignores the padding after the image. It makes the body large enough to be

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use futures::future::{Either, join_all, select};
-use inference::Lane;
+use inference::Priority;
 use reqwest::StatusCode;
 use serde_json::json;
 use server::Config;
@@ -30,9 +30,9 @@ fn portrait() -> Vec<u8> {
 }
 
 /// Takes the memory of `pictures` images, with the priority of callers or of a crawl.
-async fn hold(app: &App, pictures: usize, lane: Lane) -> Vec<pipeline::analyze::Picture> {
+async fn hold(app: &App, pictures: usize, priority: Priority) -> Vec<pipeline::analyze::Picture> {
     let analyzer = &app.state.services.analyzer;
-    let decoding = (0..pictures).map(|_| analyzer.decode(picture().into(), lane));
+    let decoding = (0..pictures).map(|_| analyzer.decode(picture().into(), priority));
     join_all(decoding).await.into_iter().map(Result::unwrap).collect()
 }
 
@@ -125,7 +125,7 @@ async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
 #[tokio::test]
 async fn a_caller_who_leaves_gives_his_place_to_the_next() {
     let app = spawn(2, Config::default(), false).await;
-    let held = hold(&app, 2, Lane::Interactive).await;
+    let held = hold(&app, 2, Priority::Interactive).await;
     let ask = || {
         let request =
             app.client.post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
@@ -137,7 +137,7 @@ async fn a_caller_who_leaves_gives_his_place_to_the_next() {
     until(&app, "waiting", HELD, 1).await;
     drop(held);
     ok(second.await.unwrap().unwrap()).await;
-    drop(hold(&app, 2, Lane::Interactive).await);
+    drop(hold(&app, 2, Priority::Interactive).await);
     until(&app, "bytes", HELD, 0).await;
 }
 
@@ -145,7 +145,7 @@ async fn a_caller_who_leaves_gives_his_place_to_the_next() {
 async fn a_caller_for_whom_there_is_no_room_in_time_is_told_to_come_back() {
     let config = Config { request_timeout: Duration::from_secs(1), ..Config::default() };
     let app = spawn(1, config, false).await;
-    let held = hold(&app, 1, Lane::Interactive).await;
+    let held = hold(&app, 1, Priority::Interactive).await;
     let refused = app.post_raw("/faces/detect", "image/png", picture()).await;
     assert_eq!(refused.headers()["retry-after"], "1");
     let problem = problem(refused, 429, "overloaded").await;

@@ -141,12 +141,12 @@ impl App {
             Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let secret = Secret::new("a secret that only the tests know");
         let ingest = ingest.with_sketcher(pipeline::Sketcher::new(secret));
-        let manners = crawl::Config {
+        let politeness = crawl::Config {
             webhook_secret: options.webhook_secret.map(Secret::new),
             webhook_retry: Duration::from_millis(10),
             ..crawl::Config::default()
         };
-        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(manners);
+        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(politeness);
         let fetcher = Fetcher::new(&crawler::Config {
             allow_private: vec!["127.0.0.0/8".parse().unwrap()],
             ..crawler::Config::default()

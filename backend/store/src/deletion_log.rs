@@ -36,7 +36,7 @@ pub enum Entry {
     RevokedKey(Value),
 }
 
-const JOURNAL: &str = "
+const DELETIONS: &str = "
     select jsonb_build_object('what', 'embedding_model', 'row', jsonb_build_object(
                'identity', identity, 'name', name, 'dimensions', dimensions))::text from embedding_models
     union all select jsonb_build_object('what', 'erasure', 'row', to_jsonb(e))::text from erasures e
@@ -71,14 +71,14 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the errors of the database and with the first error of `take`.
-    pub async fn journal<E: From<StoreError>>(
+    pub async fn deletion_log<E: From<StoreError>>(
         &self,
         mut take: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut tx = self.begin().await?;
         let database = |error: sqlx::Error| StoreError::from(error);
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await.map_err(database)?;
-        let mut lines = sqlx::query_scalar(JOURNAL).fetch(tx.conn());
+        let mut lines = sqlx::query_scalar(DELETIONS).fetch(tx.conn());
         while let Some(line) = lines.try_next().await.map_err(database)? {
             let line: String = line;
             take(&line)?;
@@ -92,7 +92,7 @@ impl Store {
     /// # Errors
     /// Fails with `Database` if the tables reject a row, and with `Conflict` if an embedding model
     /// has another number of dimensions here.
-    pub async fn take_journal(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
+    pub async fn import_deletion_log(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
         let (mut erasures, mut suppressions) = (Vec::new(), Vec::new());
         let (mut tombstones, mut keys) = (Vec::new(), Vec::new());
         for entry in entries {

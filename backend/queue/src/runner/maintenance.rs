@@ -1,5 +1,5 @@
-//! Background tasks of a runner: heartbeats, maintenance, purge, unparking and the job notification
-//! listener.
+//! Background tasks of a runner: rescue, statistics, purge, unparking and the job notification
+//! listener. The heartbeat is in its own module.
 use super::backoff::{Backoff, within};
 use super::{Shared, telemetry};
 use crate::CHANNEL;
@@ -18,34 +18,9 @@ const PURGE_EVERY: Duration = Duration::from_secs(60);
 /// Notifications within this time after the first are handled together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Shortest interval between two passes over the partition keys.
-const LANES_EVERY: Duration = Duration::from_millis(50);
+const PARTITIONS_EVERY: Duration = Duration::from_millis(50);
 /// Lower limit of all intervals here, whatever the lease.
 const SHORTEST: Duration = Duration::from_millis(20);
-
-/// Extends all leases every third of the lease time, and more often after a failure.
-pub(super) async fn heartbeats(shared: Arc<Shared>) {
-    let lease = shared.queue.config().lease;
-    let every = (lease / 3).max(SHORTEST);
-    let mut backoff = Backoff::default();
-    let mut pause = every;
-    loop {
-        tokio::time::sleep(pause).await;
-        let claims = shared.holdings.held();
-        let sent = Instant::now();
-        match within(every, shared.queue.heartbeat(&claims)).await {
-            Ok(lost) => {
-                shared.holdings.heartbeat(&claims, &lost, sent, lease);
-                backoff.reset();
-                pause = every;
-            }
-            Err(error) => {
-                telemetry::failed("heartbeat");
-                tracing::warn!(%error, claims = claims.len(), "failed to send heartbeat; retrying");
-                pause = backoff.next().min(every);
-            }
-        }
-    }
-}
 
 /// Rescues expired leases of all workers and publishes the queue's depth. Every process does this;
 /// rows that another process is rescuing are skipped.
@@ -97,7 +72,7 @@ fn ticks(every: Duration) -> tokio::time::Interval {
 }
 
 /// Unparks jobs after runs have ended, and at each poll (for runs that ended in other processes).
-pub(super) async fn lanes(shared: Arc<Shared>) {
+pub(super) async fn partitions(shared: Arc<Shared>) {
     let poll = shared.config.poll.max(SHORTEST);
     let mut backoff = Backoff::default();
     loop {
@@ -106,7 +81,7 @@ pub(super) async fn lanes(shared: Arc<Shared>) {
             Ok(_) => {
                 backoff.reset();
                 // With many partition keys a pass takes longer, so passes become less frequent.
-                LANES_EVERY.max(begun.elapsed() * 5)
+                PARTITIONS_EVERY.max(begun.elapsed() * 5)
             }
             Err(error) => {
                 telemetry::failed("unpark");

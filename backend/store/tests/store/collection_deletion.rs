@@ -16,9 +16,9 @@ async fn count(store: &Store, table: &str) -> i64 {
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(store.pool()).await.unwrap()
 }
 
-async fn bury(store: &Store, collection: Uuid) {
+async fn mark_deleted(store: &Store, collection: Uuid) {
     let mut tx = store.begin().await.unwrap();
-    store.bury_collection(tx.conn(), collection).await.unwrap();
+    store.mark_collection_deleted(tx.conn(), collection).await.unwrap();
     tx.commit().await.unwrap();
 }
 
@@ -56,11 +56,11 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
     let mut tx = store.begin().await.unwrap();
     assert!(matches!(store.erase_some(tx.conn(), collection).await, Err(StoreError::Conflict(_))));
     drop(tx);
-    bury(&store, collection).await;
+    mark_deleted(&store, collection).await;
     assert!(matches!(store.collection("press").await, Err(StoreError::NotFound { .. })));
     assert!(matches!(store.collection_by_id(collection).await, Err(StoreError::NotFound { .. })));
     assert_eq!(store.collections().await.unwrap().len(), 1);
-    assert_eq!(store.restless_crawls(collection).await.unwrap(), [crawl]);
+    assert_eq!(store.crawls_to_cancel(collection).await.unwrap(), [crawl]);
     // The name is free, and a new collection with it has none of the old content.
     let namesake = fixture::collection(&store, "press").await;
 
@@ -122,16 +122,16 @@ async fn keys_go_with_their_collection_and_stay_with_default() {
         store.create_key(tx.conn(), &new).await.unwrap();
         tx.commit().await.unwrap();
     }
-    bury(&store, press).await;
-    bury(&store, default).await;
+    mark_deleted(&store, press).await;
+    mark_deleted(&store, default).await;
     let successor = store.collection("default").await.unwrap();
     assert_ne!(successor.id, default);
     let keys = store.keys(None, 10).await.unwrap();
     assert_eq!(keys.iter().map(|key| key.collection_id).collect::<Vec<_>>(), [Some(successor.id)]);
     let mut tx = store.begin().await.unwrap();
-    let again = store.bury_collection(tx.conn(), press).await;
+    let again = store.mark_collection_deleted(tx.conn(), press).await;
     assert!(matches!(again, Err(StoreError::NotFound { .. })));
     // A store with a scope can delete only its own collection.
-    let other = store.within(Uuid::now_v7()).bury_collection(tx.conn(), successor.id).await;
+    let other = store.within(Uuid::now_v7()).mark_collection_deleted(tx.conn(), successor.id).await;
     assert!(matches!(other, Err(StoreError::NotFound { .. })));
 }

@@ -20,7 +20,7 @@ const STEADY_RUNS: usize = 5;
 
 /// A candidate model with its first result on the CPU. The results of every device are compared
 /// with it.
-pub(super) struct Subject<'a, M: Model> {
+pub(super) struct CandidateModel<'a, M: Model> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
     pub(super) file: &'a ModelFile,
@@ -48,7 +48,7 @@ pub(super) struct Trial {
     pub(super) runs: Vec<BatchRun>,
 }
 
-impl<'a, M: Model> Subject<'a, M> {
+impl<'a, M: Model> CandidateModel<'a, M> {
     /// Reads the pack's file of `kind` and runs it once on the CPU. Returns the CPU session too.
     pub(super) fn load(
         config: &'a Config,
@@ -79,7 +79,7 @@ impl<'a, M: Model> Subject<'a, M> {
         let expected = sample.run(&model, &mut reference, 1).map_err(failed)?;
         let input_name = reference.input_name().to_owned();
         let any_size = reference.input()[2].is_none();
-        let subject = Self {
+        let candidate = Self {
             config,
             runtime,
             file,
@@ -92,7 +92,7 @@ impl<'a, M: Model> Subject<'a, M> {
             batched: None,
             batch: 1,
         };
-        Ok((subject, reference))
+        Ok((candidate, reference))
     }
 
     /// Allows batches on devices. A fixed batch axis is made free; a run on the CPU must then give

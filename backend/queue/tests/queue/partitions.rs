@@ -6,21 +6,21 @@ use std::collections::HashSet;
 use uuid::Uuid;
 
 fn narrow() -> Config {
-    Config { lane_window: 4, ..Config::default() }
+    Config { partition_window: 4, ..Config::default() }
 }
 
-fn job(group: Uuid, lane: &str, number: i64) -> NewJob {
+fn job(group: Uuid, partition_key: &str, number: i64) -> NewJob {
     NewJob {
         group_id: Some(group),
-        lane: Some(lane.into()),
+        partition_key: Some(partition_key.into()),
         payload: json!(number),
-        unique_key: Some(format!("{group} {lane} {number}")),
+        unique_key: Some(format!("{group} {partition_key} {number}")),
         ..page()
     }
 }
 
-fn jobs(group: Uuid, lane: &str, numbers: std::ops::Range<i64>) -> Vec<NewJob> {
-    numbers.map(|number| job(group, lane, number)).collect()
+fn jobs(group: Uuid, partition_key: &str, numbers: std::ops::Range<i64>) -> Vec<NewJob> {
+    numbers.map(|number| job(group, partition_key, number)).collect()
 }
 
 async fn parked(bench: &Bench) -> i64 {
@@ -28,7 +28,7 @@ async fn parked(bench: &Bench) -> i64 {
 }
 
 #[tokio::test]
-async fn a_full_lane_parks_the_rest_and_takes_it_in_when_half_has_ended() {
+async fn a_full_partition_parks_the_rest_and_takes_it_in_when_half_has_ended() {
     let bench = Bench::with(narrow()).await;
     let group = Uuid::now_v7();
     bench.add(&jobs(group, "slow", 0..10)).await;
@@ -53,7 +53,7 @@ async fn a_full_lane_parks_the_rest_and_takes_it_in_when_half_has_ended() {
 }
 
 #[tokio::test]
-async fn lanes_kinds_and_groups_do_not_stand_in_each_others_way() {
+async fn partitions_kinds_and_groups_do_not_stand_in_each_others_way() {
     let bench = Bench::with(narrow()).await;
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
     bench.add(&jobs(one, "slow", 0..1000)).await;
@@ -108,15 +108,16 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
 }
 
 #[tokio::test]
-async fn a_group_with_very_many_lanes_keeps_a_bounded_line_and_ends_all_the_same() {
-    const LANES: i64 = 1_300;
+async fn a_group_with_very_many_partitions_keeps_a_bounded_line_and_ends_all_the_same() {
+    const PARTITIONS: i64 = 1_300;
     let bench = Bench::with(Config { group_window: 40, ..narrow() }).await;
     let group = Uuid::now_v7();
     let in_line = async || bench.count("select count(*) from jobs where not parked").await;
     // One key gets at most its own window of 4. The others share the rest of the group's window.
     bench.add(&jobs(group, "first", 0..10)).await;
     assert_eq!(in_line().await, 4);
-    let all: Vec<NewJob> = (0..LANES).flat_map(|lane| jobs(group, &format!("{lane:04}"), 0..2)).collect();
+    let all: Vec<NewJob> =
+        (0..PARTITIONS).flat_map(|partition_key| jobs(group, &format!("{partition_key:04}"), 0..2)).collect();
     bench.add(&all).await;
     assert_eq!(in_line().await, 40);
     let mut done = HashSet::new();
@@ -131,22 +132,28 @@ async fn a_group_with_very_many_lanes_keeps_a_bounded_line_and_ends_all_the_same
         bench.queue.complete_many(&claims).await.unwrap();
         bench.queue.unpark().await.unwrap();
     }
-    assert_eq!(done.len() as i64, 2 * LANES + 10);
+    assert_eq!(done.len() as i64, 2 * PARTITIONS + 10);
 }
 
 #[tokio::test]
-async fn groups_with_very_many_lanes_do_not_wait_for_each_other_and_their_lanes_have_turns() {
-    const LANES: i64 = 1_300;
+async fn groups_with_very_many_partitions_do_not_wait_for_each_other_and_their_partitions_have_turns() {
+    const PARTITIONS: i64 = 1_300;
     let bench = Bench::with(Config { group_window: 4, ..narrow() }).await;
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
     for group in [one, two] {
-        bench.add(&(0..LANES).map(|lane| job(group, &format!("{lane:04}"), lane)).collect::<Vec<_>>()).await;
+        bench
+            .add(
+                &(0..PARTITIONS)
+                    .map(|partition_key| job(group, &format!("{partition_key:04}"), partition_key))
+                    .collect::<Vec<_>>(),
+            )
+            .await;
     }
     // The first group has no room, so none of its parked jobs can be unparked.
     let full = bench.claim(4).await;
     assert!(full.iter().all(|job| job.group_id == Some(one)));
     let mut joined = Vec::new();
-    for _ in 0..LANES / 4 {
+    for _ in 0..PARTITIONS / 4 {
         let claimed = bench.claim(100).await;
         assert!(claimed.iter().all(|job| job.group_id == Some(two)));
         joined.extend(claimed.iter().map(|job| job.payload.as_i64().unwrap()));
@@ -154,7 +161,7 @@ async fn groups_with_very_many_lanes_do_not_wait_for_each_other_and_their_lanes_
         bench.queue.unpark().await.unwrap();
     }
     assert!(
-        joined.is_sorted() && joined.len() as i64 == LANES,
+        joined.is_sorted() && joined.len() as i64 == PARTITIONS,
         "partition keys are skipped: {:?} …",
         &joined[..20]
     );
@@ -165,8 +172,8 @@ async fn many_processes_take_in_each_job_once_and_miss_none() {
     const JOBS: i64 = 300;
     let bench = Bench::with(narrow()).await;
     let group = Uuid::now_v7();
-    for lane in ["a", "b", "c"] {
-        bench.add(&jobs(group, lane, 0..JOBS / 3)).await;
+    for partition_key in ["a", "b", "c"] {
+        bench.add(&jobs(group, partition_key, 0..JOBS / 3)).await;
     }
     let worker = async || {
         let mut done = HashSet::new();
@@ -193,10 +200,10 @@ async fn many_processes_take_in_each_job_once_and_miss_none() {
 }
 
 #[tokio::test]
-async fn a_lane_without_a_group_is_refused() {
+async fn a_partition_key_without_a_group_is_refused() {
     let bench = Bench::new().await;
     let mut tx = bench.db.pool().begin().await.unwrap();
-    let job = NewJob { lane: Some("slow".into()), ..page() };
+    let job = NewJob { partition_key: Some("slow".into()), ..page() };
     let refused = bench.queue.enqueue(&mut tx, &[job]).await;
     assert!(matches!(refused, Err(QueueError::Invalid(ref why)) if why.contains("group")), "{refused:?}");
 }

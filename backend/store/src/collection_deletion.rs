@@ -1,9 +1,9 @@
 //! Deletion of a collection: it becomes inaccessible at once, and its content is erased in steps.
 //!
-//! `bury_collection` is fast for any size. Then call `erase_some` until nothing is left. Each call
+//! `mark_collection_deleted` is fast for any size. Then call `erase_some` until nothing is left. Each call
 //! is a small separate transaction; it can be interrupted at any time and repeated.
+use crate::blob_deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
-use crate::condemned::condemn;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
@@ -32,7 +32,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist or is deleted already.
-    pub async fn bury_collection(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+    pub async fn mark_collection_deleted(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         let name: Option<String> = sqlx::query_scalar(
             "select name from collections
              where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for update",
@@ -75,7 +75,7 @@ impl Store {
 
     /// Returns the crawls of a deleted collection that must be cancelled: live crawls, and ended
     /// ones with a next run.
-    pub async fn restless_crawls(&self, collection: Uuid) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn crawls_to_cancel(&self, collection: Uuid) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from crawls where collection_id = $1
                and (state in ('running', 'paused') or next_run_at is not null) order by id",
@@ -91,12 +91,12 @@ impl Store {
     /// # Errors
     /// Fails with `Conflict` if the collection is not deleted.
     pub async fn erase_some(&self, conn: &mut PgConnection, collection: Uuid) -> Result<Erased, StoreError> {
-        let buried: Option<bool> =
+        let deleted: Option<bool> =
             sqlx::query_scalar("select deleting_at is not null from collections where id = $1")
                 .bind(collection)
                 .fetch_optional(&mut *conn)
                 .await?;
-        match buried {
+        match deleted {
             None => return Ok(Erased { done: true, ..Erased::default() }),
             Some(false) => return Err(StoreError::Conflict("the collection has not been deleted".into())),
             Some(true) => {}
@@ -109,7 +109,7 @@ impl Store {
                 .await?;
         if !images.is_empty() {
             let (rows, keys) = delete_images(conn, &images).await?;
-            return Ok(Erased { rows, blobs: condemn(conn, keys).await?, done: false });
+            return Ok(Erased { rows, blobs: enqueue_blob_deletions(conn, keys).await?, done: false });
         }
         for part in PARTS {
             let rows =

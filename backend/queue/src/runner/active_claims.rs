@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-struct Holding {
+struct ActiveClaim {
     cancel: CancellationToken,
     /// When the lease expires by this process's clock. Counted from before the call that set it, so
     /// it is never too late.
@@ -15,13 +15,13 @@ struct Holding {
 
 /// All active claims, from claiming to settling.
 #[derive(Default)]
-pub(super) struct Holdings(Mutex<HashMap<Claim, Holding>>);
+pub(super) struct ActiveClaims(Mutex<HashMap<Claim, ActiveClaim>>);
 
-impl Holdings {
+impl ActiveClaims {
     /// Adds a claim. Returns the cancellation token for its handler.
     pub(super) fn add(&self, claim: Claim, expires: Instant) -> CancellationToken {
         let cancel = CancellationToken::new();
-        let holding = Holding { cancel: cancel.clone(), expires, lost: false };
+        let holding = ActiveClaim { cancel: cancel.clone(), expires, lost: false };
         self.0.lock().insert(claim, holding);
         cancel
     }
@@ -45,9 +45,9 @@ impl Holdings {
     /// `lost` claims and extends the other leases.
     pub(super) fn heartbeat(&self, asked: &[Claim], lost: &[Claim], sent: Instant, lease: Duration) {
         let lost: HashSet<&Claim> = lost.iter().collect();
-        let mut holdings = self.0.lock();
+        let mut active_claims = self.0.lock();
         for claim in asked {
-            let Some(holding) = holdings.get_mut(claim) else { continue };
+            let Some(holding) = active_claims.get_mut(claim) else { continue };
             if lost.contains(claim) {
                 holding.lost = true;
                 holding.cancel.cancel();

@@ -69,15 +69,15 @@ impl Store {
                 .await?;
             // Locks the rows first, so that the next statement sees the deletion of a transaction
             // that is recording one of them now.
-            let condemned: Vec<String> = sqlx::query_scalar(
+            let listed: Vec<String> = sqlx::query_scalar(
                 "select key from blob_deletions where key = any($1) and deleted_at is null order by key for update",
             )
             .bind(keys)
             .fetch_all(tx.conn())
             .await?;
-            let doomed = unreferenced(tx.conn(), condemned.clone()).await?;
+            let doomed = unreferenced(tx.conn(), listed.clone()).await?;
             sqlx::query("delete from blob_deletions where key = any($1) and key <> all($2)")
-                .bind(&condemned)
+                .bind(&listed)
                 .bind(&doomed)
                 .execute(tx.conn())
                 .await?;
@@ -94,7 +94,7 @@ impl Store {
 
     /// Deletes all blobs recorded before the call, and removes records of blobs that were deleted a
     /// day ago. Returns the number deleted.
-    pub async fn drop_condemned(&self, blobs: &Blobs) -> Result<u64, StoreError> {
+    pub async fn delete_pending_blobs(&self, blobs: &Blobs) -> Result<u64, StoreError> {
         let mut dropped = 0;
         let mut after = String::new();
         loop {
@@ -119,7 +119,7 @@ impl Store {
 impl Store {
     /// Records blobs for deletion that, as far as is known, no row names.
     pub async fn condemn_blobs(&self, conn: &mut PgConnection, keys: Vec<String>) -> Result<(), StoreError> {
-        condemn(conn, keys).await.map(drop)
+        enqueue_blob_deletions(conn, keys).await.map(drop)
     }
 
     /// Returns those of the blobs that no row names.
@@ -149,7 +149,7 @@ impl Store {
 
 /// Records that this transaction deletes rows that named these blobs. Returns those, each once,
 /// that no other row names, as far as this transaction sees.
-pub(crate) async fn condemn(
+pub(crate) async fn enqueue_blob_deletions(
     conn: &mut PgConnection,
     mut keys: Vec<String>,
 ) -> Result<Vec<String>, StoreError> {

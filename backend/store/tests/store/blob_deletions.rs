@@ -54,9 +54,9 @@ async fn what_a_crash_left_over_goes_with_the_next_sweep() {
     // Simulates a crash between the commit and the deletion of the blob.
     assert_eq!(world.delete(image).await, std::slice::from_ref(&key));
     assert!(world.exists(&key).await);
-    assert_eq!(world.store.drop_condemned(&world.blobs).await.unwrap(), 1);
+    assert_eq!(world.store.delete_pending_blobs(&world.blobs).await.unwrap(), 1);
     assert!(!world.exists(&key).await);
-    assert_eq!(world.store.drop_condemned(&world.blobs).await.unwrap(), 0);
+    assert_eq!(world.store.delete_pending_blobs(&world.blobs).await.unwrap(), 0);
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn a_blob_that_another_row_names_stays_until_both_are_gone() {
     let key = world.put().await;
     let (one, other) = (world.image(1, &key).await, world.image(2, &key).await);
     assert!(world.delete(one).await.is_empty());
-    assert_eq!(world.store.drop_condemned(&world.blobs).await.unwrap(), 0);
+    assert_eq!(world.store.delete_pending_blobs(&world.blobs).await.unwrap(), 0);
     assert!(world.exists(&key).await);
     let keys = world.delete(other).await;
     assert_eq!(world.store.drop_blobs(&world.blobs, &keys).await.unwrap(), 1);

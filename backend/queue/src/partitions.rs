@@ -1,7 +1,7 @@
 //! Limits how many jobs of one partition key are ready, so that a million jobs for one slow host do
 //! not delay others.
 //!
-//! At most `Config::lane_window` jobs with the same kind, group and partition key are unparked.
+//! At most `Config::partition_window` jobs with the same kind, group and partition key are unparked.
 //! Over all partition keys of one kind and group the limit is `Config::group_window`. Jobs beyond
 //! these limits are parked when they are enqueued. A parked job carries the held flag, so claims,
 //! holds and releases never read it. When half of a key's window is free, its best parked jobs are
@@ -25,7 +25,7 @@ struct Room {
     kind: String,
     group_id: Uuid,
     /// `None` if the group has no key after the one at which the pass starts.
-    lane: Option<String>,
+    partition_key: Option<String>,
     room: i64,
     /// Free places of the group before this pass.
     group_room: i64,
@@ -35,19 +35,19 @@ struct Room {
 
 /// Groups per pass; keys per pass over all groups; and minimum number of keys per group.
 const GROUPS: i64 = 16;
-const LANES: i64 = 500;
-const LEAST_LANES: i64 = 20;
+const PARTITIONS: i64 = 500;
+const LEAST_PARTITIONS: i64 = 20;
 /// Places of one partition key when half of the group's window is used.
 pub(crate) const FEW_PLACES: i64 = 8;
 
 /// Where the last passes ended.
 #[derive(Debug, Default)]
-pub(crate) struct LanePositions {
+pub(crate) struct PartitionPositions {
     /// Kind and id of the last group of the last pass. The default sorts before all groups.
     group: (String, Uuid),
     /// The last key that the last pass visited in each group. A missing group starts at its first
     /// key.
-    lanes: HashMap<(String, Uuid), String>,
+    partitions: HashMap<(String, Uuid), String>,
 }
 
 /// Maximum number of groups whose position is remembered. Groups of cancelled crawls never come
@@ -69,12 +69,12 @@ impl Queue {
         // The locks and the update must be two statements. The update takes its snapshot after the
         // locks are held, so it sees whether a group was held in the meantime.
         let looked: Vec<Room> = sqlx::query_as(ROOMS)
-            .bind(self.config.lane_window)
+            .bind(self.config.partition_window)
             .bind(kinds)
             .bind(groups)
             .bind(after)
-            .bind(LANES)
-            .bind(LEAST_LANES)
+            .bind(PARTITIONS)
+            .bind(LEAST_PARTITIONS)
             .bind(self.config.group_window)
             .bind(FEW_PLACES)
             .fetch_all(&mut *tx)
@@ -87,7 +87,7 @@ impl Queue {
         let held: Vec<bool> = sqlx::query_scalar(UNPARK)
             .bind(rooms.iter().map(|room| room.kind.as_str()).collect::<Vec<_>>())
             .bind(rooms.iter().map(|room| room.group_id).collect::<Vec<_>>())
-            .bind(rooms.iter().map(|room| room.lane.as_deref()).collect::<Vec<_>>())
+            .bind(rooms.iter().map(|room| room.partition_key.as_deref()).collect::<Vec<_>>())
             .bind(rooms.iter().map(|room| room.room).collect::<Vec<_>>())
             .fetch_all(&mut *tx)
             .await?;
@@ -104,16 +104,16 @@ impl Queue {
         &self,
         conn: &mut PgConnection,
     ) -> Result<(Vec<String>, Vec<Uuid>, Vec<String>), QueueError> {
-        let from = self.lanes_from.lock().unwrap_or_else(PoisonError::into_inner).group.clone();
+        let from = self.partitions_from.lock().unwrap_or_else(PoisonError::into_inner).group.clone();
         let mut groups = self.groups_after(conn, &from).await?;
         if groups.is_empty() {
             groups = self.groups_after(conn, &Default::default()).await?;
         }
-        let mut positions = self.lanes_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut positions = self.partitions_from.lock().unwrap_or_else(PoisonError::into_inner);
         let are_all = (groups.len() as i64) < GROUPS;
         positions.group = groups.last().filter(|_| !are_all).cloned().unwrap_or_default();
         let after =
-            groups.iter().map(|group| positions.lanes.get(group).cloned().unwrap_or_default()).collect();
+            groups.iter().map(|group| positions.partitions.get(group).cloned().unwrap_or_default()).collect();
         let (kinds, ids) = groups.into_iter().unzip();
         Ok((kinds, ids, after))
     }
@@ -133,18 +133,23 @@ impl Queue {
         for room in looked {
             groups.entry((&room.kind, room.group_id)).or_default().push(room);
         }
-        let mut positions = self.lanes_from.lock().unwrap_or_else(PoisonError::into_inner);
-        if positions.lanes.len() > MOST_POSITIONS {
-            positions.lanes.clear();
+        let mut positions = self.partitions_from.lock().unwrap_or_else(PoisonError::into_inner);
+        if positions.partitions.len() > MOST_POSITIONS {
+            positions.partitions.clear();
         }
-        for ((kind, group), lanes) in groups {
-            let is_full = lanes.iter().map(|lane| lane.room).sum::<i64>() >= lanes[0].group_room;
-            let last = if is_full { lanes.iter().rfind(|lane| lane.room > 0) } else { lanes.last() };
-            let is_end = !is_full && (lanes.len() as i64) < lanes[0].most;
+        for ((kind, group), partitions) in groups {
+            let is_full = partitions.iter().map(|partition_key| partition_key.room).sum::<i64>()
+                >= partitions[0].group_room;
+            let last = if is_full {
+                partitions.iter().rfind(|partition_key| partition_key.room > 0)
+            } else {
+                partitions.last()
+            };
+            let is_end = !is_full && (partitions.len() as i64) < partitions[0].most;
             let key = (kind.to_owned(), group);
-            match last.filter(|_| !is_end).and_then(|last| last.lane.clone()) {
-                Some(lane) => positions.lanes.insert(key, lane),
-                None => positions.lanes.remove(&key),
+            match last.filter(|_| !is_end).and_then(|last| last.partition_key.clone()) {
+                Some(partition_key) => positions.partitions.insert(key, partition_key),
+                None => positions.partitions.remove(&key),
             };
         }
     }
@@ -177,7 +182,7 @@ with crowds as materialized (
     cross join lateral (
         select count(*) as size from (
             select 1 from jobs j
-            where j.group_id = g.group_id and j.kind = g.kind and j.lane is not null and not j.parked
+            where j.group_id = g.group_id and j.kind = g.kind and j.partition_key is not null and not j.parked
             limit $7
         ) standing
     ) crowd
@@ -185,52 +190,52 @@ with crowds as materialized (
 ), share as materialized (
     select greatest($5 / greatest(count(*), 1), $6) as most from crowds
 ), looked as materialized (
-    select c.kind, c.group_id, c.size, l.lane
+    select c.kind, c.group_id, c.size, l.partition_key
     from crowds c left join lateral (
-        with recursive lanes as (
-            (select j.lane from jobs j
-             where j.parked and j.kind = c.kind and j.group_id = c.group_id and j.lane > c.after
-             order by j.lane limit 1)
+        with recursive partitions as (
+            (select j.partition_key from jobs j
+             where j.parked and j.kind = c.kind and j.group_id = c.group_id and j.partition_key > c.after
+             order by j.partition_key limit 1)
             union all
-            select n.lane from lanes l cross join lateral (
-                select j.lane from jobs j
-                where j.parked and j.kind = c.kind and j.group_id = c.group_id and j.lane > l.lane
-                order by j.lane limit 1
+            select n.partition_key from partitions l cross join lateral (
+                select j.partition_key from jobs j
+                where j.parked and j.kind = c.kind and j.group_id = c.group_id and j.partition_key > l.partition_key
+                order by j.partition_key limit 1
             ) n
         )
-        select lane from lanes limit (select most from share)
+        select partition_key from partitions limit (select most from share)
     ) l on true
 ), rooms as (
-    select l.*, case when l.lane is not null and line.length <= places / 2 then places - line.length else 0 end as room
-    from (select *, count(*) over (partition by kind, group_id) as lanes from looked) l
+    select l.*, case when l.partition_key is not null and line.length <= places / 2 then places - line.length else 0 end as room
+    from (select *, count(*) over (partition by kind, group_id) as partitions from looked) l
     cross join lateral (
-        select least($1, case when l.size >= $7 / 2 then $8 else $1 end, greatest(1, ($7 - l.size) / l.lanes)) as places
+        select least($1, case when l.size >= $7 / 2 then $8 else $1 end, greatest(1, ($7 - l.size) / l.partitions)) as places
     ) p
     cross join lateral (
         select count(*) as length from (
             select 1 from jobs j
-            where j.group_id = l.group_id and j.kind = l.kind and j.lane = l.lane and not j.parked
+            where j.group_id = l.group_id and j.kind = l.kind and j.partition_key = l.partition_key and not j.parked
             limit places / 2 + 1
         ) standing
     ) line
 ), shared as materialized (
-    select kind, group_id, lane, $7 - size as group_room,
+    select kind, group_id, partition_key, $7 - size as group_room,
            greatest(0, least(room, $7 - size - coalesce(sum(room) over before, 0)::bigint)) as room
     from rooms
-    window before as (partition by kind, group_id order by lane rows between unbounded preceding and 1 preceding)
+    window before as (partition by kind, group_id order by partition_key rows between unbounded preceding and 1 preceding)
 )
-select kind, group_id, lane, group_room, (select most from share) as most,
+select kind, group_id, partition_key, group_room, (select most from share) as most,
        case when room > 0 and pg_try_advisory_xact_lock_shared(job_group_lock(group_id)) then room else 0 end as room
-from shared order by kind, group_id, lane";
+from shared order by kind, group_id, partition_key";
 
 const UNPARK: &str = "
 with wanted as (
-    select * from unnest($1::text[], $2::uuid[], $3::text[], $4::bigint[]) as w(kind, group_id, lane, room)
+    select * from unnest($1::text[], $2::uuid[], $3::text[], $4::bigint[]) as w(kind, group_id, partition_key, room)
 ), picked as materialized (
     select p.id from wanted w cross join lateral (
         select j.id from jobs j
-        where j.parked and j.kind = w.kind and j.group_id = w.group_id and j.lane = w.lane
-        order by j.kind, j.group_id, j.lane, j.priority, j.id limit w.room
+        where j.parked and j.kind = w.kind and j.group_id = w.group_id and j.partition_key = w.partition_key
+        order by j.kind, j.group_id, j.partition_key, j.priority, j.id limit w.room
         for update skip locked
     ) p
 )

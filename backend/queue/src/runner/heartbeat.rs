@@ -1,0 +1,33 @@
+//! The task that extends the leases of the jobs in this process.
+use super::backoff::{Backoff, within};
+use super::{Shared, telemetry};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Shortest interval between two heartbeats.
+const SHORTEST: Duration = Duration::from_millis(20);
+
+/// Extends all leases every third of the lease time, and more often after a failure.
+pub(super) async fn heartbeats(shared: Arc<Shared>) {
+    let lease = shared.queue.config().lease;
+    let every = (lease / 3).max(SHORTEST);
+    let mut backoff = Backoff::default();
+    let mut pause = every;
+    loop {
+        tokio::time::sleep(pause).await;
+        let claims = shared.active_claims.held();
+        let sent = Instant::now();
+        match within(every, shared.queue.heartbeat(&claims)).await {
+            Ok(lost) => {
+                shared.active_claims.heartbeat(&claims, &lost, sent, lease);
+                backoff.reset();
+                pause = every;
+            }
+            Err(error) => {
+                telemetry::failed("heartbeat");
+                tracing::warn!(%error, claims = claims.len(), "failed to send heartbeat; retrying");
+                pause = backoff.next().min(every);
+            }
+        }
+    }
+}
