@@ -209,7 +209,7 @@ with crowds as materialized (
     select l.*, case when l.partition_key is not null and line.length <= places / 2 then places - line.length else 0 end as room
     from (select *, count(*) over (partition by kind, group_id) as partitions from looked) l
     cross join lateral (
-        select least($1, case when l.size >= $7 / 2 then $8 else $1 end, greatest(1, ($7 - l.size) / l.partitions)) as places
+        select least($1::bigint, case when l.size >= $7 / 2 then $8 else $1::bigint end, greatest(1, ($7 - l.size) / l.partitions)) as places
     ) p
     cross join lateral (
         select count(*) as length from (

@@ -58,7 +58,7 @@ with gate as materialized (
 ), old as materialized (
     select j.id from gate cross join lateral (
         select id from finished_jobs
-        where mine and state <> 'discarded' and finished_at < now() - $1
+        where mine and state <> 'discarded' and finished_at < now() - $1::interval
         order by finished_at limit $2 for update skip locked
     ) j
 ), gone as (

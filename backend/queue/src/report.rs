@@ -55,9 +55,9 @@ impl Queue {
 /// Each half uses its own partial index: completed jobs by time, the few discarded jobs by state.
 const ENDED: &str = "
 select kind, state::text, count(*) from finished_jobs
-where state <> 'discarded' and state = 'completed' and finished_at > now() - $1 group by 1, 2
+where state <> 'discarded' and state = 'completed' and finished_at > now() - $1::interval group by 1, 2
 union all
-select kind, state::text, count(*) from finished_jobs where state = 'discarded' and finished_at > now() - $1 group by 1, 2";
+select kind, state::text, count(*) from finished_jobs where state = 'discarded' and finished_at > now() - $1::interval group by 1, 2";
 
 const OLDEST: &str = concat!(
     every_band!(),

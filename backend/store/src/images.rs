@@ -154,6 +154,7 @@ impl Store {
         phash: i64,
         dhash: i64,
     ) -> Result<Vec<Image>, StoreError> {
+        // Built at run time: the candidates of near images are the same text for two tables.
         let sql = format!(
             "{} where i.id in ({})
              order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $15",

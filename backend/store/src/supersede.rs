@@ -136,7 +136,7 @@ impl Store {
             // The cached response still refers to stored content, in its larger version.
             "update image_visits set image_id = $2 where image_id = any($1)",
             "update superseded_images set image_id = $2 where image_id = any($1)",
-            "insert into superseded_images (image_id, digest) select $2, sha256(uuid_send(id)) from unnest($1) as older (id)",
+            "insert into superseded_images (image_id, digest) select $2, sha256(uuid_send(id)) from unnest($1::uuid[]) as older (id)",
         ] {
             sqlx::query(taken_over).bind(images).bind(by).execute(&mut *conn).await?;
         }

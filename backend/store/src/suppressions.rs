@@ -151,6 +151,7 @@ impl Store {
             .fetch_all(conn)
             .await?);
         };
+        // Built at run time: the candidates of near images are the same text for two tables.
         let sql = format!(
             "select sha256 is not distinct from $15 as same_file, phash, dhash, ahash, region
              from suppressions where phash is not null and id in (

@@ -40,6 +40,7 @@ pub(super) async fn alike(
             .bind(BATCH - 1)
             .fetch_optional(&mut *conn)
             .await?;
+        // Built at run time: the type of the probe has the model's dimensions.
         let rows: Vec<FaceRow> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
             .bind(collection)
             .bind(model.id)

@@ -1,0 +1,403 @@
+//! Finds SQL statements in Rust sources. Evaluates literals, constants, local variables, `concat!`,
+//! and macros by example whose body is one of these.
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use syn::spanned::Spanned;
+use syn::visit::Visit;
+use syn::{
+    Block, Expr, ExprCall, ExprForLoop, ExprMethodCall, FnArg, ImplItemFn, Item, ItemFn, ItemMacro, Lit,
+    Local, Pat, Signature, Stmt, Type,
+};
+
+/// A comment with these words stands within a few lines above a statement that is no constant.
+const BUILT_AT_RUN_TIME: &str = "run time";
+const LINES_ABOVE: usize = 8;
+
+/// A statement as Postgres gets it.
+pub(crate) struct Statement {
+    /// File and line.
+    pub(crate) place: String,
+    pub(crate) sql: String,
+    /// `query`, `query_as` or `query_scalar`.
+    pub(crate) function: String,
+    /// Calls of `.bind`; `None` if the query is passed on before it runs.
+    pub(crate) binds: Option<usize>,
+}
+
+/// What a crate contains.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) statements: Vec<Statement>,
+    /// Places of queries that could not be evaluated.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Names that expressions refer to.
+#[derive(Default)]
+struct Names {
+    /// The file that is read.
+    file: String,
+    /// By file and name, and those of all files by name alone.
+    constants: HashMap<(String, String), Expr>,
+    macros: HashMap<String, Vec<Arm>>,
+}
+
+/// One arm of a macro by example: for each argument the words before it and its name; the body.
+struct Arm {
+    arguments: Vec<(Vec<String>, String)>,
+    body: TokenStream,
+}
+
+struct Search<'a> {
+    names: &'a Names,
+    file: String,
+    lines: Vec<String>,
+    locals: HashMap<String, Expr>,
+    /// Arguments of the function that are static texts: its callers pass constants.
+    arguments: HashSet<String>,
+    found: &'a mut Found,
+}
+
+/// Finds the statements below a folder of sources.
+pub(crate) fn find(folder: &Path) -> Found {
+    let files: Vec<(String, String)> = testing::files_below(folder)
+        .into_iter()
+        .filter(|file| file.extension().is_some_and(|extension| extension == "rs"))
+        .map(|file| (file.display().to_string(), std::fs::read_to_string(&file).unwrap()))
+        .collect();
+    let parsed: Vec<syn::File> = files.iter().map(|(_, text)| syn::parse_file(text).unwrap()).collect();
+    let mut names = Names::default();
+    for ((file, _), parsed) in files.iter().zip(&parsed) {
+        names.file.clone_from(file);
+        names.visit_file(parsed);
+    }
+    let mut found = Found::default();
+    for ((file, text), parsed) in files.iter().zip(&parsed) {
+        names.file.clone_from(file);
+        let lines = text.lines().map(str::to_owned).collect();
+        let (locals, arguments) = Default::default();
+        let file = file.clone();
+        Search { names: &names, file, lines, locals, arguments, found: &mut found }.visit_file(parsed);
+    }
+    // Those that are passed on as arguments.
+    for ((file, name), value) in names.constants.iter().filter(|((file, _), _)| !file.is_empty()) {
+        let texts = names.evaluate(value, &HashMap::new());
+        for sql in texts.into_iter().filter(|text| is_statement(text)) {
+            found.statements.push(Statement {
+                place: format!("{file}: {name}"),
+                sql,
+                function: "const".into(),
+                binds: None,
+            });
+        }
+    }
+    found
+}
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_item(&mut self, item: &'ast Item) {
+        match item {
+            Item::Const(item) => {
+                for file in [self.file.clone(), String::new()] {
+                    self.constants.insert((file, item.ident.to_string()), (*item.expr).clone());
+                }
+            }
+            Item::Macro(ItemMacro { ident: Some(name), mac, .. }) => {
+                self.macros.insert(name.to_string(), arms(&mac.tokens));
+            }
+            _ => {}
+        }
+        syn::visit::visit_item(self, item);
+    }
+}
+
+impl<'ast> Visit<'ast> for Search<'_> {
+    fn visit_item_fn(&mut self, function: &'ast ItemFn) {
+        self.arguments = static_arguments(&function.sig);
+        syn::visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast ImplItemFn) {
+        self.arguments = static_arguments(&function.sig);
+        syn::visit::visit_impl_item_fn(self, function);
+    }
+
+    fn visit_expr_for_loop(&mut self, each: &'ast ExprForLoop) {
+        let items = match &*each.expr {
+            Expr::Path(path) => self.names.constant(&last_name(&path.path)).unwrap_or(&each.expr),
+            items => items,
+        };
+        match &*each.pat {
+            Pat::Ident(name) => _ = self.locals.insert(name.ident.to_string(), items.clone()),
+            Pat::Tuple(names) => {
+                for (index, name) in names.elems.iter().enumerate() {
+                    if let (Pat::Ident(name), Some(column)) = (name, column(items, index)) {
+                        self.locals.insert(name.ident.to_string(), column);
+                    }
+                }
+            }
+            _ => {}
+        }
+        syn::visit::visit_expr_for_loop(self, each);
+    }
+
+    fn visit_local(&mut self, local: &'ast Local) {
+        // First, because a name may stand for another value in its own initialiser.
+        syn::visit::visit_local(self, local);
+        if let (Pat::Ident(name), Some(value)) = (&local.pat, &local.init) {
+            self.locals.insert(name.ident.to_string(), (*value.expr).clone());
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
+        let (mut binds, mut runs) = (0, false);
+        let mut at = call;
+        loop {
+            match at.method.to_string().as_str() {
+                "bind" => binds += 1,
+                name => runs |= name.starts_with("fetch") || name == "execute",
+            }
+            call.args.iter().for_each(|argument| self.visit_expr(argument));
+            match &*at.receiver {
+                Expr::MethodCall(inner) => at = inner,
+                Expr::Call(query) if function(query).is_some() => {
+                    return self.record(query, runs.then_some(binds));
+                }
+                _ => return syn::visit::visit_expr_method_call(self, call),
+            }
+        }
+    }
+
+    fn visit_expr_call(&mut self, call: &'ast ExprCall) {
+        if function(call).is_some() {
+            self.record(call, None);
+        }
+        syn::visit::visit_expr_call(self, call);
+    }
+}
+
+impl Search<'_> {
+    fn record(&mut self, call: &ExprCall, binds: Option<usize>) {
+        let line = call.span().start().line;
+        let place = format!("{}:{line}", self.file);
+        let statements = self.names.evaluate(&call.args[0], &self.locals);
+        let is_argument =
+            matches!(&call.args[0], Expr::Path(path) if self.arguments.contains(&last_name(&path.path)));
+        if statements.is_empty() && is_argument {
+            return;
+        }
+        if statements.is_empty() {
+            let above = &self.lines[line.saturating_sub(LINES_ABOVE)..line];
+            if !above.iter().any(|line| line.contains("//") && line.contains(BUILT_AT_RUN_TIME)) {
+                self.found.unknown.push(place);
+            }
+            return;
+        }
+        let function = function(call).unwrap();
+        for sql in statements {
+            self.found.statements.push(Statement {
+                place: place.clone(),
+                sql,
+                function: function.clone(),
+                binds,
+            });
+        }
+    }
+}
+
+/// Returns the name of the function of sqlx that a call names. What a `QueryBuilder` puts together is
+/// not constant, and left out.
+fn function(call: &ExprCall) -> Option<String> {
+    let Expr::Path(path) = &*call.func else { return None };
+    let names: Vec<String> = path.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+    match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["sqlx", name] if name.starts_with("query") => Some(name.to_owned()),
+        _ => None,
+    }
+}
+
+fn last_name(path: &syn::Path) -> String {
+    path.segments.last().unwrap().ident.to_string()
+}
+
+/// Returns one column of an array of tuples, as an array.
+fn column(items: &Expr, index: usize) -> Option<Expr> {
+    let Expr::Array(array) = items else { return None };
+    let mut column = array.clone();
+    for item in &mut column.elems {
+        let Expr::Tuple(tuple) = &*item else { return None };
+        *item = tuple.elems.get(index)?.clone();
+    }
+    Some(Expr::Array(column))
+}
+
+/// Returns the names of the arguments of type `&'static str`.
+fn static_arguments(signature: &Signature) -> HashSet<String> {
+    let arguments = signature.inputs.iter().filter_map(|argument| match argument {
+        FnArg::Typed(argument) => Some((&*argument.pat, &*argument.ty)),
+        FnArg::Receiver(_) => None,
+    });
+    let names = arguments.filter_map(|(name, kind)| match (name, kind) {
+        (Pat::Ident(name), Type::Reference(kind)) => {
+            let is_static = kind.lifetime.as_ref().is_some_and(|lifetime| lifetime.ident == "static");
+            is_static.then(|| name.ident.to_string())
+        }
+        _ => None,
+    });
+    names.collect()
+}
+
+/// Whether a text is a whole statement.
+fn is_statement(text: &str) -> bool {
+    let first = text.split_whitespace().next().unwrap_or_default();
+    matches!(first, "select" | "insert" | "update" | "delete" | "with")
+}
+
+impl Names {
+    fn constant(&self, name: &str) -> Option<&Expr> {
+        let own = self.constants.get(&(self.file.clone(), name.to_owned()));
+        own.or_else(|| self.constants.get(&(String::new(), name.to_owned())))
+    }
+
+    /// Returns the texts that an expression can be; none if it is not known before the program runs.
+    fn evaluate(&self, expr: &Expr, locals: &HashMap<String, Expr>) -> Vec<String> {
+        let all = |parts: Vec<&Expr>| {
+            let texts: Vec<Vec<String>> = parts.iter().map(|part| self.evaluate(part, locals)).collect();
+            if texts.iter().any(Vec::is_empty) { Vec::new() } else { texts.concat() }
+        };
+        match expr {
+            Expr::Lit(literal) => match &literal.lit {
+                Lit::Str(text) => vec![text.value()],
+                Lit::Int(number) => vec![number.base10_digits().to_owned()],
+                _ => Vec::new(),
+            },
+            Expr::Path(path) => {
+                let name = path.path.segments.last().unwrap().ident.to_string();
+                match locals.get(&name).or_else(|| self.constant(&name)) {
+                    Some(value) => self.evaluate(value, &HashMap::new()),
+                    None => Vec::new(),
+                }
+            }
+            Expr::If(choice) => {
+                let other = choice.else_branch.as_ref().map(|(_, other)| &**other);
+                all([result(&choice.then_branch), other].into_iter().flatten().collect())
+            }
+            Expr::Match(choice) => all(choice.arms.iter().map(|arm| &*arm.body).collect()),
+            Expr::Block(block) => result(&block.block).map_or(Vec::new(), |end| self.evaluate(end, locals)),
+            Expr::Macro(call) => self.expand(&call.mac, locals),
+            Expr::Array(array) => all(array.elems.iter().collect()),
+            Expr::Index(index) => self.evaluate(&index.expr, locals),
+            Expr::Reference(reference) => self.evaluate(&reference.expr, locals),
+            Expr::Paren(inner) => self.evaluate(&inner.expr, locals),
+            _ => Vec::new(),
+        }
+    }
+
+    fn expand(&self, call: &syn::Macro, locals: &HashMap<String, Expr>) -> Vec<String> {
+        let name = call.path.segments.last().unwrap().ident.to_string();
+        let arguments = at_commas(call.tokens.clone());
+        if name == "concat" {
+            let parts =
+                arguments.into_iter().map(|part| match syn::parse2::<Expr>(part.into_iter().collect()) {
+                    Ok(part) => self.evaluate(&part, locals).concat(),
+                    Err(_) => String::new(),
+                });
+            return vec![parts.collect()];
+        }
+        let arms = self.macros.get(&name).map_or(&[][..], Vec::as_slice);
+        let body = arms.iter().find_map(|arm| Some(put_in(arm.body.clone(), &arm.matched(&arguments)?)));
+        let Some(Ok(body)) = body.map(syn::parse2::<Expr>) else { return Vec::new() };
+        self.evaluate(&body, locals)
+    }
+}
+
+/// Returns the expression at the end of a block.
+fn result(block: &Block) -> Option<&Expr> {
+    match block.stmts.last()? {
+        Stmt::Expr(end, None) => Some(end),
+        _ => None,
+    }
+}
+
+impl Arm {
+    /// Returns the tokens that each name stands for; `None` if the arguments do not fit.
+    fn matched(&self, arguments: &[Vec<TokenTree>]) -> Option<HashMap<String, TokenStream>> {
+        if arguments.len() != self.arguments.len() {
+            return None;
+        }
+        let mut values = HashMap::new();
+        for ((words, name), tokens) in self.arguments.iter().zip(arguments) {
+            let fits = tokens.len() > words.len()
+                && words.iter().zip(tokens).all(|(word, token)| *word == token.to_string())
+                && (words.len() + 1 == tokens.len()
+                    || !matches!(tokens[0], TokenTree::Ident(_))
+                    || is_call(tokens));
+            if !fits {
+                return None;
+            }
+            values.insert(name.clone(), tokens[words.len()..].iter().cloned().collect());
+        }
+        Some(values)
+    }
+}
+
+/// Whether the tokens are a macro's name, `!` and its arguments.
+fn is_call(tokens: &[TokenTree]) -> bool {
+    matches!(tokens.get(1), Some(TokenTree::Punct(mark)) if mark.as_char() == '!')
+}
+
+/// Reads the arms of a macro; those with repetitions are left out.
+fn arms(tokens: &TokenStream) -> Vec<Arm> {
+    let groups: Vec<_> = tokens
+        .clone()
+        .into_iter()
+        .filter_map(|token| if let TokenTree::Group(group) = token { Some(group) } else { None })
+        .collect();
+    let arm = |pair: &[proc_macro2::Group]| {
+        let [pattern, body] = pair else { return None };
+        let arguments = at_commas(pattern.stream()).into_iter().map(|tokens| {
+            let dollar = tokens.iter().position(|token| token.to_string() == "$")?;
+            let words = tokens[..dollar].iter().map(ToString::to_string).collect();
+            match tokens.get(dollar + 1)? {
+                TokenTree::Ident(name) => Some((words, name.to_string())),
+                _ => None,
+            }
+        });
+        let is_body = body.delimiter() == Delimiter::Brace;
+        Some(Arm { arguments: arguments.collect::<Option<_>>()?, body: body.stream() }).filter(|_| is_body)
+    };
+    groups.chunks(2).filter_map(arm).collect()
+}
+
+fn at_commas(tokens: TokenStream) -> Vec<Vec<TokenTree>> {
+    let mut parts: Vec<Vec<TokenTree>> = vec![Vec::new()];
+    for token in tokens {
+        match &token {
+            TokenTree::Punct(mark) if mark.as_char() == ',' => parts.push(Vec::new()),
+            _ => parts.last_mut().unwrap().push(token),
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Replaces `$name` by the tokens it stands for.
+fn put_in(tokens: TokenStream, values: &HashMap<String, TokenStream>) -> TokenStream {
+    let mut out = TokenStream::new();
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Punct(mark) if mark.as_char() == '$' => {
+                let name = tokens.next().map(|name| name.to_string()).unwrap_or_default();
+                out.extend(values.get(&name).cloned().unwrap_or_default());
+            }
+            TokenTree::Group(group) => {
+                let inner = put_in(group.stream(), values);
+                out.extend([TokenTree::Group(proc_macro2::Group::new(group.delimiter(), inner))]);
+            }
+            token => out.extend([token]),
+        }
+    }
+    out
+}
