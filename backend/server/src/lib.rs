@@ -15,6 +15,7 @@ pub mod hosts;
 mod limit;
 mod middleware;
 mod openapi;
+mod operation;
 mod router;
 mod routes;
 mod serve;
@@ -30,6 +31,9 @@ pub use hosts::PublicHost;
 pub use router::{openapi, router, status_router};
 pub use serve::serve;
 pub use state::{AppState, Services};
+
+use operation::Spec;
+use store::keys::Scope;
 
 /// The answer of `POST /faces/detect` for a picture that was analysed elsewhere, so that the command line speaks like the API.
 pub fn detect_answer(analysis: &pipeline::Analysis, engine: &inference::Engine) -> serde_json::Value {

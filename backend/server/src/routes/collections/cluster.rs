@@ -3,7 +3,7 @@ use super::view::find;
 use crate::auth::Caller;
 use crate::extract::values::Cosine;
 use crate::extract::{Json as JsonBody, NameOrId};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -94,6 +94,8 @@ impl ClusteringView {
     }
 }
 
+pub(super) const START: Spec = Spec::needs(Scope::Write);
+
 /// Find out which faces of a collection are one person.
 ///
 /// It runs in the background; follow it with `GET /collections/{id}/cluster`. Only faces that no run has looked at are: they join the subjects that are there, or
@@ -103,12 +105,7 @@ impl ClusteringView {
     post, path = "/collections/{id}/cluster", operation_id = "cluster_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     request_body = ClusterBody,
-    responses(
-        (status = 202, description = "The run that is under way", body = ClusteringView),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 202, description = "The run that is under way", body = ClusteringView)),
 )]
 pub(super) async fn cluster_collection(
     State(state): State<AppState>,
@@ -132,13 +129,15 @@ pub(super) async fn cluster_collection(
     Ok((StatusCode::ACCEPTED, Json(ClusteringView::of(run, &collection))))
 }
 
+pub(super) const LATEST: Spec = Spec::needs(Scope::Read);
+
 /// The latest clustering of a collection, and how far it is.
 #[utoipa::path(
     get, path = "/collections/{id}/cluster", operation_id = "get_clustering", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     responses(
         (status = 200, description = "The latest run", body = ClusteringView),
-        (status = 404, description = "No such collection, or it was never clustered", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such collection, or it was never clustered"),
     ),
 )]
 pub(super) async fn get_clustering(

@@ -4,7 +4,7 @@ use crate::auth::Caller;
 use crate::confirmation::Deletion;
 use crate::extract::{NameOrId, Query};
 use crate::routes::deletion::{DeletionParams, DeletionPreview};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -12,6 +12,9 @@ use axum::response::{IntoResponse, Response};
 use pipeline::jobs::erase_collection;
 use serde_json::json;
 use store::audit::Action;
+
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Admin).problems(&[&[Code::BadQuery, Code::ConfirmationNeeded]]);
 
 /// Delete a collection with everything in it: crawls, images, faces, people, suppressions and keys.
 ///
@@ -23,7 +26,6 @@ use store::audit::Action;
     responses(
         (status = 200, description = "What would go (`dry_run`)", body = DeletionPreview),
         (status = 202, description = "It is out of reach, and is being erased"),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn delete_collection(

@@ -3,7 +3,7 @@ use super::view::find;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Json as JsonBody, NameOrId};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -42,6 +42,8 @@ pub(super) struct WebhookSecretView {
     overlaps_until: OffsetDateTime,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Conflict]]);
+
 /// Give a collection's webhooks a secret of their own, or a new one.
 ///
 /// Messages about the collection's crawls are signed with it from now on. The secret is shown this once and kept nowhere.
@@ -51,10 +53,7 @@ pub(super) struct WebhookSecretView {
     request_body = RotateWebhookSecret,
     responses(
         (status = 201, description = "It signs from now on", body = WebhookSecretView),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "This service has no secret to make others of", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service has no secret to make others of"),
     ),
 )]
 pub(super) async fn rotate_webhook_secret(

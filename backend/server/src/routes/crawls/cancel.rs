@@ -2,9 +2,11 @@
 use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::Id;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
 
 /// End a crawl: what is still queued is skipped with the reason `cancelled`. Faces that are stored stay.
 ///
@@ -12,11 +14,7 @@ use axum::extract::State;
 #[utoipa::path(
     post, path = "/crawls/{id}/cancel", operation_id = "cancel_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),
-    responses(
-        (status = 200, description = "The crawl in its new state", body = CrawlView),
-        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Its state does not allow this", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
 pub(super) async fn cancel_crawl(
     State(state): State<AppState>,

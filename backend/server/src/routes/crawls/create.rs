@@ -4,7 +4,7 @@ use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::extract::values::Bounded;
 use crate::routes::collections::check_name;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -133,6 +133,9 @@ fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
     Ok(url)
 }
 
+pub(super) const SPEC: Spec =
+    Spec::needs(store::keys::Scope::Crawl).problems(&[&[Code::ForbiddenUrl, Code::NotFound]]);
+
 /// Start a crawl.
 ///
 /// It runs in the background; follow it with `GET /crawls/{id}` or `GET /crawls/{id}/events`.
@@ -140,9 +143,8 @@ fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
     post, path = "/crawls", operation_id = "create_crawl", tag = "crawls",
     request_body = CreateCrawl,
     responses(
-        (status = 201, description = "It runs; `Location` names it", body = CrawlView),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A seed or an option is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+        (status = 201, description = "It runs; `Location` names it", body = CrawlView, headers(("location"))),
+        (status = 422, description = "A seed or an option is wrong; `field` says which"),
     ),
 )]
 pub(super) async fn create_crawl(

@@ -3,7 +3,8 @@ use super::follow::{Look, Stream};
 use super::view::{CrawlView, Snapshot};
 use crate::auth::{Caller, CallerId};
 use crate::extract::Id;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::openapi::example_of;
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use std::convert::Infallible;
@@ -31,6 +32,8 @@ struct Watcher {
     _counted: Stream,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::Overloaded]]).limited_elsewhere();
+
 /// Follow a crawl as server-sent events.
 ///
 /// `progress` has the same JSON as `GET /crawls`, which shows the first seeds alone, at once and then at most twice a second when something changed; `done` has it
@@ -39,9 +42,9 @@ struct Watcher {
     get, path = "/crawls/{id}/events", operation_id = "follow_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),
     responses(
-        (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream"),
-        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "The caller has as many streams open as one may have", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream",
+            example = json!(format!("event: progress\ndata: {}\n\n", example_of::<CrawlView>()))),
+        (status = 429, description = "The caller has as many streams open as one may have"),
     ),
 )]
 pub(super) async fn follow_crawl(

@@ -3,11 +3,9 @@ mod csv;
 mod example;
 mod jsonl;
 
-pub(crate) use example::example as export_example;
-
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
@@ -42,6 +40,8 @@ pub(super) struct ExportParams {
     embeddings: Option<bool>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// Everything that a crawl found, as a stream of lines.
 ///
 /// Images come oldest first, each once, with the places where this crawl found it and its faces. Of very many places the first are listed, at
@@ -51,12 +51,10 @@ pub(super) struct ExportParams {
 #[utoipa::path(
     get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl"), ExportParams),
-    responses(
-        (status = 200, description = "The lines", content(
-            (String = "application/x-ndjson"), (String = "text/csv"),
-        )),
-        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The lines", content(
+        (String = "application/x-ndjson", example = json!(example::jsonl())),
+        (String = "text/csv", example = json!(example::csv())),
+    ), headers(("content-disposition")))),
 )]
 pub(super) async fn export_crawl(
     State(state): State<AppState>,

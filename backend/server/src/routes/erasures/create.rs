@@ -9,7 +9,7 @@ use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::dto::Binary;
 use crate::routes::images::drop_blobs;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -63,6 +63,10 @@ pub(super) struct ErasureParams {
     pub(super) confirm: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
+    .problems(&[Code::PICTURE, Code::FACE, &[Code::Conflict, Code::ConfirmationNeeded]])
+    .one_of(&["image_base64", "face_id", "image_id", "subject_id", "url"]);
+
 /// Erase a person, a face, an image, or what was found at an address, and keep it from coming back.
 ///
 /// A picture (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every stored face that is at least as alike as
@@ -83,11 +87,8 @@ pub(super) struct ErasureParams {
             "not_compared": 0, "affected_subjects": ["0198f1c2-7d10-7000-8000-4a6f1f6e2b04"],
             "affected": [{"face_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b03", "image_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b02", "similarity": 0.71}]
         })),
-        (status = 404, description = "No such collection, face, image or person", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "This service has no secret to suppress a person with", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "No face in the picture, or a wrong field", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such collection, face, image or person"),
+        (status = 409, description = "This service has no secret to suppress a person with"),
     ),
 )]
 pub(super) async fn create_erasure(

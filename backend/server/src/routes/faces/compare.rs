@@ -5,7 +5,7 @@ use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, ImageSource, pair_of_parts, pair_of_sources, read_json};
 use crate::extract::values::{Bounded, Cosine, Score};
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,9 @@ pub(super) struct CompareAnswer {
     model: String,
 }
 
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED, Code::FACE]).limited_elsewhere();
+
 /// Compare the faces of two pictures (1:1).
 ///
 /// The best face of each picture by score, unless `face_a` or `face_b` chooses another. Nothing is stored.
@@ -100,10 +103,8 @@ pub(super) struct CompareAnswer {
     request_body(content((CompareForm = "multipart/form-data"), (CompareBody = "application/json"))),
     responses(
         (status = 200, description = "Their similarity", body = CompareAnswer),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries no two images", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "No face in one of the pictures (`field` says in which), or one that cannot be used", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "Not an image, or a content type that carries no two images"),
+        (status = 422, description = "No face in one of the pictures (`field` says in which), or one that cannot be used"),
     ),
 )]
 pub(super) async fn compare_faces(

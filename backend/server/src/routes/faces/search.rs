@@ -7,7 +7,7 @@ use crate::extract::image::{Carrier, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Cosine, Fraction, Score, uuid};
 use crate::routes::dto::{Binary, BoundingBox, FirstPlaces, Quality, Source};
 use crate::routes::faces::{StoredFace, places_by_image};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 #[cfg(feature = "fuzzing")]
@@ -158,6 +158,10 @@ pub(super) struct SearchAnswer {
     model: String,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Search)
+    .problems(&[Code::PICTURE, Code::FETCHED, Code::FACE, &[Code::ModelMismatch]])
+    .one_of(&["url", "image_base64", "face_id", "embedding"]);
+
 /// Search a collection for a face (1:N).
 ///
 /// The probe is a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`), a stored face (`face_id`) or an
@@ -171,11 +175,8 @@ pub(super) struct SearchAnswer {
     )),
     responses(
         (status = 200, description = "The matches, best first; possibly none", body = SearchAnswer),
-        (status = 404, description = "No such collection or face", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The stored face is of another embedding model", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "No face in the picture, or a wrong field", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such collection or face"),
+        (status = 409, description = "The stored face is of another embedding model"),
     ),
 )]
 pub(super) async fn search_faces(

@@ -2,7 +2,7 @@
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::routes::dto::Binary;
 use crate::shares::Mine;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +15,9 @@ pub(crate) const SCALE_HEADER: HeaderName = HeaderName::from_static("x-enhanceme
 /// JPEG quality of answers: compression adds nothing that one could see to what enhancement brought out.
 const JPEG_QUALITY: u8 = 95;
 
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED]).limited_elsewhere();
+
 /// Enhance a picture of low resolution.
 ///
 /// The contrast is stretched; a picture whose short side is under 400 pixels is enlarged (Lanczos) until that side has 640, at most four times, and
@@ -26,10 +29,7 @@ const JPEG_QUALITY: u8 = 95;
         (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
-        (status = 200, description = "The enhanced picture", content((Binary = "image/png"), (Binary = "image/jpeg"))),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A corrupt image, bad base64, or a URL that cannot be fetched", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The enhanced picture", content((Binary = "image/png"), (Binary = "image/jpeg")), headers(("vary"), ("x-enhancement-scale"))),
     ),
 )]
 pub(super) async fn enhance_image(

@@ -4,12 +4,12 @@ use crate::auth::{Caller, insufficient};
 use crate::extract::Json as JsonBody;
 use crate::extract::values::{Bounded, time};
 use crate::routes::dto::ShortText;
-use crate::{ApiError, Code, Problem};
+use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use store::audit::Action;
-use store::keys::{ApiKey, NewKey, Scope};
+use store::keys::{ApiKey, NewKey};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
@@ -48,6 +48,8 @@ pub(super) struct CreatedKey {
     key: KeyView,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict, Code::NotFound]]);
+
 /// Make a key, which may do no more than the key that makes it.
 ///
 /// Its scopes are among those of the key of this call, its collection is one that this key reaches, and it does not outlive it.
@@ -56,10 +58,7 @@ pub(super) struct CreatedKey {
     request_body = CreateKey,
     responses(
         (status = 201, description = "It works from now on", body = CreatedKey),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "This service asks for no keys, or the key of this call has just been revoked", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service asks for no keys, or the key of this call has just been revoked"),
     ),
 )]
 pub(super) async fn create_key(

@@ -1,6 +1,7 @@
 //! `GET /keys/current`
 use super::view::KeyView;
 use crate::auth::Caller;
+use crate::operation::{Access, Spec};
 use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -14,6 +15,8 @@ pub(super) struct CurrentKey {
     /// The key of this call; null where none is asked for.
     key: Option<KeyView>,
 }
+
+pub(super) const SPEC: Spec = Spec::with(Access::AnyKey);
 
 /// Tell by which key this call is made, and what it may do.
 #[utoipa::path(

@@ -1,7 +1,7 @@
 //! `GET /openapi.json`, and `/docs` where it can be read and tried.
-use crate::AppState;
 use crate::config::Auth;
 use crate::openapi::require_keys;
+use crate::{AppState, Spec};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -22,6 +22,8 @@ static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
 fn text(document: &OpenApi) -> String {
     document.to_json().expect("the document is plain data")
 }
+
+pub(super) const SPEC: Spec = Spec::open();
 
 /// This API as an OpenAPI 3.1 document.
 #[utoipa::path(

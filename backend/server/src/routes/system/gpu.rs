@@ -1,5 +1,5 @@
 //! `GET /gpu`
-use crate::AppState;
+use crate::{AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
@@ -147,6 +147,8 @@ pub(super) struct GpuAnswer {
     /// The threshold for matches.
     matching: MatchingView,
 }
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
 /// Backends, devices, and where each operation runs.
 #[utoipa::path(

@@ -1,9 +1,11 @@
 //! `GET /metrics`
-use crate::AppState;
+use crate::{AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use queue::JobState;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
 /// Metrics in the Prometheus text format.
 #[utoipa::path(
