@@ -1,7 +1,10 @@
-//! The HTTP API.
+//! Contains the HTTP API: handlers, extractors, middleware and the server loop.
 //!
-//! `router` needs an `AppState`; `openapi` needs nothing. One file per operation under `routes/<resource>/`; images come in through
-//! `extract::image`, errors go out through `ApiError`.
+//! `router` builds the API from an `AppState`; `openapi` needs no state. Each operation has its own
+//! file under `routes/<resource>/`. Images enter through `extract::image`, and errors leave as
+//! `ApiError`.
+//!
+//! The work behind the API (analysis, crawls, storage) is in the other crates.
 
 mod auth;
 pub mod config;
@@ -24,6 +27,9 @@ mod stall;
 pub mod state;
 pub mod telemetry;
 
+use operation::Spec;
+use store::keys::Scope;
+
 pub use auth::CACHED as KEY_CACHED;
 pub use config::{Auth, Config};
 pub use error::{ApiError, Code, Problem};
@@ -32,10 +38,8 @@ pub use router::{openapi, router, status_router};
 pub use serve::serve;
 pub use state::{AppState, Services};
 
-use operation::Spec;
-use store::keys::Scope;
-
-/// The answer of `POST /faces/detect` for a picture that was analysed elsewhere, so that the command line speaks like the API.
+/// Returns the response body of `POST /faces/detect` for an image that the caller analyzed itself.
+/// The command line uses it to print the same JSON as the API.
 pub fn detect_answer(analysis: &pipeline::Analysis, engine: &inference::Engine) -> serde_json::Value {
     serde_json::json!(routes::faces::DetectAnswer::of(analysis, engine))
 }

@@ -29,7 +29,8 @@ pub(crate) struct Spec {
     pub(crate) one_of: &'static [&'static str],
     /// Whether a running request takes one of its caller's places (`middleware::places`).
     pub(crate) takes_place: bool,
-    /// Whether a request may name any host. Load balancers choose the name that they send.
+    /// Whether a request may name any host. Load balancers send arbitrary host names, and these
+    /// operations reveal and change nothing.
     pub(crate) any_host: bool,
 }
 

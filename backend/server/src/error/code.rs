@@ -1,4 +1,5 @@
-//! The stable codes.
+//! Contains the stable error codes with their HTTP statuses and titles. The problem documents are
+//! in the parent module.
 use axum::http::StatusCode;
 use serde::{Serialize, Serializer};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
@@ -14,17 +15,17 @@ macro_rules! codes {
             /// Every code.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// As it stands in the document.
+            /// Returns the code as it is written in the document.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The HTTP status that goes with it.
+            /// Returns the HTTP status of the code.
             pub fn status(self) -> StatusCode {
                 match self { $(Self::$variant => StatusCode::$status,)* }
             }
 
-            /// What it means.
+            /// Returns the title of the code.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)* }
             }
@@ -49,82 +50,83 @@ impl Code {
 }
 
 codes! {
-    /// The content is no image.
+    /// The content is not an image.
     NotAnImage = "not_an_image", UNSUPPORTED_MEDIA_TYPE, "The content is not an image";
-    /// An image format that is not built in.
+    /// The image format is not supported by this build.
     UnsupportedFormat = "unsupported_format", UNSUPPORTED_MEDIA_TYPE, "The image format is not supported";
-    /// Truncated or damaged.
+    /// The image is truncated or damaged.
     CorruptImage = "corrupt_image", UNPROCESSABLE_ENTITY, "The image is truncated or corrupt";
-    /// Too many pixels.
+    /// The image has too many pixels.
     ImageTooLarge = "image_too_large", PAYLOAD_TOO_LARGE, "The image has too many pixels";
-    /// Too many bytes.
+    /// The image or the body has too many bytes.
     TooManyBytes = "too_many_bytes", PAYLOAD_TOO_LARGE, "Too many bytes";
-    /// Too many images in a batch.
+    /// The batch has too many images.
     TooManyImages = "too_many_images", PAYLOAD_TOO_LARGE, "Too many images";
-    /// No image in the request.
+    /// The request has no image.
     MissingImage = "missing_image", BAD_REQUEST, "An image is missing";
-    /// A multipart part that the operation does not know.
+    /// The operation does not accept a multipart part of this name.
     UnknownPart = "unknown_part", BAD_REQUEST, "An unknown multipart part";
-    /// A multipart body that cannot be read.
+    /// The multipart body cannot be parsed.
     BadMultipart = "bad_multipart", BAD_REQUEST, "The multipart body is malformed";
-    /// A body whose end did not come, or whose framing is broken.
+    /// The body is incomplete, or its framing is broken.
     BadBody = "bad_body", BAD_REQUEST, "The body could not be read";
-    /// The body is no JSON.
+    /// The body is not JSON.
     BadJson = "bad_json", BAD_REQUEST, "The body is not JSON";
     /// A field of a JSON body is missing, unknown or out of range.
     InvalidField = "invalid_field", UNPROCESSABLE_ENTITY, "A field is wrong";
-    /// Not base64.
+    /// The text is not base64.
     BadBase64 = "bad_base64", UNPROCESSABLE_ENTITY, "The text is not base64";
-    /// Not an http or https URL.
+    /// The text is not an http or https URL.
     BadUrl = "bad_url", UNPROCESSABLE_ENTITY, "Not a usable URL";
-    /// The URL guard refused.
+    /// The URL guard refused the URL.
     ForbiddenUrl = "forbidden_url", UNPROCESSABLE_ENTITY, "The URL is not allowed";
-    /// The image behind a URL could not be fetched; `reason` says why.
+    /// The image at the URL could not be fetched. `reason` says why.
     UrlUnreachable = "url_unreachable", UNPROCESSABLE_ENTITY, "The URL could not be fetched";
     /// A query parameter is unknown or has a wrong value.
     BadQuery = "bad_query", BAD_REQUEST, "A query parameter is wrong";
-    /// An id in the path that is no UUID.
+    /// An id in the path is not a UUID.
     BadId = "bad_id", BAD_REQUEST, "The id is not a UUID";
-    /// A picture in which no face was found.
+    /// No face was found in the image.
     NoFace = "no_face", UNPROCESSABLE_ENTITY, "No face was found";
-    /// A face index beyond the faces found.
+    /// The face index is larger than the number of faces found.
     NoSuchFace = "no_such_face", UNPROCESSABLE_ENTITY, "The picture has fewer faces";
-    /// A face that is not good enough to be enrolled; `errors` has the reasons.
+    /// The quality of the face is too low for enrolment. `errors` lists the reasons.
     LowQuality = "low_quality", UNPROCESSABLE_ENTITY, "The face does not meet the quality profile";
-    /// A stored face whose embedding is of another model than the one in use.
+    /// The stored face has an embedding of another model than the current one.
     ModelMismatch = "model_mismatch", CONFLICT, "The embedding is of another model";
-    /// A body of a type that the operation does not take.
+    /// The operation does not accept a body of this type.
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not supported";
-    /// The path exists, with other methods.
+    /// The path exists, but not with this method.
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
-    /// No key, or one that does not work; `reason` says which: `missing`, `unknown`, `expired`, `revoked`, `scheme`, `twice`.
+    /// The request has no valid key. `reason` is one of `missing`, `unknown`, `expired`, `revoked`,
+    /// `scheme`, `twice`.
     Unauthorized = "unauthorized", UNAUTHORIZED, "A key is needed";
     /// The key does not allow this operation.
     ScopeMissing = "scope_missing", FORBIDDEN, "The key does not allow this";
-    /// Without keys: the request names a host that is not this service's.
+    /// No keys are used, and the request names a host that is not this service.
     HostNotAllowed = "host_not_allowed", MISDIRECTED_REQUEST, "The host is not this service's";
-    /// Without keys: a page of another site asks for a change.
+    /// No keys are used, and a page of another site asks for a change.
     OriginNotAllowed = "origin_not_allowed", FORBIDDEN, "Another site may change nothing here";
-    /// So much would be deleted that the call needs the token of a dry run; `reason` says what is
-    /// wrong with the one that was sent: `missing`, `mismatch`, `expired`, `grown`.
+    /// The call would delete so many rows that it needs the token of a dry run. `reason` says what
+    /// is wrong with the token: `missing`, `mismatch`, `expired`, `grown`.
     ConfirmationNeeded = "confirmation_needed", PRECONDITION_REQUIRED, "The call has to be confirmed";
-    /// No such path.
+    /// The path does not exist.
     RouteNotFound = "route_not_found", NOT_FOUND, "There is nothing at this path";
-    /// No such thing.
+    /// The resource does not exist.
     NotFound = "not_found", NOT_FOUND, "There is no such thing";
-    /// The state of the thing does not allow the change.
+    /// The state of the resource does not allow the change.
     Conflict = "conflict", CONFLICT, "The state does not allow this";
-    /// The key has used up its requests of this minute; come back after `Retry-After`.
+    /// The key has used up its requests of this minute. Retry after `Retry-After`.
     RateLimited = "rate_limited", TOO_MANY_REQUESTS, "The key's rate is used up";
-    /// Come back after `Retry-After`.
+    /// The service or the caller's share of it is overloaded. Retry after `Retry-After`.
     Overloaded = "overloaded", TOO_MANY_REQUESTS, "The service is overloaded";
-    /// The answer took too long.
+    /// The response took too long.
     Timeout = "timeout", SERVICE_UNAVAILABLE, "The answer took too long";
-    /// Starting, stopping, or a part is down.
+    /// The service is starting or stopping, or one of its parts is down.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "The service is not ready";
-    /// The database is away, or its answer never came; with `reason` `outcome_unknown` the change may have been made.
+    /// The database is unavailable. With `reason` `outcome_unknown`, the change may have been made.
     DatabaseUnavailable = "database_unavailable", SERVICE_UNAVAILABLE, "The database is unavailable";
-    /// Our mistake.
+    /// The service failed because of an internal error.
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
 }
 
@@ -134,7 +136,7 @@ impl Serialize for Code {
     }
 }
 
-/// Listed in the OpenAPI document, so that clients can be generated with them.
+/// Lists the codes in the OpenAPI document, so that generated clients know them.
 impl PartialSchema for Code {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()

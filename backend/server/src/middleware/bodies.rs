@@ -1,8 +1,10 @@
-//! Room in memory for the bodies of requests, taken as they arrive.
+//! Reserves memory for request bodies while they arrive.
 //!
-//! A body that comes a byte at a time holds little, and one caller with several bodies cannot hold
-//! all there is. Only the oldest partly read body may wait for more room. The others are refused and
-//! release theirs, so that no two partly read bodies wait for each other.
+//! A body that arrives slowly reserves little, and no caller can take the whole budget. Only the
+//! oldest partly read body may wait for more memory. Other partly read bodies are refused and
+//! release their memory, so two of them never wait for each other.
+//!
+//! The reservation of one body is in `room`. Fetched images are reserved in `extract::fetched`.
 mod room;
 
 pub(crate) use room::{Elder, NoRoom};
@@ -22,12 +24,15 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Mutex;
 
-/// Bodies of so many bytes are not counted: what steers the service comes through while pictures wait, and as many as there are connections are little.
+/// Bodies of up to this many bytes are not counted. Small control requests therefore succeed while
+/// images wait for memory. Uncounted bodies need little memory, because the number of connections
+/// is limited.
 const UNCOUNTED: u64 = 64 << 10;
-/// What is held of a JSON body at once, in its lengths: the text and its strings; then a string, it without line breaks, and the picture in it.
+/// Copies of a JSON body that exist at the same time. First these are the text and its strings.
+/// Later they are a string, the same without line breaks, and the decoded image.
 const JSON_COPIES: u64 = 3;
 
-/// Refuses a body that does not say what it is, and counts the others until there is an answer.
+/// Refuses a body without a content type. Counts every other body until the response is ready.
 pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
     if let Err(error) = check_type(&request) {
         crate::extract::drop_unread(request).await;
@@ -46,8 +51,8 @@ pub(crate) async fn layer(State(state): State<AppState>, request: Request, next:
     response
 }
 
-/// A page of another site can send a body without a content type unasked; and what is read is
-/// chosen by it.
+/// Refuses a body without a content type. The content type decides how a body is read. A page of
+/// another site can send a body without it and without a CORS preflight.
 fn check_type(request: &Request) -> Result<(), ApiError> {
     let reads_one = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     if !reads_one || request.body().is_end_stream() || has_type(request.headers()) {
@@ -63,30 +68,31 @@ fn has_type(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| !value.is_empty())
 }
 
-/// Half of the request's time is for waiting. What is left is for the reading and the work, or for
-/// a sender to see that he is refused.
+/// Returns until when a body may wait for memory: half of the request's remaining time. The other
+/// half is for reading the body and the work, or for the sender to receive the refusal.
 fn until() -> Option<Instant> {
     let now = Instant::now();
     timeout::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)
 }
 
-/// How a body is counted.
+/// Describes how a body is counted.
 #[derive(Clone, Copy)]
 struct Plan {
     copies: u64,
-    /// Bytes that it announces, or the most that any body has.
+    /// Announced size of the body in bytes, or the maximum size of any body.
     longest: u64,
 }
 
 impl Plan {
-    /// Bytes to hold when so many have arrived. The buffer that they are read into grows by a half
-    /// as well.
+    /// Returns the bytes to reserve after `arrived` bytes. It adds a half, because the read buffer
+    /// grows by about the same factor.
     fn wanted(self, arrived: u64) -> u64 {
         self.copies * (arrived + (arrived / 2).max(UNCOUNTED)).min(self.longest.max(arrived))
     }
 }
 
-/// The same body, which takes room as it arrives and in the end holds what it was.
+/// Wraps a body so that it reserves memory as it arrives. At the end the reservation matches the
+/// size of the body.
 fn counted(body: Body, plan: Plan, room: Arc<Mutex<Room>>) -> Body {
     let state = (body.into_data_stream(), 0, room);
     Body::from_stream(try_unfold(state, move |(mut stream, arrived, room)| async move {
@@ -102,7 +108,7 @@ fn counted(body: Body, plan: Plan, room: Arc<Mutex<Room>>) -> Body {
         {
             held.release();
             drop(held);
-            // So that the sender sees the refusal.
+            // The rest is read so that the sender sees the refusal.
             linger(&mut stream).await;
             return Err(axum::Error::new(refusal));
         }

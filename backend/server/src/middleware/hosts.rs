@@ -1,8 +1,8 @@
-//! Who asks, where no key says so: a request names this service, and a change comes from a page of
-//! its own or from no page at all.
+//! Checks who sends a request when no keys are used. The request must name this service as its
+//! host. A change must come from a page of this service, or from a client that is not a browser.
 //!
-//! With keys nothing is checked here. A page of another site cannot send a key that it does not
-//! know, and no cookie is sent in its place.
+//! With keys this module checks nothing. A page of another site does not know a key, and the
+//! service uses no cookies.
 use crate::config::{Auth, Config};
 use crate::hosts::{Authority, Origin};
 use crate::{ApiError, AppState, Code, operation};
@@ -13,12 +13,12 @@ use axum::response::{IntoResponse, Response};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Lets a request through, or refuses it before anything else looks at it.
+/// Refuses a forbidden host or origin before anything else looks at the request.
 pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
     match check(&state.config, request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(error) => {
-            // So that the sender sees the refusal.
+            // The rest is read so that the sender sees the refusal.
             crate::extract::drop_unread(request).await;
             error.into_response()
         }
@@ -29,7 +29,7 @@ fn check(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Re
     if config.auth != Auth::None {
         return Ok(());
     }
-    // This runs before routing. A path without parameters is its own template.
+    // This layer runs before routing. A path without parameters is its own template.
     let any_host = operation::find(&Method::GET, uri.path()).is_some_and(|found| found.spec.any_host);
     let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     if any_host && is_safe {
@@ -39,7 +39,8 @@ fn check(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Re
     if is_safe { Ok(()) } else { check_origin(config, headers, &host) }
 }
 
-/// The host that a request names: exactly one, in its header and, where it has one, in its target.
+/// Returns the host that a request names. The `Host` header must occur exactly once. If the request
+/// target has a host too, it must be allowed as well.
 fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, ApiError> {
     let mut named = headers.get_all(header::HOST).iter();
     let (first, second) = (named.next(), named.next());
@@ -67,8 +68,8 @@ fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Ap
     }
 }
 
-/// Browsers send `Origin` with every request that may change something, and most send
-/// `Sec-Fetch-Site`. No page can set either.
+/// Checks the origin of a change. Browsers send `Origin` with every request that may change
+/// something, and most also send `Sec-Fetch-Site`. A page can set neither.
 fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Result<(), ApiError> {
     let refuse = |name: &HeaderName, value: &str| {
         let sentence =
@@ -86,7 +87,8 @@ fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Resul
         if config.allow_origins.contains(&origin.text) {
             return Ok(());
         }
-        // A proxy in front may put another name into `Host` than the one that its users see.
+        // A proxy may replace the `Host` that its users see, so the configured public hosts are
+        // checked too.
         let ours = host.is_origin(&origin) || config.public_hosts.iter().any(|rule| rule.is_origin(&origin));
         if !ours {
             return Err(refuse(&header::ORIGIN, text));
@@ -99,7 +101,7 @@ fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Resul
     }
 }
 
-/// The values of a header; one that is no text counts as empty.
+/// Returns the values of a header. A value that is not text becomes an empty string.
 fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
     headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default()).collect()
 }

@@ -1,11 +1,12 @@
-//! Keeps one caller from occupying every connection to the database.
+//! Keeps one caller from using every database connection. Other limits per caller are where the
+//! resource is used.
 use crate::{AppState, operation};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// Limits the running requests of a caller to three quarters of the connections to the database.
-/// Further requests wait until their deadline at most.
+/// Limits the running requests of a caller to three quarters of the database connections. Further
+/// requests wait, at most until their deadline.
 pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
     if operation::of(&request).is_some_and(|operation| !operation.spec.takes_place) {
         return next.run(request).await;

@@ -56,7 +56,8 @@ struct RecordView {
     /// Its name, while it is there.
     #[schema(example = "default")]
     collection: Option<String>,
-    /// With which key; null without one: at the command line, by the service itself, and where no keys are asked for.
+    /// The key; null for a call without one: by the command line, by the service itself, or where
+    /// the service asks for no keys.
     key_id: Option<Uuid>,
     /// In answer to which request.
     #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]

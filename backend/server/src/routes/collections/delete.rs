@@ -18,8 +18,9 @@ pub(super) const SPEC: Spec =
 
 /// Delete a collection with everything in it: crawls, images, faces, people, suppressions and keys.
 ///
-/// It is out of reach at once, and its name is free. Its crawls are cancelled and its rows and pictures erased by a worker, piece by piece; the
-/// audit log says `collection.erased` when nothing is left. `default` is emptied and stays, with its settings and keys.
+/// The collection is out of reach at once, and its name is free. Its crawls are cancelled, and a
+/// worker erases its rows and pictures piece by piece. The audit log records `collection.erased`
+/// when nothing is left. `default` is emptied and stays, with its settings and keys.
 #[utoipa::path(
     delete, path = "/collections/{id}", operation_id = "delete_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),

@@ -15,15 +15,15 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
 
-/// Hours for which what signed before signs, too, where nothing is said.
+/// Hours during which the earlier secret also signs, unless the caller chooses.
 const OVERLAP_HOURS: u64 = 24;
 
 /// How a collection's webhooks change to a new secret.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RotateWebhookSecret {
-    /// Hours for which messages are also signed with what signed them before: the collection's last secret, or the service's own where it had
-    /// none. 0 ends that at once, as after a leak.
+    /// Hours during which the earlier secret also signs messages: the collection's last secret, or
+    /// the service's own where the collection had none. 0 ends that at once, as after a leak.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 168, default = 24, example = 24)]
     overlap_hours: Option<Bounded<0, 168>>,
 }
@@ -46,7 +46,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confl
 
 /// Give a collection's webhooks a secret of their own, or a new one.
 ///
-/// Messages about the collection's crawls are signed with it from now on. The secret is shown this once and kept nowhere.
+/// The new secret signs messages about the collection's crawls from now on. It is shown this once
+/// and stored nowhere.
 #[utoipa::path(
     post, path = "/collections/{id}/webhook-secret", operation_id = "rotate_webhook_secret", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),

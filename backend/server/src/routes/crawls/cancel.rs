@@ -8,9 +8,10 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
 
-/// End a crawl: what is still queued is skipped with the reason `cancelled`. Faces that are stored stay.
+/// End a crawl. What is queued is skipped with the reason `cancelled`; stored faces stay.
 ///
-/// Of a crawl that starts again, whichever of its runs is named: the run under way ends, and there will be no next one.
+/// For a crawl that starts again, any of its runs may be named: the run under way ends, and no
+/// further run begins.
 #[utoipa::path(
     post, path = "/crawls/{id}/cancel", operation_id = "cancel_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),

@@ -1,4 +1,4 @@
-//! Crawls: create, watch, steer, take along.
+//! Crawls: their creation, progress, control and export.
 mod cancel;
 mod create;
 mod delete;

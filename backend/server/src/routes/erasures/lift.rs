@@ -29,8 +29,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 
 /// Let in again what an erasure keeps out.
 ///
-/// For a mistake, or for somebody who wants to be found again. What was erased stays gone; the next crawl or scan that finds it stores it.
-/// What another erasure keeps out, too, stays out. Doing it again changes nothing.
+/// For a mistake, or for somebody who wants to be found again. What was erased stays erased; the
+/// next crawl or scan that finds it stores it. What another erasure also keeps out stays out.
+/// Repeating the call changes nothing.
 #[utoipa::path(
     delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
     params(("id" = Uuid, Path, description = "The erasure")),

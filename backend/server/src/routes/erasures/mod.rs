@@ -1,4 +1,4 @@
-//! Erasures: what was stored of a person or under an address goes, and does not come back.
+//! Erasures: they delete what was stored of a person or under an address, and suppress it.
 mod create;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;

@@ -16,7 +16,8 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CompareParams {
-    /// Similarity from which `match` is true; the default is the collection's, else the embedding model's.
+    /// Similarity from which `match` is true; the default is the collection's, else the embedding
+    /// model's.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
     /// Lowest `det_score` of a face.
@@ -74,11 +75,12 @@ pub(super) struct CompareAnswer {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
-    /// Whether the similarity reaches the threshold. A threshold trades false matches for missed ones; a match is no proof of identity.
+    /// Whether the similarity reaches the threshold. A threshold trades false matches for missed
+    /// ones; a match is no proof of identity.
     #[schema(example = true)]
     r#match: bool,
-    /// Share of pairs of different people that reach this threshold, as it was measured for the embedding model; null for a threshold that is not the model's own, or
-    /// where it was not measured.
+    /// Share of pairs of different people that reach this threshold, as measured for the embedding
+    /// model. Null for a threshold that is not the model's own, or that was not measured.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// The threshold that was used.
@@ -96,7 +98,8 @@ pub(super) const SPEC: Spec =
 
 /// Compare the faces of two pictures (1:1).
 ///
-/// The best face of each picture by score, unless `face_a` or `face_b` chooses another. Nothing is stored.
+/// Takes the face with the best score of each picture, unless `face_a` or `face_b` chooses another.
+/// Nothing is stored.
 #[utoipa::path(
     post, path = "/faces/compare", operation_id = "compare_faces", tag = "faces",
     params(CompareParams),

@@ -26,7 +26,8 @@ enum CropKind {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CropParams {
-    /// `crop` (the default) shows the face with some of its surroundings (JPEG), `chip` is the aligned 112x112 picture (PNG).
+    /// `crop` (the default) shows the face with some of its surroundings (JPEG). `chip` is the
+    /// aligned 112x112 picture (PNG).
     #[param(inline)]
     kind: Option<CropKind>,
 }

@@ -13,7 +13,8 @@ pub(super) const SPEC: Spec =
 
 /// Find the faces in one picture.
 ///
-/// Nothing is stored. The picture is a multipart part `image`, a raw body, or JSON with a URL or base64.
+/// Nothing is stored. The picture is a multipart part `image`, a raw body, or JSON with a URL or
+/// base64.
 #[utoipa::path(
     post, path = "/faces/detect", operation_id = "detect_faces", tag = "faces",
     params(DetectParams),

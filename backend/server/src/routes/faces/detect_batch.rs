@@ -33,13 +33,13 @@ pub(crate) struct BatchAnswer {
     results: Vec<BatchResult>,
 }
 
-// What is wrong with a single picture stands in its place in the answer.
+// A problem with a single picture stands in its place in the answer.
 pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze).limited_elsewhere();
 
 /// Find the faces in many pictures.
 ///
-/// Up to 64 pictures, as multipart parts `image` or as JSON. The answer has one result or problem per picture, in order;
-/// a picture that fails does not touch the others.
+/// Takes up to 64 pictures, as multipart parts `image` or as JSON. The answer has one result or
+/// problem per picture, in order. A picture that fails does not affect the others.
 #[utoipa::path(
     post, path = "/faces/detect/batch", operation_id = "detect_faces_batch", tag = "faces",
     params(DetectParams),

@@ -21,14 +21,16 @@ pub(super) struct QualityParams {
     /// Lowest `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Demands that `quality.passed` is judged by; the default is the collection's, else the service's.
+    /// Demands by which `quality.passed` is judged; the default is the collection's, else the
+    /// service's.
     #[param(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
     /// Judge as faces of this collection are judged; the default is the key's own.
     collection: Option<String>,
 }
 
-/// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3 Sobel).
+/// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3
+/// Sobel).
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"laplacian_variance": 337.4, "tenengrad": 4766.1, "mean": 135.5, "std": 51.6, "clipped": 0.0002}))]
 pub(super) struct Statistics {

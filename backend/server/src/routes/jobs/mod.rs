@@ -1,4 +1,4 @@
-//! Jobs of the queue, for those who keep the service running.
+//! Jobs of the queue, for operators.
 mod get;
 mod list;
 mod retry;

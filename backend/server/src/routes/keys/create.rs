@@ -52,7 +52,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
 
 /// Make a key, which may do no more than the key that makes it.
 ///
-/// Its scopes are among those of the key of this call, its collection is one that this key reaches, and it does not outlive it.
+/// The new key has only scopes of the calling key, reaches only collections that the calling key
+/// reaches, and expires no later.
 #[utoipa::path(
     post, path = "/keys", operation_id = "create_key", tag = "keys",
     request_body = CreateKey,
@@ -90,7 +91,8 @@ pub(super) async fn create_key(
     Ok((StatusCode::CREATED, Json(CreatedKey { secret, key: key.into() })))
 }
 
-/// Whoever may make keys cannot gain anything by it: neither scopes nor collections, and no key that works when this one no longer does.
+/// Refuses a key that allows more than the key that makes it: another scope, another collection or
+/// a later expiry.
 fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
     let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
     if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {

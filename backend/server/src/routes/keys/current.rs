@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 /// By which key a call is made.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CurrentKey {
-    /// Whether this service asks for keys (`AUTH=keys`); where it does not, everybody may do everything but change keys.
+    /// Whether this service asks for keys (`AUTH=keys`). Where it does not, every caller may do
+    /// everything except change keys.
     #[schema(example = true)]
     asks_for_keys: bool,
     /// The key of this call; null where none is asked for.

@@ -1,4 +1,4 @@
-//! API keys: made, listed and revoked by those who hold one with the scope `keys`.
+//! API keys. A caller with the scope `keys` makes, lists and revokes them.
 mod create;
 mod current;
 mod list;

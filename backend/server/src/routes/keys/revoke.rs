@@ -42,8 +42,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
 
 /// End a key for good.
 ///
-/// Every service notices within 5 seconds; from now on the key makes no others. Those that it made work on, unless `descendants` is true; the answer says how many do.
-/// Revoking a key again changes nothing of it.
+/// Every service notices within 5 seconds. The key makes no other keys from now on. Keys that it
+/// made keep working, unless `descendants` is true; the answer counts them. Revoking a key again
+/// changes nothing.
 #[utoipa::path(
     post, path = "/keys/{id}/revoke", operation_id = "revoke_key", tag = "keys",
     params(("id" = Uuid, Path, description = "The key"), RevokeParams),

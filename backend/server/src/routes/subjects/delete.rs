@@ -13,8 +13,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
 /// Delete a subject.
 ///
-/// Faces that were found elsewhere stay, without a subject. Images that were only ever sent in to enrol somebody, and show nobody else who is enrolled, go
-/// with it, unless `enrolled_images=keep`.
+/// Faces that were found elsewhere stay, without a subject. Images that were only sent in for
+/// enrolment, and show nobody else who is enrolled, are deleted too, unless `enrolled_images=keep`.
 #[utoipa::path(
     delete, path = "/subjects/{id}", operation_id = "delete_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), WhatGoes),

@@ -28,8 +28,10 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Confl
 
 /// Make one subject of several.
 ///
-/// The others' faces become this one's, and the others are gone. A name, an external id and entries of the metadata are taken over where this one has none
-/// of its own. The metadata of all of them together may have at most 16 KiB. Clustering never takes it apart again.
+/// The other subjects' faces become this one's, and the other subjects are gone. A name, an
+/// external id and entries of the metadata are taken over where this subject has none of its own.
+/// The metadata of all of them together may have at most 16 KiB. Clustering never splits the
+/// result.
 #[utoipa::path(
     post, path = "/subjects/{id}/merge", operation_id = "merge_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject that stays")),

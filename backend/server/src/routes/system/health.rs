@@ -37,7 +37,7 @@ pub(super) async fn live() -> Json<Live> {
 
 pub(super) const READY: Spec = Spec::open().problems(&[&[Code::NotReady]]).any_host();
 
-/// Whether the service can do its work: the database answers, the models can run, nobody asked it to stop.
+/// Whether the service can work: the database answers, the models can run, it is not stopping.
 #[utoipa::path(
     get, path = "/health/ready", operation_id = "health_ready", tag = "system",
     responses(
@@ -51,7 +51,7 @@ pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, 
         reasons.push("the service is shutting down".to_owned());
     }
     if let Err(error) = state.services.store.ping().await {
-        // The caller may be anyone; addresses and user names of the database stay in the log.
+        // The caller may be anyone, so addresses and user names of the database stay in the log.
         tracing::warn!(%error, "the database does not answer");
         reasons.push("the database does not answer".to_owned());
     }

@@ -1,4 +1,4 @@
-//! Operations: devices, health, metrics, the API's own description, the page.
+//! Devices, health, metrics, the description of the API, and the page.
 mod docs;
 mod gpu;
 mod health;
@@ -16,7 +16,7 @@ pub(crate) fn router() -> Routes {
     status_router().add(gpu::SPEC, routes!(gpu::get_gpu)).add(docs::SPEC, routes!(docs::get_openapi))
 }
 
-/// What every process with a port answers, a worker too.
+/// Returns the routes that every process with a port serves, a worker too.
 pub(crate) fn status_router() -> Routes {
     Routes::default()
         .add(health::LIVE, routes!(health::live))

@@ -44,8 +44,10 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write)
 
 /// Enrol faces of a subject.
 ///
-/// From a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`): its best face, or `face_index`. The picture is stored like any other,
-/// with a source of the kind `enrolment`; a file that the collection has already is not stored twice. Or from stored faces, by `face_ids`.
+/// From a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`): its
+/// best face, or the one that `face_index` names. The picture is stored like any other, with a
+/// source of the kind `enrolment`; a file that the collection already has is not stored twice. Or
+/// from stored faces, by `face_ids`.
 #[utoipa::path(
     post, path = "/subjects/{id}/faces", operation_id = "enrol_subject_faces", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), EnrolParams),
@@ -66,7 +68,8 @@ pub(in super::super) async fn enrol_faces(
     Query(params): Query<EnrolParams>,
     request: Request,
 ) -> Result<Json<EnrolAnswer>, ApiError> {
-    // Before anything is read: nothing is analysed for a subject that is not there.
+    // This comes before the body is read, so that nothing is analysed for a subject that does not
+    // exist.
     let subject = caller.store().subject(id).await?;
     let (input, params) = match Carrier::of(request.headers())? {
         Carrier::Multipart => (Input::Image(one_part(request, &state).await?, None), params),

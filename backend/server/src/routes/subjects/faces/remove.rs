@@ -13,8 +13,9 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
 
 /// Say that a face does not show this subject.
 ///
-/// Clustering will not say so again. The face stays, unless its image was only ever sent in for enrolment: see `enrolled_images`.
-/// `enrolled_images=delete`, the default, needs the scope `erase` besides `write`.
+/// Clustering does not assign the face to this subject again. The face stays, unless its image was
+/// only sent in for enrolment: see `enrolled_images`. `enrolled_images=delete`, the default, needs
+/// the scope `erase` besides `write`.
 #[utoipa::path(
     delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), ("face_id" = Uuid, Path, description = "The face"), WhatGoes),
