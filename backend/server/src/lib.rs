@@ -18,6 +18,7 @@ pub mod hosts;
 mod limit;
 mod middleware;
 mod openapi;
+mod operation;
 mod router;
 mod routes;
 mod serve;
@@ -25,6 +26,9 @@ mod shares;
 mod stall;
 pub mod state;
 pub mod telemetry;
+
+use operation::Spec;
+use store::keys::Scope;
 
 pub use auth::CACHED as KEY_CACHED;
 pub use config::{Auth, Config};

@@ -1,6 +1,8 @@
-//! Routes and what lies around them.
+//! The whole service: every operation, the pages, and the middleware around them. What an operation
+//! does and needs stands in `routes`.
 use crate::middleware::{again, bodies, headers, hosts, observe, panic, places, request_id, timeout};
 use crate::openapi::{Frame, complete};
+use crate::operation::Routes;
 use crate::{ApiError, AppState, Code, auth, routes};
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
@@ -8,10 +10,9 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::OpenApi as _;
-use utoipa_axum::router::OpenApiRouter;
 
-fn operations() -> OpenApiRouter<AppState> {
-    OpenApiRouter::with_openapi(Frame::openapi())
+pub(crate) fn operations() -> Routes {
+    Routes::with_openapi(Frame::openapi())
         .merge(routes::faces::router())
         .merge(routes::images::router())
         .merge(routes::crawls::router())
@@ -24,14 +25,14 @@ fn operations() -> OpenApiRouter<AppState> {
         .merge(routes::system::router())
 }
 
-/// The API's description, complete without a running service.
+/// Returns the description of the API. It needs no running service.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    let mut document = operations().into_openapi();
+    let mut document = operations().router.into_openapi();
     complete(&mut document);
     document
 }
 
-/// The whole HTTP service.
+/// Returns the whole HTTP service.
 pub fn router(state: AppState) -> Router {
     let router = guarded(operations(), &state)
         .merge(routes::system::docs_router())
@@ -41,9 +42,10 @@ pub fn router(state: AppState) -> Router {
     surround(router, state)
 }
 
-/// Operations that ask for the key that they need. Pages are merged later: they, and paths that do not exist, ask for none.
-fn guarded(operations: OpenApiRouter<AppState>, state: &AppState) -> Router<AppState> {
-    let (router, _) = operations.split_for_parts();
+/// Puts the key check in front of every operation. Pages are merged later. Pages and unknown paths
+/// need no key.
+fn guarded(operations: Routes, state: &AppState) -> Router<AppState> {
+    let (router, _) = operations.router.split_for_parts();
     router
         .route_layer(from_fn_with_state(state.clone(), places::layer))
         .route_layer(from_fn_with_state(state.clone(), bodies::layer))
@@ -51,7 +53,7 @@ fn guarded(operations: OpenApiRouter<AppState>, state: &AppState) -> Router<AppS
         .route_layer(from_fn_with_state(state.clone(), auth::layer))
 }
 
-/// What happens around every handler.
+/// Adds the middleware that surrounds every handler, page and fallback.
 fn surround(router: Router<AppState>, state: AppState) -> Router {
     let mut router = router
         .layer(from_fn_with_state(state.clone(), hosts::layer))
@@ -64,7 +66,7 @@ fn surround(router: Router<AppState>, state: AppState) -> Router {
     router.layer(from_fn(observe::layer)).layer(from_fn(request_id::layer)).with_state(state)
 }
 
-/// What a process without an API shows of itself: health and metrics.
+/// Returns the service of a process without an API: health and metrics.
 pub fn status_router(state: AppState) -> Router {
     let router = guarded(routes::system::status_router(), &state)
         .fallback(no_status_route)
@@ -72,7 +74,7 @@ pub fn status_router(state: AppState) -> Router {
     surround(router, state)
 }
 
-/// None unless the operator named origins.
+/// Returns the CORS layer, or `None` where the operator allows no other origins.
 fn cors(origins: &[String]) -> Option<CorsLayer> {
     let origins: Vec<HeaderValue> =
         origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();

@@ -1,8 +1,7 @@
 //! Who calls, what the key allows, and whose rows the call can reach.
 //!
-//! `layer` stands before every operation of the API: it finds the key, looks up the scope that the operation needs (`access`), and leaves a
-//! `Caller` for the handler. An operation that the table does not know is not served to anyone.
-mod access;
+//! `layer` runs before every operation of the API. It finds the key, checks the scope that the
+//! operation's `Spec` names, and leaves a `Caller` for the handler.
 mod caller;
 mod credentials;
 mod keyring;
@@ -10,7 +9,6 @@ mod lookups;
 mod peer;
 mod rate;
 
-pub(crate) use access::{Access, Operations, access, methods};
 pub(crate) use caller::Caller;
 pub use keyring::CACHED;
 pub(crate) use keyring::Keyring;
@@ -18,14 +16,15 @@ pub(crate) use peer::{CallerId, Peer};
 pub(crate) use rate::Rates;
 
 use crate::config::Auth;
+use crate::operation::{self, Access};
 use crate::{ApiError, AppState, Code};
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use store::keys::{ApiKey, Scope};
 
-/// Lets a request through to its operation, or says why not.
+/// Passes a request on to its operation, or answers with the reason for the refusal.
 pub(crate) async fn layer(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let caller = match state.config.auth {
         Auth::None => Caller::anyone(&state),
@@ -52,12 +51,12 @@ pub(crate) async fn layer(State(state): State<AppState>, mut request: Request, n
 }
 
 async fn admit(state: &AppState, request: &mut Request) -> Result<Caller, ApiError> {
-    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
-    let access = Operations::shared().access(request.method(), path).ok_or_else(|| {
+    let operation = operation::of(request).ok_or_else(|| {
         let (method, path) = (request.method(), request.uri().path());
         ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
     })?;
-    // Whatever happens next, the key goes no further than this.
+    let access = operation.spec.access;
+    // No later layer or handler sees the key.
     let presented = credentials::take(request.headers_mut());
     if access == Access::Open {
         return Ok(Caller::nobody(state));
@@ -84,7 +83,7 @@ fn check_scope(key: &Arc<ApiKey>, scope: Scope) -> Result<(), ApiError> {
     Err(insufficient(scope, detail))
 }
 
-/// 403 with the challenge that RFC 6750 asks for.
+/// Returns a 403 with the challenge of RFC 6750.
 pub(crate) fn insufficient(scope: Scope, detail: impl Into<String>) -> ApiError {
     ApiError::new(Code::ScopeMissing, detail)
         .field("scope")

@@ -33,6 +33,22 @@ macro_rules! codes {
     };
 }
 
+impl Code {
+    /// Problems with a picture itself.
+    pub(crate) const PICTURE: &'static [Self] = &[
+        Self::NotAnImage,
+        Self::UnsupportedFormat,
+        Self::CorruptImage,
+        Self::ImageTooLarge,
+        Self::BadBase64,
+        Self::NotReady,
+    ];
+    /// Problems with a picture that the service fetches.
+    pub(crate) const FETCHED: &'static [Self] = &[Self::BadUrl, Self::ForbiddenUrl, Self::UrlUnreachable];
+    /// Problems where an operation takes one face of a picture.
+    pub(crate) const FACE: &'static [Self] = &[Self::NoFace, Self::NoSuchFace];
+}
+
 codes! {
     /// The content is not an image.
     NotAnImage = "not_an_image", UNSUPPORTED_MEDIA_TYPE, "The content is not an image";

@@ -10,11 +10,10 @@ mod room;
 pub(crate) use room::{Elder, NoRoom};
 
 use super::timeout;
-use crate::auth::Operations;
 use crate::extract::{is_json, linger, unsupported};
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, operation};
 use axum::body::{Body, HttpBody};
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -59,10 +58,10 @@ fn check_type(request: &Request) -> Result<(), ApiError> {
     if !reads_one || request.body().is_end_stream() || has_type(request.headers()) {
         return Ok(());
     }
-    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
-    let media = Operations::shared().media(request.method(), path);
+    let media = operation::of(request).map_or(&[][..], |operation| &operation.media);
     let media: Vec<&str> = media.iter().map(String::as_str).collect();
-    Err(unsupported(request.headers(), &media))
+    let allowed = if media.is_empty() { &["application/json"][..] } else { &media };
+    Err(unsupported(request.headers(), allowed))
 }
 
 fn has_type(headers: &HeaderMap) -> bool {

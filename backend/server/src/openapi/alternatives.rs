@@ -1,32 +1,31 @@
-//! Bodies that take exactly one of several fields: one schema for each field, so that clients know it and no body is valid that is refused.
+//! Describes bodies that take exactly one of several fields (`Spec::one_of`): one schema for each
+//! field, so that the document accepts only the bodies that the service accepts.
+use super::{body_schema, operations};
 use serde_json::{Value, json};
 use utoipa::openapi::schema::{Object, OneOfBuilder, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
-/// Schemas and their fields of which one is needed.
-const ALTERNATIVES: &[(&str, &[&str])] = &[
-    ("SearchBody", &["url", "image_base64", "face_id", "embedding"]),
-    ("EnrolBody", &["url", "image_base64", "face_ids"]),
-    ("ErasureBody", &["image_base64", "face_id", "image_id", "subject_id", "url"]),
-];
-
-/// Puts the alternatives into the place of each schema.
+/// Replaces the schema of each such body by its alternatives.
 pub(super) fn declare(document: &mut OpenApi) {
+    let bodies: Vec<_> = operations(document)
+        .filter(|(_, spec, _)| !spec.one_of.is_empty())
+        .filter_map(|(_, spec, operation)| Some((body_schema(operation, "application/json")?, spec.one_of)))
+        .collect();
     let schemas = &mut document.components.get_or_insert_default().schemas;
-    for (name, fields) in ALTERNATIVES {
-        let Some(RefOr::T(schema)) = schemas.get(*name) else { continue };
+    for (name, fields) in bodies {
+        let Some(RefOr::T(schema)) = schemas.get(&name) else { continue };
         let whole = json!(schema);
         let mut one_of = OneOfBuilder::new()
             .description(whole["description"].as_str())
             .examples(whole.get("example").cloned());
-        for field in *fields {
-            one_of = one_of.item(alternative(name, &whole, field, fields));
+        for field in fields {
+            one_of = one_of.item(alternative(&name, &whole, field, fields));
         }
-        schemas.insert((*name).to_owned(), Schema::OneOf(one_of.build()).into());
+        schemas.insert(name, Schema::OneOf(one_of.build()).into());
     }
 }
 
-/// The schema with `field` required, and of the others nothing but null.
+/// Returns the schema in which `field` is required and the other fields are null.
 fn alternative(name: &str, whole: &Value, field: &str, fields: &[&str]) -> Object {
     let mut schema = whole.clone();
     for other in fields {
@@ -46,7 +45,7 @@ fn alternative(name: &str, whole: &Value, field: &str, fields: &[&str]) -> Objec
     serde_json::from_value(schema).expect("an object's schema with fewer values is one")
 }
 
-/// `face_id` as a part of a type's name.
+/// Returns `FaceId` for `face_id`.
 fn pascal(field: &str) -> String {
     let word = |word: &str| word[..1].to_uppercase() + &word[1..];
     field.split('_').map(word).collect()

@@ -1,49 +1,52 @@
-//! Examples of every body and every id in a path: put together from those that schemas and their fields have (`#[schema(example = …)]`), so that a field is
-//! described in one place and every body that has it shows it.
-use super::{id, operations};
-use crate::routes::crawls::export_example;
+//! Builds the examples of bodies and of ids in paths from the examples of schemas and of their
+//! fields (`#[schema(example = …)]`). An example in a handler's `#[utoipa::path]` takes precedence.
+use super::operations;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::path::{ParameterBuilder, ParameterIn};
 use utoipa::openapi::{Content, OpenApi, RefOr};
 
-/// Every id that has no example of its own.
+/// The example of an id that has none of its own.
 const ID: &str = "0198f1c2-7d10-7000-8000-4a6f1f6e2b01";
-/// Every time that has none.
+/// The example of a time that has none of its own.
 const TIME: &str = "2026-01-31T12:00:00Z";
-/// Pictures that this server serves, for bodies that are files: people who do not exist.
+/// Pictures that this server serves, as examples of files. They show people who do not exist.
 const JPEG: &str = "/assets/examples/portrait.jpg";
 const PNG: &str = "/assets/examples/chip.png";
 
 /// Adds an example to every body that has none.
 pub(super) fn declare(document: &mut OpenApi) {
     let schemas = Schemas(json!(document)["components"]["schemas"].take());
-    for operation in operations(document) {
-        let operation_id = id(operation).to_owned();
+    for (_, _, operation) in operations(document) {
         for parameter in operation.parameters.iter_mut().flatten() {
             let RefOr::T(named) = parameter else { continue };
             let is_shown = json!(named)["example"].is_string();
             if named.parameter_in == ParameterIn::Path && !is_shown {
-                let example = schemas.example(&json!(named.schema), &operation_id).ok();
+                let example = schemas.example(&json!(named.schema), "").ok();
                 *parameter = RefOr::T(ParameterBuilder::from(named.clone()).example(example).build());
             }
         }
         if let Some(RefOr::T(body)) = &mut operation.request_body {
-            fill(&operation_id, body.content.iter_mut(), &schemas);
+            fill(body.content.iter_mut(), &schemas);
         }
         for response in operation.responses.responses.values_mut() {
             let RefOr::T(response) = response else { continue };
-            fill(&operation_id, response.content.iter_mut(), &schemas);
+            fill(response.content.iter_mut(), &schemas);
         }
     }
 }
 
-fn fill<'a>(
-    operation_id: &str,
-    content: impl Iterator<Item = (&'a String, &'a mut RefOr<Content>)>,
-    schemas: &Schemas,
-) {
+/// Returns an example of a type, built from those of its fields.
+pub(crate) fn example_of<T: ToSchema>() -> Value {
+    let mut parts = Vec::new();
+    T::schemas(&mut parts);
+    let parts: Map<String, Value> = parts.into_iter().map(|(name, part)| (name, json!(part))).collect();
+    Schemas(parts.into()).example(&json!(T::schema()), "").unwrap_or_default()
+}
+
+fn fill<'a>(content: impl Iterator<Item = (&'a String, &'a mut RefOr<Content>)>, schemas: &Schemas) {
     for (content_type, content) in content {
         let RefOr::T(content) = content else { continue };
         if content.example.is_some() || !content.examples.is_empty() {
@@ -56,14 +59,7 @@ fn fill<'a>(
             content.examples.insert("file".to_owned(), RefOr::T(example));
             continue;
         }
-        content.example = match (operation_id, content_type.as_str()) {
-            ("follow_crawl", _) => {
-                let crawl = schemas.example(&json!({"$ref": "#/components/schemas/CrawlView"}), "");
-                crawl.ok().map(|crawl| format!("event: progress\ndata: {crawl}\n\n").into())
-            }
-            ("export_crawl", content_type) => Some(export_example(content_type).into()),
-            _ => schemas.example(&json!(content.schema), operation_id).ok(),
-        };
+        content.example = schemas.example(&json!(content.schema), "").ok();
     }
 }
 
@@ -71,10 +67,10 @@ fn fill<'a>(
 struct Schemas(Value);
 
 impl Schemas {
-    /// An example of what fits a schema.
+    /// Returns an example of a value that fits a schema.
     ///
     /// # Errors
-    /// The path of a field of whose values nothing is known but the type.
+    /// Names the field below `path` that has a type but no example.
     fn example(&self, schema: &Value, path: &str) -> Result<Value, String> {
         let places = ["/example", "/examples/0", "/const", "/default"];
         if let Some(given) = places.iter().find_map(|place| schema.pointer(place)) {
@@ -128,7 +124,7 @@ mod tests {
         let mut document = crate::openapi();
         let schemas = Schemas(json!(document)["components"]["schemas"].take());
         let mut missing = Vec::new();
-        for operation in operations(&mut document) {
+        for (_, _, operation) in operations(&mut document) {
             let operation = json!(operation);
             let responses = operation["responses"].as_object().unwrap().values();
             let bodies =

@@ -1,7 +1,8 @@
-//! What the API says about itself.
+//! The OpenAPI document. Operations, schemas and what one operation alone needs come from the
+//! routes.
 //!
-//! Operations and schemas come from the routes. What holds for many operations at once is added here: keys and scopes, the problems that an
-//! operation can answer, the headers of answers, examples, and what attributes of a struct cannot say of its schema.
+//! This module adds what follows for many operations from one rule: security requirements,
+//! problems, headers, examples, and what the attributes of a struct cannot say about its schema.
 mod alternatives;
 mod examples;
 mod forms;
@@ -9,14 +10,17 @@ mod headers;
 mod problems;
 mod security;
 
+pub(crate) use examples::example_of;
 pub(crate) use security::require_keys;
 
 use crate::Problem;
-use crate::auth::methods;
+use crate::operation::{self, Spec, methods};
+use axum::http::Method;
+use serde_json::json;
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
 
-/// The frame of the document; the operations come from the routes.
+/// The document without operations.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -42,7 +46,7 @@ use utoipa::openapi::path::Operation;
 )]
 pub(crate) struct Frame;
 
-/// Adds to the operations what they have in common.
+/// Adds to the operations what follows from the rules of this module.
 pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi) {
     alternatives::declare(document);
     forms::declare(document);
@@ -52,19 +56,20 @@ pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi) {
     examples::declare(document);
 }
 
-/// Every operation of the document.
-fn operations(document: &mut utoipa::openapi::OpenApi) -> impl Iterator<Item = &mut Operation> {
-    with_methods(document).map(|(_, operation)| operation)
-}
-
-/// Every operation of the document with its method.
-fn with_methods(
+/// Returns every operation of the document with its method and what it needs.
+fn operations(
     document: &mut utoipa::openapi::OpenApi,
-) -> impl Iterator<Item = (axum::http::Method, &mut Operation)> {
-    document.paths.paths.values_mut().flat_map(methods)
+) -> impl Iterator<Item = (Method, Spec, &mut Operation)> {
+    document.paths.paths.iter_mut().flat_map(|(path, item)| {
+        methods(item).filter_map(|(method, operation)| {
+            operation::find(&method, path).map(|found| (method, found.spec, operation))
+        })
+    })
 }
 
-/// The operation's id; every operation has one.
-fn id(operation: &Operation) -> &str {
-    operation.operation_id.as_deref().unwrap_or_default()
+/// Returns the name of the schema that an operation's body of a content type has.
+fn body_schema(operation: &Operation, content_type: &str) -> Option<String> {
+    let body = json!(operation.request_body);
+    let reference = body["content"][content_type]["schema"]["$ref"].as_str()?;
+    reference.rsplit('/').next().map(str::to_owned)
 }

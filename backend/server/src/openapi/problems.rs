@@ -1,8 +1,9 @@
-//! The problems that each operation can answer: declared under their statuses, with an example of every code.
+//! Declares the problems that each operation can answer, under their statuses and with an example
+//! of every code.
 //!
-//! What follows from an operation's shape (an id in its path, a body, a scope) is told from that shape; `own` has the rest.
-use super::{id, with_methods};
-use crate::auth::{Access, access};
+//! Most follow from the operation's key, parameters and body. `Spec::problems` has the others.
+use super::operations;
+use crate::operation::{Access, Spec};
 use crate::{Code, Problem};
 use axum::http::{Method, StatusCode};
 use utoipa::openapi::example::ExampleBuilder;
@@ -12,76 +13,24 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBui
 /// The content type of problem documents.
 const PROBLEM: &str = "application/problem+json";
 
-/// The picture itself is refused.
-const PICTURE: &[Code] = &[
-    Code::NotAnImage,
-    Code::UnsupportedFormat,
-    Code::CorruptImage,
-    Code::ImageTooLarge,
-    Code::BadBase64,
-    Code::NotReady,
-];
-/// The picture is fetched by the service.
-const FETCHED: &[Code] = &[Code::BadUrl, Code::ForbiddenUrl, Code::UrlUnreachable];
-/// One face of the picture is taken.
-const FACE: &[Code] = &[Code::NoFace, Code::NoSuchFace];
-
-/// What an operation's shape does not tell.
-fn own(operation_id: &str) -> &'static [&'static [Code]] {
-    match operation_id {
-        "detect_faces" | "report_quality" | "enhance_image" => &[PICTURE, FETCHED],
-        // What is wrong with a single picture stands in its place in the answer.
-        "detect_faces_batch" => &[],
-        "compare_faces" => &[PICTURE, FETCHED, FACE],
-        "search_faces" => &[PICTURE, FETCHED, FACE, &[Code::ModelMismatch]],
-        "create_erasure" => &[PICTURE, FACE, &[Code::Conflict, Code::ConfirmationNeeded]],
-        "enrol_subject_faces" => &[PICTURE, FETCHED, FACE, &[Code::LowQuality, Code::Conflict]],
-        "delete_collection" => &[&[Code::BadQuery, Code::ConfirmationNeeded]],
-        "delete_crawl" => &[&[Code::Conflict, Code::ConfirmationNeeded]],
-        "follow_crawl" => &[&[Code::Overloaded]],
-        "create_crawl" => &[&[Code::ForbiddenUrl, Code::NotFound]],
-        "create_subject" | "create_key" => &[&[Code::Conflict, Code::NotFound]],
-        "update_collection" => &[&[Code::Conflict, Code::ConfirmationNeeded]],
-        "create_collection"
-        | "pause_crawl"
-        | "resume_crawl"
-        | "cancel_crawl"
-        | "revoke_key"
-        | "update_subject"
-        | "merge_subject"
-        | "rotate_webhook_secret"
-        | "retry_job" => &[&[Code::Conflict]],
-        // It takes no parameters, and says so.
-        "list_collections" => &[&[Code::BadQuery]],
-        "health_ready" => &[&[Code::NotReady]],
-        _ => &[],
-    }
-}
-
-/// All that the operation can answer, each once.
-fn codes(method: &Method, operation: &Operation) -> Vec<Code> {
+/// Returns every code that the operation can answer, each once.
+fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
     let mut codes = vec![Code::Internal, Code::Timeout];
-    if !id(operation).starts_with("health_") {
+    if !spec.any_host {
         codes.push(Code::HostNotAllowed);
     }
     if *method != Method::GET {
         codes.push(Code::OriginNotAllowed);
     }
     if matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
-        // Also where no body is read.
+        // Operations that read no body check the content type as well.
         codes.push(Code::UnsupportedMediaType);
     }
-    match access(id(operation)) {
-        None | Some(Access::Open) => {}
-        Some(Access::AnyKey) => {
-            codes.extend([Code::Unauthorized, Code::RateLimited, Code::DatabaseUnavailable]);
-        }
-        Some(Access::Needs(_)) => codes.extend([
-            Code::Unauthorized,
-            Code::ScopeMissing,
-            Code::RateLimited,
-            Code::DatabaseUnavailable,
-        ]),
+    if spec.access != Access::Open {
+        codes.extend([Code::Unauthorized, Code::RateLimited, Code::DatabaseUnavailable]);
+    }
+    if matches!(spec.access, Access::Needs(_)) {
+        codes.push(Code::ScopeMissing);
     }
     for parameter in operation.parameters.iter().flatten() {
         let RefOr::T(parameter) = parameter else { continue };
@@ -106,14 +55,15 @@ fn codes(method: &Method, operation: &Operation) -> Vec<Code> {
             codes.extend([Code::BadMultipart, Code::UnknownPart, Code::TooManyImages, Code::MissingImage]);
         }
     }
-    codes.extend(own(id(operation)).iter().copied().flatten());
+    codes.extend(spec.problems.iter().copied().flatten());
     codes.sort_by_key(|code| code.as_str());
     codes.dedup();
     codes
 }
 
-/// Said of a status where the operation itself says nothing.
-fn sentence(status: StatusCode) -> &'static str {
+/// Returns the description of a status where the operation has none.
+fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
+    let has = |code| codes.contains(&code);
     match status {
         StatusCode::BAD_REQUEST => "A parameter, an id or a body that cannot be read",
         StatusCode::UNAUTHORIZED => "No key, or one that does not work; `reason` says why",
@@ -122,9 +72,23 @@ fn sentence(status: StatusCode) -> &'static str {
             "Without keys: the request names a host that is not this service's"
         }
         StatusCode::PRECONDITION_REQUIRED => "So much would be deleted that the token of a dry run is needed",
-        StatusCode::NOT_FOUND => "No such thing, or one that is out of the key's reach",
+        StatusCode::NOT_FOUND if has(Code::BadId) => "Nothing has this id, or it is out of the key's reach",
+        StatusCode::NOT_FOUND => "No such collection",
+        StatusCode::CONFLICT => "Its state does not allow this",
+        StatusCode::PAYLOAD_TOO_LARGE if has(Code::ImageTooLarge) => "Too many bytes or pixels",
         StatusCode::PAYLOAD_TOO_LARGE => "Too many bytes",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE if has(Code::NotAnImage) => {
+            "Not an image, or a content type that carries none"
+        }
+        StatusCode::UNSUPPORTED_MEDIA_TYPE if has(Code::BadJson) => {
+            "The body is not JSON by its content type"
+        }
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "A content type that this operation does not take",
+        StatusCode::UNPROCESSABLE_ENTITY if has(Code::NoFace) => "No face in the picture, or a wrong field",
+        StatusCode::UNPROCESSABLE_ENTITY if has(Code::CorruptImage) => {
+            "A corrupt image, bad base64, or a URL that cannot be fetched"
+        }
+        StatusCode::UNPROCESSABLE_ENTITY => "A field is wrong; `field` says which",
         StatusCode::TOO_MANY_REQUESTS => "Too much at once; come back after `Retry-After`",
         StatusCode::INTERNAL_SERVER_ERROR => {
             "The service failed; its log has the cause under the request's id"
@@ -134,7 +98,7 @@ fn sentence(status: StatusCode) -> &'static str {
     }
 }
 
-/// Whether an answer can be a problem with this code.
+/// Returns whether an answer can be a problem with this code.
 pub(super) fn announces(response: &Response, code: Code) -> bool {
     match response.content.get(PROBLEM) {
         Some(RefOr::T(content)) => content.examples.contains_key(code.as_str()),
@@ -151,12 +115,13 @@ pub(super) fn declare(document: &mut OpenApi) {
         (code.as_str().to_owned(), RefOr::T(example.build()))
     });
     document.components.get_or_insert_default().examples.extend(shown);
-    for (method, operation) in with_methods(document) {
-        for code in codes(&method, operation) {
+    for (method, spec, operation) in operations(document) {
+        let codes = codes(&method, spec, operation);
+        for code in &codes {
+            let description = sentence(code.status(), &codes);
             let response = operation.responses.responses.entry(code.status().as_str().to_owned());
-            let response = response.or_insert_with(|| {
-                ResponseBuilder::new().description(sentence(code.status())).build().into()
-            });
+            let response =
+                response.or_insert_with(|| ResponseBuilder::new().description(description).build().into());
             let RefOr::T(response) = response else { continue };
             let content = response.content.entry(PROBLEM.to_owned()).or_insert_with(|| {
                 ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build().into()
@@ -172,14 +137,13 @@ pub(super) fn declare(document: &mut OpenApi) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::operations;
     use super::*;
 
     #[test]
     fn every_problem_that_an_operation_declares_has_a_code() {
         let mut document = crate::openapi();
-        for operation in operations(&mut document) {
-            let place = id(operation).to_owned();
+        for (_, _, operation) in operations(&mut document) {
+            let place = operation.operation_id.clone().unwrap();
             for (status, response) in &operation.responses.responses {
                 let response = serde_json::json!(response);
                 let problems = &response["content"][PROBLEM];
@@ -187,7 +151,7 @@ mod tests {
                     let examples = problems["examples"].as_object();
                     assert!(
                         examples.is_some_and(|examples| !examples.is_empty()),
-                        "{place} {status}: say in `own` with which code"
+                        "{place} {status}: its `Spec` names no code"
                     );
                 } else {
                     assert!(problems.is_null(), "{place} {status} is no problem");
@@ -199,10 +163,11 @@ mod tests {
     #[test]
     fn every_code_of_an_operation_is_declared_somewhere() {
         let mut document = crate::openapi();
-        let declared: Vec<Code> =
-            with_methods(&mut document).flat_map(|(method, operation)| codes(&method, operation)).collect();
+        let declared: Vec<Code> = operations(&mut document)
+            .flat_map(|(method, spec, operation)| codes(&method, spec, operation))
+            .collect();
         for code in Code::ALL {
-            // These two belong to paths and methods that are no operation.
+            // These two answer paths and methods that belong to no operation.
             let of_none = matches!(code, Code::RouteNotFound | Code::MethodNotAllowed);
             assert_eq!(declared.contains(code), !of_none, "{}", code.as_str());
         }

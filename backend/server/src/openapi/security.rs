@@ -1,6 +1,6 @@
-//! How a key is sent, and the scope that each operation needs.
-use super::{id, operations};
-use crate::auth::{Access, access};
+//! Declares how a caller sends a key, and which scope each operation needs.
+use super::operations;
+use crate::operation::Access;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
@@ -9,7 +9,8 @@ use utoipa::openapi::security::{
 const BEARER: &str = "bearer";
 const API_KEY: &str = "api_key";
 
-/// The empty requirement stands for services with `AUTH=none`; `require_keys` takes it away for the others.
+/// Declares both ways to send a key. The empty requirement is for services with `AUTH=none`;
+/// `require_keys` removes it.
 pub(super) fn declare(document: &mut OpenApi) {
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("fc_…");
     let bearer = bearer.description(Some(
@@ -19,11 +20,11 @@ pub(super) fn declare(document: &mut OpenApi) {
     let components = document.components.get_or_insert_default();
     components.add_security_scheme(BEARER, SecurityScheme::Http(bearer.build()));
     components.add_security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(plain)));
-    for operation in operations(document) {
-        let (scope, note) = match access(id(operation)) {
-            None | Some(Access::Open) => continue,
-            Some(Access::AnyKey) => (None, "Needs a key where the service asks for keys.".to_owned()),
-            Some(Access::Needs(scope)) => {
+    for (_, spec, operation) in operations(document) {
+        let (scope, note) = match spec.access {
+            Access::Open => continue,
+            Access::AnyKey => (None, "Needs a key where the service asks for keys.".to_owned()),
+            Access::Needs(scope) => {
                 (Some(scope.as_str()), format!("Needs the scope `{scope}` where the service asks for keys."))
             }
         };
@@ -36,9 +37,9 @@ pub(super) fn declare(document: &mut OpenApi) {
     }
 }
 
-/// Of a service that asks for keys: no operation that needs one goes without.
+/// Removes the empty requirement, for a service that asks for keys.
 pub(crate) fn require_keys(document: &mut OpenApi) {
-    for operation in operations(document) {
+    for (_, _, operation) in operations(document) {
         if let Some(requirements) = &mut operation.security {
             requirements.retain(|one| *one != SecurityRequirement::default());
         }

@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, time, uuid};
 use crate::extract::{Query, cursor};
-use crate::{ApiError, Code, Problem};
+use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,7 +56,8 @@ struct RecordView {
     /// Its name, while it is there.
     #[schema(example = "default")]
     collection: Option<String>,
-    /// With which key; null without one: at the command line, by the service itself, and where no keys are asked for.
+    /// The key; null for a call without one: by the command line, by the service itself, or where
+    /// the service asks for no keys.
     key_id: Option<Uuid>,
     /// In answer to which request.
     #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]
@@ -90,16 +91,15 @@ pub(super) struct AuditList {
     next_cursor: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
+
 /// Read the audit log: searches, deletions, and what became of keys and collections.
 ///
 /// A key to one collection sees that collection's records.
 #[utoipa::path(
     get, path = "/audit", operation_id = "list_audit", tag = "audit",
     params(ListParams),
-    responses(
-        (status = 200, description = "A page of records, newest first", body = AuditList),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "A page of records, newest first", body = AuditList)),
 )]
 pub(super) async fn list_audit(
     caller: Caller,

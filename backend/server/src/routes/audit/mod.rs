@@ -1,11 +1,10 @@
 //! The audit log.
 mod list;
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(list::list_audit))
+pub(crate) fn router() -> Routes {
+    Routes::default().add(list::SPEC, routes!(list::list_audit))
 }

@@ -3,7 +3,7 @@ use super::view::find;
 use crate::auth::Caller;
 use crate::extract::values::Cosine;
 use crate::extract::{Json as JsonBody, NameOrId};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,8 +21,9 @@ use uuid::Uuid;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterBody {
-    /// Least mean similarity of the faces of two clusters that become one; the default is the collection's threshold for matches, else the
-    /// embedding model's, and the margin that comes with the model. Higher values split people, lower ones mix them.
+    /// Lowest mean similarity of the faces of two clusters at which they become one. The default is
+    /// the collection's threshold for matches, else the embedding model's, plus the margin of the
+    /// model. Higher values split people, lower values mix them.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.48)]
     threshold: Option<Cosine>,
     /// Also cluster faces that failed their quality profile; poor faces are taken for each other.
@@ -94,21 +95,20 @@ impl ClusteringView {
     }
 }
 
+pub(super) const START: Spec = Spec::needs(Scope::Write);
+
 /// Find out which faces of a collection are one person.
 ///
-/// It runs in the background; follow it with `GET /collections/{id}/cluster`. Only faces that no run has looked at are: they join the subjects that are there, or
-/// become new ones of origin `cluster`, listed by `GET /subjects?origin=cluster`. What people said is never undone: enrolled subjects are never made one, faces
-/// never taken away. While a run is under way, that run is answered.
+/// The run works in the background; follow it with `GET /collections/{id}/cluster`. It takes only
+/// faces that no earlier run has taken. They join existing subjects, or become new subjects of
+/// origin `cluster`, which `GET /subjects?origin=cluster` lists. A run never undoes what people
+/// said: it neither merges enrolled subjects nor removes faces from them. While a run is under way,
+/// the answer is that run.
 #[utoipa::path(
     post, path = "/collections/{id}/cluster", operation_id = "cluster_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     request_body = ClusterBody,
-    responses(
-        (status = 202, description = "The run that is under way", body = ClusteringView),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 202, description = "The run that is under way", body = ClusteringView)),
 )]
 pub(super) async fn cluster_collection(
     State(state): State<AppState>,
@@ -132,13 +132,15 @@ pub(super) async fn cluster_collection(
     Ok((StatusCode::ACCEPTED, Json(ClusteringView::of(run, &collection))))
 }
 
+pub(super) const LATEST: Spec = Spec::needs(Scope::Read);
+
 /// The latest clustering of a collection, and how far it is.
 #[utoipa::path(
     get, path = "/collections/{id}/cluster", operation_id = "get_clustering", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     responses(
         (status = 200, description = "The latest run", body = ClusteringView),
-        (status = 404, description = "No such collection, or it was never clustered", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such collection, or it was never clustered"),
     ),
 )]
 pub(super) async fn get_clustering(

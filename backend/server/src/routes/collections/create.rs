@@ -4,7 +4,7 @@ use crate::auth::{Caller, insufficient};
 use crate::extract::Json as JsonBody;
 use crate::extract::values::{Bounded, Cosine};
 use crate::routes::faces::ProfileParam;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,7 +13,6 @@ use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
 use store::collections::CollectionSettings;
-use store::keys::Scope;
 use utoipa::ToSchema;
 
 /// A collection to make. What is left out or null is the service's own.
@@ -50,6 +49,8 @@ pub(super) fn days(value: Bounded<1, 36500>) -> i32 {
     i32::try_from(value.get()).unwrap_or(i32::MAX)
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Conflict]]);
+
 /// Make a collection: the unit of isolation.
 ///
 /// Needs a key to all collections.
@@ -57,10 +58,8 @@ pub(super) fn days(value: Bounded<1, 36500>) -> i32 {
     post, path = "/collections", operation_id = "create_collection", tag = "collections",
     request_body = CreateCollection,
     responses(
-        (status = 201, description = "It is there; `Location` names it", body = CollectionView),
-        (status = 409, description = "The name is taken", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+        (status = 201, description = "It is there; `Location` names it", body = CollectionView, headers(("location"))),
+        (status = 409, description = "The name is taken"),
     ),
 )]
 pub(super) async fn create_collection(

@@ -4,7 +4,7 @@ use crate::auth::Caller;
 use crate::confirmation::Deletion;
 use crate::extract::{NameOrId, Query};
 use crate::routes::deletion::{DeletionParams, DeletionPreview};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,17 +13,20 @@ use pipeline::jobs::erase_collection;
 use serde_json::json;
 use store::audit::Action;
 
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Admin).problems(&[&[Code::BadQuery, Code::ConfirmationNeeded]]);
+
 /// Delete a collection with everything in it: crawls, images, faces, people, suppressions and keys.
 ///
-/// It is out of reach at once, and its name is free. Its crawls are cancelled and its rows and pictures erased by a worker, piece by piece; the
-/// audit log says `collection.erased` when nothing is left. `default` is emptied and stays, with its settings and keys.
+/// The collection is out of reach at once, and its name is free. Its crawls are cancelled, and a
+/// worker erases its rows and pictures piece by piece. The audit log records `collection.erased`
+/// when nothing is left. `default` is emptied and stays, with its settings and keys.
 #[utoipa::path(
     delete, path = "/collections/{id}", operation_id = "delete_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),
     responses(
         (status = 200, description = "What would go (`dry_run`)", body = DeletionPreview),
         (status = 202, description = "It is out of reach, and is being erased"),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn delete_collection(

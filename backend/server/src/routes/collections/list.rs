@@ -1,8 +1,8 @@
 //! `GET /collections`
 use super::view::CollectionView;
-use crate::ApiError;
 use crate::auth::Caller;
 use crate::extract::Query;
+use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,6 +17,9 @@ pub(super) struct CollectionList {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NoParams {}
+
+// The operation takes no parameters and refuses any.
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::BadQuery]]);
 
 /// List the collections that the caller can reach.
 #[utoipa::path(

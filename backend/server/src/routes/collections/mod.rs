@@ -12,15 +12,18 @@ mod webhook_secret;
 pub(crate) use self::{cluster::ClusterBody, create::CreateCollection, update::UpdateCollection};
 pub(crate) use view::check_name;
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(create::create_collection, list::list_collections))
-        .routes(routes!(get::get_collection, update::update_collection, delete::delete_collection))
-        .routes(routes!(webhook_secret::rotate_webhook_secret))
-        .routes(routes!(cluster::cluster_collection, cluster::get_clustering))
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(create::SPEC, routes!(create::create_collection))
+        .add(list::SPEC, routes!(list::list_collections))
+        .add(get::SPEC, routes!(get::get_collection))
+        .add(update::SPEC, routes!(update::update_collection))
+        .add(delete::SPEC, routes!(delete::delete_collection))
+        .add(webhook_secret::SPEC, routes!(webhook_secret::rotate_webhook_secret))
+        .add(cluster::START, routes!(cluster::cluster_collection))
+        .add(cluster::LATEST, routes!(cluster::get_clustering))
 }

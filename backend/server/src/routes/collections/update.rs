@@ -7,7 +7,7 @@ use crate::extract::values::{Bounded, Cosine, given};
 use crate::extract::{Json as JsonBody, NameOrId, Query};
 use crate::routes::deletion::{DeletionParams, DeletionPreview};
 use crate::routes::faces::ProfileParam;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -16,7 +16,6 @@ use serde_json::json;
 use store::audit::Action;
 use store::collections::CollectionSettings;
 use store::extent::Extent;
-use store::keys::Scope;
 use utoipa::ToSchema;
 
 /// What to change. What is left out stays; null is the service's own.
@@ -51,6 +50,9 @@ pub(super) enum UpdateAnswer {
     Preview(DeletionPreview),
 }
 
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Admin).problems(&[&[Code::Conflict, Code::ConfirmationNeeded]]);
+
 /// Change a collection.
 ///
 /// A retention that takes more than `CONFIRM_ABOVE` images and faces at once needs the token of a
@@ -61,10 +63,7 @@ pub(super) enum UpdateAnswer {
     request_body = UpdateCollection,
     responses(
         (status = 200, description = "The collection as it is now; with `dry_run` what its retention would take at once", body = UpdateAnswer),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The name is taken, or is not to be changed", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The name is taken, or is not to be changed"),
     ),
 )]
 pub(super) async fn update_collection(

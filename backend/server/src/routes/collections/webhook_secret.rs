@@ -3,7 +3,7 @@ use super::view::find;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Json as JsonBody, NameOrId};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -15,15 +15,15 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
 
-/// Hours for which what signed before signs, too, where nothing is said.
+/// Hours during which the earlier secret also signs, unless the caller chooses.
 const OVERLAP_HOURS: u64 = 24;
 
 /// How a collection's webhooks change to a new secret.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RotateWebhookSecret {
-    /// Hours for which messages are also signed with what signed them before: the collection's last secret, or the service's own where it had
-    /// none. 0 ends that at once, as after a leak.
+    /// Hours during which the earlier secret also signs messages: the collection's last secret, or
+    /// the service's own where the collection had none. 0 ends that at once, as after a leak.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 168, default = 24, example = 24)]
     overlap_hours: Option<Bounded<0, 168>>,
 }
@@ -42,19 +42,19 @@ pub(super) struct WebhookSecretView {
     overlaps_until: OffsetDateTime,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Conflict]]);
+
 /// Give a collection's webhooks a secret of their own, or a new one.
 ///
-/// Messages about the collection's crawls are signed with it from now on. The secret is shown this once and kept nowhere.
+/// The new secret signs messages about the collection's crawls from now on. It is shown this once
+/// and stored nowhere.
 #[utoipa::path(
     post, path = "/collections/{id}/webhook-secret", operation_id = "rotate_webhook_secret", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     request_body = RotateWebhookSecret,
     responses(
         (status = 201, description = "It signs from now on", body = WebhookSecretView),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "This service has no secret to make others of", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service has no secret to make others of"),
     ),
 )]
 pub(super) async fn rotate_webhook_secret(

@@ -2,21 +2,20 @@
 use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::Id;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 
-/// End a crawl: what is still queued is skipped with the reason `cancelled`. Faces that are stored stay.
+pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
+
+/// End a crawl. What is queued is skipped with the reason `cancelled`; stored faces stay.
 ///
-/// Of a crawl that starts again, whichever of its runs is named: the run under way ends, and there will be no next one.
+/// For a crawl that starts again, any of its runs may be named: the run under way ends, and no
+/// further run begins.
 #[utoipa::path(
     post, path = "/crawls/{id}/cancel", operation_id = "cancel_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),
-    responses(
-        (status = 200, description = "The crawl in its new state", body = CrawlView),
-        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Its state does not allow this", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
 pub(super) async fn cancel_crawl(
     State(state): State<AppState>,

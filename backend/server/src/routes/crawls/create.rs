@@ -4,7 +4,7 @@ use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::extract::values::Bounded;
 use crate::routes::collections::check_name;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -57,7 +57,8 @@ pub(crate) struct CreateCrawl {
     /// Where the faces go; a collection that exists. The default is the key's own, else `default`.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     collection: Option<String>,
-    /// `host`: the seeds' hosts; `domain`: their registrable domains; `prefix`: URLs that begin like a seed; `list`: the hosts in `allow`.
+    /// `host`: the seeds' hosts; `domain`: their registrable domains; `prefix`: URLs that begin
+    /// like a seed; `list`: the hosts in `allow`.
     #[schema(inline, value_type = Option<ScopeParam>, default = "host")]
     scope: Option<Scope>,
     /// Hosts for `list`; a leading `*.` covers subdomains.
@@ -71,32 +72,38 @@ pub(crate) struct CreateCrawl {
     /// Image URLs in all.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 100000000, default = 5000)]
     max_images: Option<Bounded<0, 100_000_000>>,
-    /// Least time in milliseconds between two requests to a host; null lets robots.txt and the host's speed decide.
+    /// Shortest time in milliseconds between two requests to a host. Null lets robots.txt and the
+    /// host's speed decide.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 300000)]
     delay_ms: Option<Bounded<0, 300_000>>,
     /// Obey robots.txt and robots directives.
     #[schema(default = true)]
     respect_robots: Option<bool>,
-    /// Ask servers whether what the collection's last visit found has changed, and take over what has not, unfetched (`not_modified`); `false`
-    /// fetches everything anew.
+    /// Ask servers whether anything changed since the collection's last visit, and keep without a
+    /// fetch what did not change (`not_modified`). `false` fetches everything anew.
     #[schema(default = true)]
     revalidate: Option<bool>,
-    /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is processed.
+    /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is
+    /// processed.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
-    /// `robots`: read the sitemaps that a seed's robots.txt names; `always`: also `/sitemap.xml` where it names none; `off`: none. A sitemap
-    /// counts as a page, and what it lists as links of the seed.
+    /// `robots`: read the sitemaps that a seed's robots.txt names; `always`: also `/sitemap.xml`
+    /// where robots.txt names none; `off`: read none. A sitemap counts as a page, and the URLs in
+    /// it as links of the seed.
     #[schema(inline, value_type = Option<SitemapsParam>, default = "robots")]
     sitemaps: Option<Sitemaps>,
-    /// Pages in one directory, pages that differ only in numbers or queries being in one: against calendars that never end. Null is no limit.
+    /// Most pages in one directory. Pages that differ only in numbers or queries count as one
+    /// directory. This stops crawls of endless calendars. Null is no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000000)]
     max_pages_per_directory: Option<Bounded<1, 1_000_000>>,
-    /// Start again: the time from the start of one run to the start of the next, `5m` to `366d` (`m`, `h`, `d`, `w`). Every run is a crawl of
-    /// its own in the same series, with the same options; none begins before the last one has ended.
+    /// Start again: the time from the start of one run to the start of the next, `5m` to `366d`
+    /// (`m`, `h`, `d`, `w`). Every run is a crawl of its own in the same series, with the same
+    /// options. No run begins before the last one has ended.
     #[schema(value_type = Option<String>, pattern = "^[0-9]+[mhdw]$", example = "24h")]
     every: Option<Interval>,
-    /// An http or https URL that is told when a run has ended, by a signed `POST` that is tried again until it is answered with 2xx. It has
-    /// to pass the same guard as the pages of a crawl, and the service needs a `WEBHOOK_SECRET`.
+    /// An http or https URL that receives a signed `POST` when a run has ended. The `POST` is
+    /// repeated until the answer is 2xx. The URL has to pass the same guard as the pages of a
+    /// crawl, and the service needs a `WEBHOOK_SECRET`.
     #[schema(format = Uri, example = "https://example.org/hooks/crawls")]
     webhook: Option<String>,
 }
@@ -124,13 +131,16 @@ impl CreateCrawl {
     }
 }
 
-/// A URL that the guard lets pass as far as can be said without DNS.
+/// Checks that the guard allows a URL, as far as is known without DNS.
 fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
     let url = crawler::urls::parse(text.trim())
         .map_err(|error| ApiError::new(Code::InvalidField, format!("webhook: {error}")).field("webhook"))?;
     guard.check_url(&url).map_err(|error| ApiError::from(FetchError::from(error)).field("webhook"))?;
     Ok(url)
 }
+
+pub(super) const SPEC: Spec =
+    Spec::needs(store::keys::Scope::Crawl).problems(&[&[Code::ForbiddenUrl, Code::NotFound]]);
 
 /// Start a crawl.
 ///
@@ -139,9 +149,8 @@ fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
     post, path = "/crawls", operation_id = "create_crawl", tag = "crawls",
     request_body = CreateCrawl,
     responses(
-        (status = 201, description = "It runs; `Location` names it", body = CrawlView),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A seed or an option is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+        (status = 201, description = "It runs; `Location` names it", body = CrawlView, headers(("location"))),
+        (status = 422, description = "A seed or an option is wrong; `field` says which"),
     ),
 )]
 pub(super) async fn create_crawl(
@@ -160,7 +169,8 @@ pub(super) async fn create_crawl(
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
 }
 
-/// The name of a collection that the caller can reach; one that is out of reach is as unknown as one that is not there.
+/// Returns the name of a collection that the caller can reach. A collection out of reach gives the
+/// same error as one that does not exist.
 async fn collection(caller: &Caller, named: Option<&str>) -> Result<String, ApiError> {
     let found = caller.collection(named).await;
     found.map(|collection| collection.name).map_err(|error| match (error.code(), named) {

@@ -4,7 +4,7 @@ use crate::confirmation::Deletion;
 use crate::extract::{Id, Query};
 use crate::routes::deletion::DeletionPreview;
 use crate::routes::images::drop_blobs;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -31,6 +31,9 @@ pub(super) struct DeleteParams {
     confirm: Option<String>,
 }
 
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Erase).problems(&[&[Code::Conflict, Code::ConfirmationNeeded]]);
+
 /// Delete a crawl that has ended, with its record of pages and image URLs.
 ///
 /// Its images and faces stay, unless `with_images=true`.
@@ -40,8 +43,7 @@ pub(super) struct DeleteParams {
     responses(
         (status = 200, description = "What would go (`dry_run`)", body = DeletionPreview),
         (status = 204, description = "It is gone"),
-        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It has not ended, or will start again; cancel it first", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "It has not ended, or will start again; cancel it first"),
     ),
 )]
 pub(super) async fn delete_crawl(

@@ -3,7 +3,8 @@ use super::follow::{Look, Stream};
 use super::view::{CrawlView, Snapshot};
 use crate::auth::{Caller, CallerId};
 use crate::extract::Id;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::openapi::example_of;
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use std::convert::Infallible;
@@ -11,37 +12,41 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Where a stream of events stands.
+/// The state of a stream of events.
 enum Follow {
-    /// The first look was taken before the answer began.
+    /// Sends this snapshot first. It was taken before the answer began.
     First(Arc<Snapshot>),
-    /// Shown last.
+    /// Waits for a change after this snapshot.
     After(Arc<Snapshot>),
-    /// Nothing more to say.
+    /// Ends the stream.
     Over,
 }
 
-/// What a stream needs to go on.
+/// What a stream needs for its next event.
 struct Watcher {
     state: AppState,
     caller: Caller,
     looks: watch::Receiver<Option<Look>>,
-    /// When the first look was over; one that began earlier may be older.
+    /// When the first snapshot was taken. A look that began earlier may be older.
     since: Instant,
     _counted: Stream,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::Overloaded]]).limited_elsewhere();
+
 /// Follow a crawl as server-sent events.
 ///
-/// `progress` has the same JSON as `GET /crawls`, which shows the first seeds alone, at once and then at most twice a second when something changed; `done` has it
-/// once more when the crawl has ended, and the stream ends. It also ends when the crawl is deleted or the service stops.
+/// `progress` has the same JSON as `GET /crawls`, which lists only the first seeds. It is sent at
+/// once, and then at most twice a second when something changed. `done` has the same JSON when the
+/// crawl has ended; then the stream ends. The stream also ends when the crawl is deleted or the
+/// service stops.
 #[utoipa::path(
     get, path = "/crawls/{id}/events", operation_id = "follow_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),
     responses(
-        (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream"),
-        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "The caller has as many streams open as one may have", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream",
+            example = json!(format!("event: progress\ndata: {}\n\n", example_of::<CrawlView>()))),
+        (status = 429, description = "The caller has as many streams open as one may have"),
     ),
 )]
 pub(super) async fn follow_crawl(
@@ -64,7 +69,7 @@ pub(super) async fn follow_crawl(
             };
             let over = crawl.is_over();
             let event = Event::default().event(if over { "done" } else { "progress" });
-            // A crawl is plain data, so this cannot fail; if it did, the stream would end.
+            // A crawl is plain data, so this does not fail. A failure would end the stream.
             let event = event.json_data(CrawlView::new(&watcher.caller, Snapshot::clone(&crawl))).ok()?;
             let follow = if over { Follow::Over } else { Follow::After(crawl) };
             Some((Ok(event), (watcher, follow)))
@@ -74,8 +79,8 @@ pub(super) async fn follow_crawl(
 }
 
 impl Watcher {
-    /// Waits until something changed; `None` when the service stops, the crawl is gone or the
-    /// caller's key works no more.
+    /// Waits until something changes. Returns `None` when the service stops, the crawl is gone or
+    /// the caller's key stops working.
     async fn next_change(&mut self, last: &Snapshot) -> Option<Arc<Snapshot>> {
         loop {
             tokio::select! {

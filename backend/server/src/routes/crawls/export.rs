@@ -3,11 +3,9 @@ mod csv;
 mod example;
 mod jsonl;
 
-pub(crate) use example::example as export_example;
-
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
@@ -18,7 +16,8 @@ use store::export::{ExportedImage, ExportedPage};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Images read at a time: what a stream holds in memory, however long the crawl and however slow the reader.
+/// Images read at a time. This bounds the memory of a stream, for any length of the crawl and any
+/// speed of the reader.
 const PAGE: i64 = 100;
 
 /// How the lines look.
@@ -34,7 +33,8 @@ enum Format {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ExportParams {
-    /// `jsonl`, unless given: one JSON object per image, with its sources and faces; `csv`: one row per face, and one per image without faces.
+    /// `jsonl` (the default): one JSON object per image, with its sources and faces. `csv`: one row
+    /// per face, and one per image without faces.
     #[param(inline)]
     format: Option<Format>,
     /// With the faces' embeddings.
@@ -42,21 +42,22 @@ pub(super) struct ExportParams {
     embeddings: Option<bool>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// Everything that a crawl found, as a stream of lines.
 ///
-/// Images come oldest first, each once, with the places where this crawl found it and its faces. Of very many places the first are listed, at
-/// most 100; `sources_total` counts them up to 1,000, and `sources_cut` says that some are not listed. The stream is read from
-/// the database as it is sent, so a crawl that still runs may find more behind it. When it breaks off, the connection is cut, so that a part
-/// is never taken for the whole.
+/// Images come oldest first, each once, with the places where this crawl found it and its faces. At
+/// most the first 100 places are listed; `sources_total` counts up to 1,000 of them, and
+/// `sources_cut` says that some are not listed. The stream is read from the database as it is sent,
+/// so a crawl that still runs may find more afterwards. If the stream fails, the connection is cut,
+/// so that a part does not look like the whole.
 #[utoipa::path(
     get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl"), ExportParams),
-    responses(
-        (status = 200, description = "The lines", content(
-            (String = "application/x-ndjson"), (String = "text/csv"),
-        )),
-        (status = 404, description = "No such crawl", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The lines", content(
+        (String = "application/x-ndjson", example = json!(example::jsonl())),
+        (String = "text/csv", example = json!(example::csv())),
+    ), headers(("content-disposition")))),
 )]
 pub(super) async fn export_crawl(
     State(state): State<AppState>,
@@ -66,7 +67,7 @@ pub(super) async fn export_crawl(
 ) -> Result<Response, ApiError> {
     caller.store().crawl(id).await?;
     let (format, embeddings) = (params.format.unwrap_or(Format::Jsonl), params.embeddings.unwrap_or(false));
-    // The first page is read before the answer begins: what is wrong at once is a proper error.
+    // The first page is read before the answer begins, so that an early failure is a proper error.
     let first = read(&caller, id, None, embeddings).await?;
     let (content_type, extension, head) = match format {
         Format::Jsonl => ("application/x-ndjson", "jsonl", String::new()),
@@ -99,11 +100,11 @@ pub(super) async fn export_crawl(
     Ok((headers, Body::from_stream(body)).into_response())
 }
 
-/// Where the stream stands.
+/// The next page of the stream.
 enum Page {
-    /// The first one.
+    /// The first page.
     Read(ExportedPage),
-    /// The one after this image is next.
+    /// The page after this image.
     After(Uuid),
 }
 

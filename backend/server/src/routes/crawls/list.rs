@@ -3,7 +3,7 @@ use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};
-use crate::{ApiError, Problem};
+use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -66,14 +66,13 @@ pub(super) struct CrawlList {
     next_cursor: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// List crawls.
 #[utoipa::path(
     get, path = "/crawls", operation_id = "list_crawls", tag = "crawls",
     params(ListParams),
-    responses(
-        (status = 200, description = "A page of crawls, newest first", body = CrawlList),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "A page of crawls, newest first", body = CrawlList)),
 )]
 pub(super) async fn list_crawls(
     caller: Caller,

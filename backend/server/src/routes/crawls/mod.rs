@@ -1,4 +1,4 @@
-//! Crawls: create, watch, steer, take along.
+//! Crawls: their creation, progress, control and export.
 mod cancel;
 mod create;
 mod delete;
@@ -13,21 +13,21 @@ mod view;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use create::CreateCrawl;
-pub(crate) use export::export_example;
 pub(crate) use follow::Follows;
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(create::create_crawl, list::list_crawls))
-        .routes(routes!(get::get_crawl, delete::delete_crawl))
-        .routes(routes!(pause::pause_crawl))
-        .routes(routes!(resume::resume_crawl))
-        .routes(routes!(cancel::cancel_crawl))
-        .routes(routes!(events::follow_crawl))
-        .routes(routes!(export::export_crawl))
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(create::SPEC, routes!(create::create_crawl))
+        .add(list::SPEC, routes!(list::list_crawls))
+        .add(get::SPEC, routes!(get::get_crawl))
+        .add(delete::SPEC, routes!(delete::delete_crawl))
+        .add(pause::SPEC, routes!(pause::pause_crawl))
+        .add(resume::SPEC, routes!(resume::resume_crawl))
+        .add(cancel::SPEC, routes!(cancel::cancel_crawl))
+        .add(events::SPEC, routes!(events::follow_crawl))
+        .add(export::SPEC, routes!(export::export_crawl))
 }

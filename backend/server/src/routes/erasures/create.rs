@@ -9,7 +9,7 @@ use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::dto::Binary;
 use crate::routes::images::drop_blobs;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -31,13 +31,14 @@ const SKETCHED: usize = 1_000;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ErasureParams {
-    /// The collection; the default is the key's own, else `default`, and with `face_id` or `image_id` that one's own.
+    /// The collection; the default is the key's own, else `default`. With `face_id` or `image_id`
+    /// it is the collection of that face or image.
     pub(super) collection: Option<String>,
     /// Keep the erased pictures, and the address, from being stored again.
     #[param(default = true)]
     pub(super) suppress: Option<bool>,
-    /// Keep the person from being stored again, by a one-way sketch of the face. Needs a likeness, a face, a person, or an image with one
-    /// face.
+    /// Keep the person from being stored again, by a one-way sketch of the face. Needs a likeness,
+    /// a face, a person, or an image with one face.
     #[param(default = false)]
     pub(super) suppress_person: Option<bool>,
     /// Lowest similarity of a face that goes; the default is the collection's, else the service's,
@@ -63,13 +64,19 @@ pub(super) struct ErasureParams {
     pub(super) confirm: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
+    .problems(&[Code::PICTURE, Code::FACE, &[Code::Conflict, Code::ConfirmationNeeded]])
+    .one_of(&["image_base64", "face_id", "image_id", "subject_id", "url"]);
+
 /// Erase a person, a face, an image, or what was found at an address, and keep it from coming back.
 ///
-/// A picture (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every stored face that is at least as alike as
-/// `threshold` goes. Faces take their crops, chips and embeddings along, and the thumbnail of their picture, which shows them; other faces in it
-/// stay. A picture whose every face goes is erased whole, with its record of where it was found. An enrolled person or a cluster whose every
-/// face goes is erased with name, external id and metadata.
-/// What is suppressed is not stored when it is found again; `suppress_person` holds for pictures that were never seen, too.
+/// A picture (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every
+/// stored face whose similarity is at least `threshold` is erased. An erased face takes its crop,
+/// chip and embedding along, and the thumbnail of its picture, which shows it. Other faces in the
+/// picture stay. A picture that loses every face is erased whole, with the record of where it was
+/// found. An enrolled person or a cluster that loses every face is erased with name, external id
+/// and metadata. Suppressed pictures are not stored when they are found again. `suppress_person`
+/// also holds for pictures that were never seen.
 #[utoipa::path(
     post, path = "/erasures", operation_id = "create_erasure", tag = "erasures",
     params(ErasureParams),
@@ -83,11 +90,8 @@ pub(super) struct ErasureParams {
             "not_compared": 0, "affected_subjects": ["0198f1c2-7d10-7000-8000-4a6f1f6e2b04"],
             "affected": [{"face_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b03", "image_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b02", "similarity": 0.71}]
         })),
-        (status = 404, description = "No such collection, face, image or person", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "This service has no secret to suppress a person with", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "No face in the picture, or a wrong field", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such collection, face, image or person"),
+        (status = 409, description = "This service has no secret to suppress a person with"),
     ),
 )]
 pub(super) async fn create_erasure(
@@ -150,7 +154,7 @@ pub(super) async fn create_erasure(
         if let Target::Url(spellings) = &target {
             let is_normal =
                 |url: &str| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == url);
-            // The first is the address itself; the others are what earlier versions stored of it.
+            // The first spelling is the address itself. Earlier versions stored the others.
             let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));
             kept_out.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
         }
@@ -170,8 +174,8 @@ pub(super) async fn create_erasure(
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
-/// The sketches that keep a person out. Of a likeness it is the likeness alone: a face that was erased by mistake must not keep its own person
-/// out, too.
+/// Returns the sketches that keep a person out. For a likeness this is the sketch of the likeness
+/// alone: a face that was erased by mistake must not suppress the person whom it shows.
 async fn sketches(
     state: &AppState,
     tx: &mut Tx,

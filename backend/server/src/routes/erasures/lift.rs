@@ -2,7 +2,7 @@
 use super::view::ErasureView;
 use crate::auth::Caller;
 use crate::extract::Id;
-use crate::{ApiError, Problem};
+use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::Serialize;
 use serde_json::json;
@@ -25,17 +25,17 @@ pub(super) struct LiftAnswer {
     lifted: u64,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
+
 /// Let in again what an erasure keeps out.
 ///
-/// For a mistake, or for somebody who wants to be found again. What was erased stays gone; the next crawl or scan that finds it stores it.
-/// What another erasure keeps out, too, stays out. Doing it again changes nothing.
+/// For a mistake, or for somebody who wants to be found again. What was erased stays erased; the
+/// next crawl or scan that finds it stores it. What another erasure also keeps out stays out.
+/// Repeating the call changes nothing.
 #[utoipa::path(
     delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
     params(("id" = Uuid, Path, description = "The erasure")),
-    responses(
-        (status = 200, description = "It keeps nothing out any more", body = LiftAnswer),
-        (status = 404, description = "No such erasure", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "It keeps nothing out any more", body = LiftAnswer)),
 )]
 pub(super) async fn lift_suppressions(caller: Caller, Id(id): Id) -> Result<Json<LiftAnswer>, ApiError> {
     let store = caller.store();

@@ -3,7 +3,7 @@ use super::view::ErasureView;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Query, cursor};
-use crate::{ApiError, Problem};
+use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -31,14 +31,13 @@ pub(super) struct ErasureList {
     next_cursor: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
+
 /// List what was erased from a collection: numbers, and nothing that says who.
 #[utoipa::path(
     get, path = "/erasures", operation_id = "list_erasures", tag = "erasures",
     params(ListParams),
-    responses(
-        (status = 200, description = "A page of erasures, newest first", body = ErasureList),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "A page of erasures, newest first", body = ErasureList)),
 )]
 pub(super) async fn list_erasures(
     caller: Caller,

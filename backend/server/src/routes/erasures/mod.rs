@@ -1,4 +1,4 @@
-//! Erasures: what was stored of a person or under an address goes, and does not come back.
+//! Erasures: they delete what was stored of a person or under an address, and suppress it.
 mod create;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -8,13 +8,13 @@ mod target;
 mod threshold;
 mod view;
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(list::list_erasures, create::create_erasure))
-        .routes(routes!(lift::lift_suppressions))
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(list::SPEC, routes!(list::list_erasures))
+        .add(create::SPEC, routes!(create::create_erasure))
+        .add(lift::SPEC, routes!(lift::lift_suppressions))
 }

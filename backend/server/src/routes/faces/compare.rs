@@ -5,7 +5,7 @@ use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{Carrier, ImageSource, pair_of_parts, pair_of_sources, read_json};
 use crate::extract::values::{Bounded, Cosine, Score};
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,8 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CompareParams {
-    /// Similarity from which `match` is true; the default is the collection's, else the embedding model's.
+    /// Similarity from which `match` is true; the default is the collection's, else the embedding
+    /// model's.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
     /// Lowest `det_score` of a face.
@@ -74,11 +75,12 @@ pub(super) struct CompareAnswer {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
-    /// Whether the similarity reaches the threshold. A threshold trades false matches for missed ones; a match is no proof of identity.
+    /// Whether the similarity reaches the threshold. A threshold trades false matches for missed
+    /// ones; a match is no proof of identity.
     #[schema(example = true)]
     r#match: bool,
-    /// Share of pairs of different people that reach this threshold, as it was measured for the embedding model; null for a threshold that is not the model's own, or
-    /// where it was not measured.
+    /// Share of pairs of different people that reach this threshold, as measured for the embedding
+    /// model. Null for a threshold that is not the model's own, or that was not measured.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// The threshold that was used.
@@ -91,19 +93,21 @@ pub(super) struct CompareAnswer {
     model: String,
 }
 
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED, Code::FACE]).limited_elsewhere();
+
 /// Compare the faces of two pictures (1:1).
 ///
-/// The best face of each picture by score, unless `face_a` or `face_b` chooses another. Nothing is stored.
+/// Takes the face with the best score of each picture, unless `face_a` or `face_b` chooses another.
+/// Nothing is stored.
 #[utoipa::path(
     post, path = "/faces/compare", operation_id = "compare_faces", tag = "faces",
     params(CompareParams),
     request_body(content((CompareForm = "multipart/form-data"), (CompareBody = "application/json"))),
     responses(
         (status = 200, description = "Their similarity", body = CompareAnswer),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries no two images", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "No face in one of the pictures (`field` says in which), or one that cannot be used", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "Not an image, or a content type that carries no two images"),
+        (status = 422, description = "No face in one of the pictures (`field` says in which), or one that cannot be used"),
     ),
 )]
 pub(super) async fn compare_faces(

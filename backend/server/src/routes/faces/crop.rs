@@ -3,7 +3,7 @@ use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::dto::Binary;
 use crate::routes::images::blob_answer;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -26,19 +26,22 @@ enum CropKind {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CropParams {
-    /// `crop` (the default) shows the face with some of its surroundings (JPEG), `chip` is the aligned 112x112 picture (PNG).
+    /// `crop` (the default) shows the face with some of its surroundings (JPEG). `chip` is the
+    /// aligned 112x112 picture (PNG).
     #[param(inline)]
     kind: Option<CropKind>,
 }
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
 /// The picture of a stored face.
 #[utoipa::path(
     get, path = "/faces/{id}/crop", operation_id = "get_face_crop", tag = "faces",
     params(("id" = Uuid, Path, description = "The face"), CropParams),
     responses(
-        (status = 200, description = "The picture", content((Binary = "image/jpeg"), (Binary = "image/png"))),
-        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
-        (status = 404, description = "No such face, or it has no such picture", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The picture", content((Binary = "image/jpeg"), (Binary = "image/png")), headers(("etag"))),
+        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`", headers(("etag"))),
+        (status = 404, description = "No such face, or it has no such picture"),
     ),
 )]
 pub(super) async fn get_face_crop(

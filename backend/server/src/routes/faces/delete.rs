@@ -2,20 +2,19 @@
 use crate::auth::Caller;
 use crate::extract::Id;
 use crate::routes::images::drop_blobs;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
+
 /// Delete a stored face with its embedding, crop and chip.
 #[utoipa::path(
     delete, path = "/faces/{id}", operation_id = "delete_face", tag = "faces",
     params(("id" = Uuid, Path, description = "The face")),
-    responses(
-        (status = 204, description = "It is gone"),
-        (status = 404, description = "No such face", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 204, description = "It is gone")),
 )]
 pub(super) async fn delete_face(
     State(state): State<AppState>,

@@ -3,7 +3,7 @@ use super::analysis::{DetectAnswer, DetectParams};
 use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{BatchBody, BatchForm, BatchInput, batch};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Problem, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use futures::{StreamExt, stream};
@@ -33,20 +33,21 @@ pub(crate) struct BatchAnswer {
     results: Vec<BatchResult>,
 }
 
+// A problem with a single picture stands in its place in the answer.
+pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze).limited_elsewhere();
+
 /// Find the faces in many pictures.
 ///
-/// Up to 64 pictures, as multipart parts `image` or as JSON. The answer has one result or problem per picture, in order;
-/// a picture that fails does not touch the others.
+/// Takes up to 64 pictures, as multipart parts `image` or as JSON. The answer has one result or
+/// problem per picture, in order. A picture that fails does not affect the others.
 #[utoipa::path(
     post, path = "/faces/detect/batch", operation_id = "detect_faces_batch", tag = "faces",
     params(DetectParams),
     request_body(content((BatchForm = "multipart/form-data"), (BatchBody = "application/json"))),
     responses(
         (status = 200, description = "One result or problem per picture", body = BatchAnswer),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pictures", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "A content type that carries no batch", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A wrong field", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "Too many bytes or pictures"),
+        (status = 415, description = "A content type that carries no batch"),
     ),
 )]
 pub(super) async fn detect_faces_batch(

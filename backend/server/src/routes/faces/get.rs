@@ -2,18 +2,17 @@
 use super::{StoredFace, with_sources};
 use crate::auth::Caller;
 use crate::extract::Id;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
 /// One stored face.
 #[utoipa::path(
     get, path = "/faces/{id}", operation_id = "get_face", tag = "faces",
     params(("id" = Uuid, Path, description = "The face")),
-    responses(
-        (status = 200, description = "The face", body = StoredFace),
-        (status = 404, description = "No such face", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The face", body = StoredFace)),
 )]
 pub(super) async fn get_face(
     State(state): State<AppState>,

@@ -3,7 +3,7 @@ use super::{StoredFace, with_sources};
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, Fraction, uuid};
 use crate::extract::{Query, cursor};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -43,14 +43,13 @@ pub(super) struct FaceList {
     next_cursor: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// List stored faces.
 #[utoipa::path(
     get, path = "/faces", operation_id = "list_faces", tag = "faces",
     params(ListParams),
-    responses(
-        (status = 200, description = "A page of faces, newest first", body = FaceList),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "A page of faces, newest first", body = FaceList)),
 )]
 pub(super) async fn list_faces(
     State(state): State<AppState>,

@@ -19,18 +19,18 @@ pub(crate) use likeness::Likeness;
 pub(crate) use search::SearchBody;
 pub(crate) use stored::{StoredFace, places_by_image, with_sources};
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(detect::detect_faces))
-        .routes(routes!(detect_batch::detect_faces_batch))
-        .routes(routes!(compare::compare_faces))
-        .routes(routes!(search::search_faces))
-        .routes(routes!(list::list_faces))
-        .routes(routes!(get::get_face, delete::delete_face))
-        .routes(routes!(crop::get_face_crop))
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(detect::SPEC, routes!(detect::detect_faces))
+        .add(detect_batch::SPEC, routes!(detect_batch::detect_faces_batch))
+        .add(compare::SPEC, routes!(compare::compare_faces))
+        .add(search::SPEC, routes!(search::search_faces))
+        .add(list::SPEC, routes!(list::list_faces))
+        .add(get::SPEC, routes!(get::get_face))
+        .add(delete::SPEC, routes!(delete::delete_face))
+        .add(crop::SPEC, routes!(crop::get_face_crop))
 }

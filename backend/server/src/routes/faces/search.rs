@@ -7,7 +7,7 @@ use crate::extract::image::{Carrier, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Cosine, Fraction, Score, uuid};
 use crate::routes::dto::{Binary, BoundingBox, FirstPlaces, Quality, Source};
 use crate::routes::faces::{StoredFace, places_by_image};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 #[cfg(feature = "fuzzing")]
@@ -25,12 +25,13 @@ use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Where to look and how far. With a JSON body the same names may stand in the body, where they win.
+/// Where to search, and how. A JSON body may have the same names; its values take precedence.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SearchParams {
-    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's own.
+    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's
+    /// own.
     collection: Option<String>,
     /// Most matches.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
@@ -53,8 +54,9 @@ pub(super) struct SearchParams {
     /// Lowest `det_score` of a face of the picture.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity is the subject's score; `limit` counts subjects, and faces that
-    /// show nobody are left out.
+    /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity
+    /// is the subject's score. Then `limit` counts subjects, and faces without a subject are left
+    /// out.
     #[param(inline)]
     group_by: Option<GroupBy>,
 }
@@ -146,8 +148,9 @@ pub(super) struct SearchAnswer {
     /// What it is when nobody asks: the collection's, else the embedding model's.
     #[schema(example = 0.5)]
     default_threshold: f32,
-    /// Share of pairs of different people that reach this threshold, as it was measured for the embedding model; null for a threshold that is not the model's own, or
-    /// where it was not measured. In a search every stored face is such a pair: expect `match_fmr` times the faces in scope.
+    /// Share of pairs of different people that reach this threshold, as measured for the embedding
+    /// model. Null for a threshold that is not the model's own, or that was not measured. In a
+    /// search every stored face is such a pair: expect `match_fmr` times the faces in scope.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// Whether every face in scope was compared, or the approximate index asked.
@@ -158,11 +161,16 @@ pub(super) struct SearchAnswer {
     model: String,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Search)
+    .problems(&[Code::PICTURE, Code::FETCHED, Code::FACE, &[Code::ModelMismatch]])
+    .one_of(&["url", "image_base64", "face_id", "embedding"]);
+
 /// Search a collection for a face (1:N).
 ///
-/// The probe is a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`), a stored face (`face_id`) or an
-/// `embedding` of the model in use. Of several faces in the picture the best is taken, unless `face_index` says otherwise.
-/// The audit log gets a record of every search, without what was searched for and what was found.
+/// The probe is a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`),
+/// a stored face (`face_id`) or an `embedding` of the model in use. If the picture has several
+/// faces, the best one is taken, unless `face_index` chooses another. The audit log records every
+/// search, without the probe and the results.
 #[utoipa::path(
     post, path = "/faces/search", operation_id = "search_faces", tag = "faces",
     params(SearchParams),
@@ -171,11 +179,8 @@ pub(super) struct SearchAnswer {
     )),
     responses(
         (status = 200, description = "The matches, best first; possibly none", body = SearchAnswer),
-        (status = 404, description = "No such collection or face", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The stored face is of another embedding model", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "No face in the picture, or a wrong field", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such collection or face"),
+        (status = 409, description = "The stored face is of another embedding model"),
     ),
 )]
 pub(super) async fn search_faces(
@@ -240,7 +245,7 @@ pub(super) async fn search_faces(
     }))
 }
 
-/// Faces, or subjects by their best face, each with whom it shows.
+/// Returns faces, or subjects by their best face, each with the subject that it shows.
 async fn hits(
     store: &Store,
     query: &SearchQuery,

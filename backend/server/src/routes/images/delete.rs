@@ -2,20 +2,19 @@
 use super::drop_blobs;
 use crate::auth::Caller;
 use crate::extract::Id;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
+
 /// Delete a stored image with its faces, sources and pictures.
 #[utoipa::path(
     delete, path = "/images/{id}", operation_id = "delete_image", tag = "images",
     params(("id" = Uuid, Path, description = "The image")),
-    responses(
-        (status = 204, description = "It is gone"),
-        (status = 404, description = "No such image", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 204, description = "It is gone")),
 )]
 pub(super) async fn delete_image(
     State(state): State<AppState>,

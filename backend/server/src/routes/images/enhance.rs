@@ -2,7 +2,7 @@
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::routes::dto::Binary;
 use crate::shares::Mine;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -12,13 +12,18 @@ use pipeline::Share;
 
 /// Pixels of the answer per pixel of the picture that was sent.
 pub(crate) const SCALE_HEADER: HeaderName = HeaderName::from_static("x-enhancement-scale");
-/// JPEG quality of answers: compression adds nothing that one could see to what enhancement brought out.
+/// JPEG quality of answers. Compression at this quality adds no visible artefacts.
 const JPEG_QUALITY: u8 = 95;
+
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED]).limited_elsewhere();
 
 /// Enhance a picture of low resolution.
 ///
-/// The contrast is stretched; a picture whose short side is under 400 pixels is enlarged (Lanczos) until that side has 640, at most four times, and
-/// sharpened (unsharp mask). A larger picture keeps its size. The answer is PNG, or JPEG where `Accept` prefers `image/jpeg`. Nothing is stored.
+/// The contrast is stretched. A picture whose short side is under 400 pixels is enlarged (Lanczos)
+/// until that side has 640 pixels, at most four times, and sharpened (unsharp mask). A larger
+/// picture keeps its size. The answer is PNG, or JPEG where `Accept` prefers `image/jpeg`. Nothing
+/// is stored.
 #[utoipa::path(
     post, path = "/images/enhance", operation_id = "enhance_image", tag = "images",
     params(("accept" = Option<String>, Header, description = "`image/png` (the default) or `image/jpeg`", example = "image/jpeg")),
@@ -26,10 +31,7 @@ const JPEG_QUALITY: u8 = 95;
         (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
-        (status = 200, description = "The enhanced picture", content((Binary = "image/png"), (Binary = "image/jpeg"))),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A corrupt image, bad base64, or a URL that cannot be fetched", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The enhanced picture", content((Binary = "image/png"), (Binary = "image/jpeg")), headers(("vary"), ("x-enhancement-scale"))),
     ),
 )]
 pub(super) async fn enhance_image(
@@ -40,8 +42,8 @@ pub(super) async fn enhance_image(
     let jpeg = prefers_jpeg(&headers);
     let permit = state.admit(1)?;
     let enhanced = state.analyzer().enhance(bytes, Priority::Interactive).await?;
-    // Whoever reads slowly holds the file: there is room for it before it is made. It is hardly
-    // ever longer than the pixels.
+    // A slow reader holds the file in memory, so room is taken before the file is made. The file is
+    // rarely longer than its pixels.
     let pixels = u64::from(enhanced.frame.width()) * u64::from(enhanced.frame.height());
     let mut room = Room::take(&state, pixels * vision::BYTES_PER_PIXEL)?;
     let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
@@ -62,7 +64,7 @@ pub(super) async fn enhance_image(
     Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
 }
 
-/// Room in memory for an answer, out of the budget of all and the share of the caller.
+/// Memory for an answer, from the budget of all callers and the share of this caller.
 struct Room {
     held: Share,
     share: Mine,
@@ -79,7 +81,7 @@ impl Room {
     }
 }
 
-/// An enhanced picture, and its room until it has been sent.
+/// An enhanced picture, with its memory until it has been sent.
 struct Answer {
     file: Vec<u8>,
     _room: Room,
@@ -91,7 +93,8 @@ impl AsRef<[u8]> for Answer {
     }
 }
 
-/// Whether `Accept` gives JPEG more weight than PNG (RFC 9110, 12.5.1). A client that names neither gets PNG.
+/// Returns whether `Accept` gives JPEG more weight than PNG (RFC 9110, 12.5.1). A client that names
+/// neither gets PNG.
 fn prefers_jpeg(headers: &HeaderMap) -> bool {
     let ranges: Vec<(String, f32)> = headers
         .get_all(header::ACCEPT)

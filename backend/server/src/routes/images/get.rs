@@ -3,7 +3,7 @@ use super::stored::StoredImage;
 use crate::auth::Caller;
 use crate::extract::Id;
 use crate::routes::faces::{StoredFace, places_by_image};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
@@ -22,14 +22,13 @@ pub(super) struct ImageAnswer {
     faces: Vec<StoredFace>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// One stored image with its faces and where it was found.
 #[utoipa::path(
     get, path = "/images/{id}", operation_id = "get_image", tag = "images",
     params(("id" = Uuid, Path, description = "The image")),
-    responses(
-        (status = 200, description = "The image", body = ImageAnswer),
-        (status = 404, description = "No such image", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The image", body = ImageAnswer)),
 )]
 pub(super) async fn get_image(
     State(state): State<AppState>,
@@ -42,7 +41,7 @@ pub(super) async fn get_image(
         FaceFilter { collection: image.collection.clone(), image_id: Some(id), ..FaceFilter::default() };
     let faces = store.faces(&filter, None, MOST_FACES).await?;
     let places = places_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
-    // The image has a list of its own.
+    // One more than the faces, because the image shows its sources too.
     let sources = places.first(faces.len() + 1);
     let faces = faces.into_iter().map(|face| StoredFace::new(face, sources.clone())).collect();
     Ok(Json(ImageAnswer { image: StoredImage::new(image, sources), faces }))

@@ -4,7 +4,7 @@ use crate::auth::Caller;
 use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};
 use crate::routes::faces::places_by_image;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -40,14 +40,13 @@ pub(super) struct ImageList {
     next_cursor: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// List stored images.
 #[utoipa::path(
     get, path = "/images", operation_id = "list_images", tag = "images",
     params(ListParams),
-    responses(
-        (status = 200, description = "A page of images, newest first", body = ImageList),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "A page of images, newest first", body = ImageList)),
 )]
 pub(super) async fn list_images(
     State(state): State<AppState>,

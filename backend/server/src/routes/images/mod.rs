@@ -11,17 +11,17 @@ mod thumbnail;
 
 pub(crate) use blob::{blob_answer, drop_blobs};
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(quality::report_quality))
-        .routes(routes!(enhance::enhance_image))
-        .routes(routes!(list::list_images))
-        .routes(routes!(get::get_image, delete::delete_image))
-        .routes(routes!(sources::list_image_sources))
-        .routes(routes!(thumbnail::get_image_thumbnail))
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(quality::SPEC, routes!(quality::report_quality))
+        .add(enhance::SPEC, routes!(enhance::enhance_image))
+        .add(list::SPEC, routes!(list::list_images))
+        .add(get::SPEC, routes!(get::get_image))
+        .add(delete::SPEC, routes!(delete::delete_image))
+        .add(sources::SPEC, routes!(sources::list_image_sources))
+        .add(thumbnail::SPEC, routes!(thumbnail::get_image_thumbnail))
 }

@@ -5,7 +5,7 @@ use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::extract::values::Score;
 use crate::routes::dto::Binary;
 use crate::routes::faces::{DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use inference::Priority;
@@ -21,14 +21,16 @@ pub(super) struct QualityParams {
     /// Lowest `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Demands that `quality.passed` is judged by; the default is the collection's, else the service's.
+    /// Demands by which `quality.passed` is judged; the default is the collection's, else the
+    /// service's.
     #[param(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
     /// Judge as faces of this collection are judged; the default is the key's own.
     collection: Option<String>,
 }
 
-/// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3 Sobel).
+/// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3
+/// Sobel).
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"laplacian_variance": 337.4, "tenengrad": 4766.1, "mean": 135.5, "std": 51.6, "clipped": 0.0002}))]
 pub(super) struct Statistics {
@@ -54,6 +56,9 @@ pub(super) struct QualityAnswer {
     timings_ms: Timings,
 }
 
+pub(super) const SPEC: Spec =
+    Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED]).limited_elsewhere();
+
 /// Measure the quality of a picture and of the faces in it.
 ///
 /// Nothing is stored.
@@ -63,13 +68,7 @@ pub(super) struct QualityAnswer {
     request_body(content(
         (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
-    responses(
-        (status = 200, description = "The measures", body = QualityAnswer),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A corrupt image, bad base64, or a URL that cannot be fetched", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The measures", body = QualityAnswer)),
 )]
 pub(super) async fn report_quality(
     State(state): State<AppState>,

@@ -3,7 +3,7 @@ use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query, cursor};
 use crate::routes::dto::Source;
-use crate::{ApiError, Problem};
+use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -29,14 +29,13 @@ pub(super) struct SourcePage {
     next_cursor: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// List the places where an image was found.
 #[utoipa::path(
     get, path = "/images/{id}/sources", operation_id = "list_image_sources", tag = "images",
     params(("id" = Uuid, Path, description = "The image"), ListParams),
-    responses(
-        (status = 200, description = "A page of places, in the order of the finds", body = SourcePage),
-        (status = 404, description = "No such image", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "A page of places, in the order of the finds", body = SourcePage)),
 )]
 pub(super) async fn list_image_sources(
     caller: Caller,

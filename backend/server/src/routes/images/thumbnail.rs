@@ -3,19 +3,21 @@ use super::blob_answer;
 use crate::auth::Caller;
 use crate::extract::Id;
 use crate::routes::dto::Binary;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
 /// A small version of a stored image. Originals are not kept.
 #[utoipa::path(
     get, path = "/images/{id}/thumbnail", operation_id = "get_image_thumbnail", tag = "images",
     params(("id" = Uuid, Path, description = "The image")),
     responses(
-        (status = 200, description = "The picture", content((Binary = "image/jpeg"))),
-        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
-        (status = 404, description = "No such image, or it has no thumbnail", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The picture", content((Binary = "image/jpeg")), headers(("etag"))),
+        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`", headers(("etag"))),
+        (status = 404, description = "No such image, or it has no thumbnail"),
     ),
 )]
 pub(super) async fn get_image_thumbnail(

@@ -1,9 +1,11 @@
 //! `GET /jobs/{id}`
 use super::view::JobView;
 use crate::extract::Id;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
 /// A job, in whatever state.
 #[utoipa::path(
@@ -11,7 +13,7 @@ use axum::extract::State;
     params(("id" = Uuid, Path, description = "The job")),
     responses(
         (status = 200, description = "The job", body = JobView),
-        (status = 404, description = "No such job; ended ones are kept for a day, discarded ones until they are retried", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such job; ended ones are kept for a day, discarded ones until they are retried"),
     ),
 )]
 pub(super) async fn get_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {

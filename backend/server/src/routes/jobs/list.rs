@@ -2,7 +2,7 @@
 use super::view::JobView;
 use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use queue::JobState;
@@ -66,6 +66,8 @@ pub(super) struct JobList {
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
 /// List jobs, by default those that were discarded.
 #[utoipa::path(

@@ -1,19 +1,18 @@
-//! Jobs of the queue, for those who keep the service running.
+//! Jobs of the queue, for operators.
 mod get;
 mod list;
 mod retry;
 mod stats;
 mod view;
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(list::list_jobs))
-        .routes(routes!(stats::get_job_stats))
-        .routes(routes!(get::get_job))
-        .routes(routes!(retry::retry_job))
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(list::SPEC, routes!(list::list_jobs))
+        .add(stats::SPEC, routes!(stats::get_job_stats))
+        .add(get::SPEC, routes!(get::get_job))
+        .add(retry::SPEC, routes!(retry::retry_job))
 }

@@ -1,9 +1,11 @@
 //! `POST /jobs/{id}/retry`
 use super::view::JobView;
 use crate::extract::Id;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::System).problems(&[&[Code::Conflict]]);
 
 /// Give a discarded or cancelled job a new life with fresh attempts.
 #[utoipa::path(
@@ -11,8 +13,8 @@ use axum::extract::State;
     params(("id" = Uuid, Path, description = "The job")),
     responses(
         (status = 200, description = "The job, waiting to run", body = JobView),
-        (status = 404, description = "No such job, or not in a state that allows this", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Its crawl has ended, so it would do nothing", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such job, or not in a state that allows this"),
+        (status = 409, description = "Its crawl has ended, so it would do nothing"),
     ),
 )]
 pub(super) async fn retry_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {

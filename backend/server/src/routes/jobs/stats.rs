@@ -1,7 +1,7 @@
 //! `GET /jobs/stats`
 use crate::extract::Query;
 use crate::extract::values::Bounded;
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use queue::KindReport;
@@ -57,6 +57,8 @@ pub(super) struct JobStats {
     /// Kinds that have jobs or had some within the window, by name.
     kinds: Vec<KindStats>,
 }
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
 /// How many jobs of each kind wait, run and failed, and how fast they are done.
 #[utoipa::path(

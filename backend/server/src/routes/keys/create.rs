@@ -4,12 +4,12 @@ use crate::auth::{Caller, insufficient};
 use crate::extract::Json as JsonBody;
 use crate::extract::values::{Bounded, time};
 use crate::routes::dto::ShortText;
-use crate::{ApiError, Code, Problem};
+use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use store::audit::Action;
-use store::keys::{ApiKey, NewKey, Scope};
+use store::keys::{ApiKey, NewKey};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
@@ -48,18 +48,18 @@ pub(super) struct CreatedKey {
     key: KeyView,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict, Code::NotFound]]);
+
 /// Make a key, which may do no more than the key that makes it.
 ///
-/// Its scopes are among those of the key of this call, its collection is one that this key reaches, and it does not outlive it.
+/// The new key has only scopes of the calling key, reaches only collections that the calling key
+/// reaches, and expires no later.
 #[utoipa::path(
     post, path = "/keys", operation_id = "create_key", tag = "keys",
     request_body = CreateKey,
     responses(
         (status = 201, description = "It works from now on", body = CreatedKey),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "This service asks for no keys, or the key of this call has just been revoked", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong; `field` says which", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service asks for no keys, or the key of this call has just been revoked"),
     ),
 )]
 pub(super) async fn create_key(
@@ -91,7 +91,8 @@ pub(super) async fn create_key(
     Ok((StatusCode::CREATED, Json(CreatedKey { secret, key: key.into() })))
 }
 
-/// Whoever may make keys cannot gain anything by it: neither scopes nor collections, and no key that works when this one no longer does.
+/// Refuses a key that allows more than the key that makes it: another scope, another collection or
+/// a later expiry.
 fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
     let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
     if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {

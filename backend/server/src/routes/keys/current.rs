@@ -1,6 +1,7 @@
 //! `GET /keys/current`
 use super::view::KeyView;
 use crate::auth::Caller;
+use crate::operation::{Access, Spec};
 use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -8,12 +9,15 @@ use utoipa::ToSchema;
 /// By which key a call is made.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CurrentKey {
-    /// Whether this service asks for keys (`AUTH=keys`); where it does not, everybody may do everything but change keys.
+    /// Whether this service asks for keys (`AUTH=keys`). Where it does not, every caller may do
+    /// everything except change keys.
     #[schema(example = true)]
     asks_for_keys: bool,
     /// The key of this call; null where none is asked for.
     key: Option<KeyView>,
 }
+
+pub(super) const SPEC: Spec = Spec::with(Access::AnyKey);
 
 /// Tell by which key this call is made, and what it may do.
 #[utoipa::path(

@@ -1,9 +1,9 @@
 //! `GET /keys`
 use super::view::KeyView;
-use crate::ApiError;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Query, cursor};
+use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -28,6 +28,8 @@ pub(super) struct KeyList {
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Keys);
 
 /// List the keys, those that work no more included.
 ///

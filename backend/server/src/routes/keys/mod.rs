@@ -1,4 +1,4 @@
-//! API keys: made, listed and revoked by those who hold one with the scope `keys`.
+//! API keys. A caller with the scope `keys` makes, lists and revokes them.
 mod create;
 mod current;
 mod list;
@@ -8,14 +8,14 @@ mod view;
 #[cfg(feature = "fuzzing")]
 pub(crate) use create::CreateKey;
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(create::create_key, list::list_keys))
-        .routes(routes!(current::get_current_key))
-        .routes(routes!(revoke::revoke_key))
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(create::SPEC, routes!(create::create_key))
+        .add(list::SPEC, routes!(list::list_keys))
+        .add(current::SPEC, routes!(current::get_current_key))
+        .add(revoke::SPEC, routes!(revoke::revoke_key))
 }

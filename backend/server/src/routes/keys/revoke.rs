@@ -2,7 +2,7 @@
 use super::view::{KeyView, own};
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
-use crate::{ApiError, Problem};
+use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use store::audit::Action;
@@ -38,17 +38,19 @@ impl From<Revocation> for RevokedKey {
     }
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict]]);
+
 /// End a key for good.
 ///
-/// Every service notices within 5 seconds; from now on the key makes no others. Those that it made work on, unless `descendants` is true; the answer says how many do.
-/// Revoking a key again changes nothing of it.
+/// Every service notices within 5 seconds. The key makes no other keys from now on. Keys that it
+/// made keep working, unless `descendants` is true; the answer counts them. Revoking a key again
+/// changes nothing.
 #[utoipa::path(
     post, path = "/keys/{id}/revoke", operation_id = "revoke_key", tag = "keys",
     params(("id" = Uuid, Path, description = "The key"), RevokeParams),
     responses(
         (status = 200, description = "The key as it is now, and what became of its descendants", body = RevokedKey),
-        (status = 404, description = "No such key", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "This service asks for no keys", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "This service asks for no keys"),
     ),
 )]
 pub(super) async fn revoke_key(

@@ -3,7 +3,7 @@ use super::view::{SubjectView, checked, checked_metadata};
 use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::routes::dto::ShortText;
-use crate::{ApiError, Problem};
+use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -30,6 +30,8 @@ pub(crate) struct CreateSubject {
     collection: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Conflict, Code::NotFound]]);
+
 /// Make a subject: a person whom faces can show.
 ///
 /// It has no faces yet; `POST /subjects/{id}/faces` enrols them.
@@ -37,11 +39,8 @@ pub(crate) struct CreateSubject {
     post, path = "/subjects", operation_id = "create_subject", tag = "subjects",
     request_body = CreateSubject,
     responses(
-        (status = 201, description = "It is there; `Location` names it", body = SubjectView),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The external id is taken", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 201, description = "It is there; `Location` names it", body = SubjectView, headers(("location"))),
+        (status = 409, description = "The external id is taken"),
     ),
 )]
 pub(super) async fn create_subject(

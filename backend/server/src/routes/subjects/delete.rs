@@ -3,23 +3,22 @@ use super::faces::{Enrolled, WhatGoes};
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::images::drop_blobs;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
+
 /// Delete a subject.
 ///
-/// Faces that were found elsewhere stay, without a subject. Images that were only ever sent in to enrol somebody, and show nobody else who is enrolled, go
-/// with it, unless `enrolled_images=keep`.
+/// Faces that were found elsewhere stay, without a subject. Images that were only sent in for
+/// enrolment, and show nobody else who is enrolled, are deleted too, unless `enrolled_images=keep`.
 #[utoipa::path(
     delete, path = "/subjects/{id}", operation_id = "delete_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), WhatGoes),
-    responses(
-        (status = 204, description = "It is gone"),
-        (status = 404, description = "No such subject", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 204, description = "It is gone")),
 )]
 pub(super) async fn delete_subject(
     State(state): State<AppState>,

@@ -2,17 +2,16 @@
 use super::view::SubjectView;
 use crate::auth::Caller;
 use crate::extract::Id;
-use crate::{ApiError, Problem};
+use crate::{ApiError, Scope, Spec};
 use axum::Json;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
 /// One subject.
 #[utoipa::path(
     get, path = "/subjects/{id}", operation_id = "get_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject")),
-    responses(
-        (status = 200, description = "The subject", body = SubjectView),
-        (status = 404, description = "No such subject", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "The subject", body = SubjectView)),
 )]
 pub(super) async fn get_subject(caller: Caller, Id(id): Id) -> Result<Json<SubjectView>, ApiError> {
     Ok(Json(caller.store().subject(id).await?.into()))

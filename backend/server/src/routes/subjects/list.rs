@@ -3,7 +3,7 @@ use super::view::SubjectView;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Query, cursor};
-use crate::{ApiError, Problem};
+use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use store::subjects::SubjectFilter;
@@ -49,14 +49,13 @@ pub(super) struct SubjectList {
     next_cursor: Option<String>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// List subjects.
 #[utoipa::path(
     get, path = "/subjects", operation_id = "list_subjects", tag = "subjects",
     params(ListParams),
-    responses(
-        (status = 200, description = "A page of subjects, newest first", body = SubjectList),
-        (status = 404, description = "No such collection", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "A page of subjects, newest first", body = SubjectList)),
 )]
 pub(super) async fn list_subjects(
     caller: Caller,

@@ -2,7 +2,7 @@
 use super::view::SubjectView;
 use crate::auth::Caller;
 use crate::extract::{Id, Json as JsonBody};
-use crate::{ApiError, Code, Problem};
+use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::Deserialize;
 use serde_json::json;
@@ -24,20 +24,22 @@ pub(crate) struct MergeSubjects {
     subjects: Vec<Uuid>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Conflict]]);
+
 /// Make one subject of several.
 ///
-/// The others' faces become this one's, and the others are gone. A name, an external id and entries of the metadata are taken over where this one has none
-/// of its own. The metadata of all of them together may have at most 16 KiB. Clustering never takes it apart again.
+/// The other subjects' faces become this one's, and the other subjects are gone. A name, an
+/// external id and entries of the metadata are taken over where this subject has none of its own.
+/// The metadata of all of them together may have at most 16 KiB. Clustering never splits the
+/// result.
 #[utoipa::path(
     post, path = "/subjects/{id}/merge", operation_id = "merge_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject that stays")),
     request_body = MergeSubjects,
     responses(
         (status = 200, description = "As it is now", body = SubjectView),
-        (status = 404, description = "One of the subjects is not there", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "They have different external ids", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "One of the subjects is not there"),
+        (status = 409, description = "They have different external ids"),
     ),
 )]
 pub(super) async fn merge_subject(

@@ -11,16 +11,19 @@ mod view;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::{create::CreateSubject, faces::EnrolBody, merge::MergeSubjects, update::UpdateSubject};
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(create::create_subject, list::list_subjects))
-        .routes(routes!(get::get_subject, update::update_subject, delete::delete_subject))
-        .routes(routes!(merge::merge_subject))
-        .routes(routes!(faces::enrol::enrol_faces, faces::list::list_subject_faces))
-        .routes(routes!(faces::remove::remove_subject_face))
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(create::SPEC, routes!(create::create_subject))
+        .add(list::SPEC, routes!(list::list_subjects))
+        .add(get::SPEC, routes!(get::get_subject))
+        .add(update::SPEC, routes!(update::update_subject))
+        .add(delete::SPEC, routes!(delete::delete_subject))
+        .add(merge::SPEC, routes!(merge::merge_subject))
+        .add(faces::enrol::SPEC, routes!(faces::enrol::enrol_faces))
+        .add(faces::list::SPEC, routes!(faces::list::list_subject_faces))
+        .add(faces::remove::SPEC, routes!(faces::remove::remove_subject_face))
 }

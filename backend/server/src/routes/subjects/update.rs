@@ -4,7 +4,7 @@ use crate::auth::Caller;
 use crate::extract::values::given;
 use crate::extract::{Id, Json as JsonBody};
 use crate::routes::dto::ShortText;
-use crate::{ApiError, Problem};
+use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::Deserialize;
 use serde_json::Value;
@@ -29,6 +29,8 @@ pub(crate) struct UpdateSubject {
     metadata: Option<Value>,
 }
 
+pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Conflict]]);
+
 /// Change a subject. A cluster that is changed is `enrolled` from then on.
 #[utoipa::path(
     patch, path = "/subjects/{id}", operation_id = "update_subject", tag = "subjects",
@@ -36,10 +38,7 @@ pub(crate) struct UpdateSubject {
     request_body = UpdateSubject,
     responses(
         (status = 200, description = "As it is now", body = SubjectView),
-        (status = 404, description = "No such subject", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The external id is taken", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "The body is not JSON by its content type", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A field is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The external id is taken"),
     ),
 )]
 pub(super) async fn update_subject(

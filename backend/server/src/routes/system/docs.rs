@@ -1,7 +1,7 @@
 //! `GET /openapi.json`, and `/docs` where it can be read and tried.
-use crate::AppState;
 use crate::config::Auth;
 use crate::openapi::require_keys;
+use crate::{AppState, Spec};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -12,7 +12,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 /// The document never changes while the process runs.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&crate::openapi()));
-/// The same of a service that asks for keys.
+/// The document of a service that asks for keys.
 static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
     let mut document = crate::openapi();
     require_keys(&mut document);
@@ -22,6 +22,8 @@ static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
 fn text(document: &OpenApi) -> String {
     document.to_json().expect("the document is plain data")
 }
+
+pub(super) const SPEC: Spec = Spec::open();
 
 /// This API as an OpenAPI 3.1 document.
 #[utoipa::path(
@@ -37,7 +39,7 @@ pub(super) async fn get_openapi(State(state): State<AppState>) -> impl IntoRespo
     ([(header::CONTENT_TYPE, "application/json")], document.as_str())
 }
 
-/// Swagger UI, served from the binary; it asks nobody else for anything (no validator badge).
+/// Returns Swagger UI, served from the binary. It contacts no other server (no validator badge).
 pub(crate) fn router() -> Router<AppState> {
     let config = Config::new(["/openapi.json"]).validator_url("none").try_it_out_enabled(true);
     SwaggerUi::new("/docs").config(config).into()

@@ -1,5 +1,5 @@
 //! `GET /gpu`
-use crate::AppState;
+use crate::{AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 /// One operation's device.
 #[derive(Serialize, ToSchema)]
 struct OperationView {
-    /// `face_detection`, `face_embedding`, `image_processing`, `image_enhancement`, `quality_checks`.
+    /// `face_detection`, `face_embedding`, `image_processing`, `image_enhancement` or
+    /// `quality_checks`.
     #[schema(example = "face_detection")]
     operation: String,
     /// Whether its flag asks for a GPU.
@@ -25,13 +26,14 @@ struct OperationView {
         example = "cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime` brings it (package nvidia-cublas)"
     )]
     reason: Option<String>,
-    /// The kind of the reason: `not_in_build`, `not_in_library`, `library_missing`, `driver_missing`,
-    /// `driver_too_old`, `driver_mismatch`, `no_device`, `device_id`, `device_unsupported`,
-    /// `out_of_memory`, `runtime_out_of_date`, `disagrees`, `unsuited`, `switched_off`, `failed`.
+    /// The kind of the reason: `not_in_build`, `not_in_library`, `library_missing`,
+    /// `driver_missing`, `driver_too_old`, `driver_mismatch`, `no_device`, `device_id`,
+    /// `device_unsupported`, `out_of_memory`, `runtime_out_of_date`, `disagrees`, `unsuited`,
+    /// `switched_off` or `failed`.
     #[schema(example = "library_missing")]
     reason_kind: Option<String>,
-    /// What ONNX Runtime, the loader or the driver said, as it said it; a line for each provider that
-    /// was tried.
+    /// The message of ONNX Runtime, the loader or the driver, unchanged, with a line for each
+    /// provider that was tried.
     #[schema(
         example = "cuda: Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: cannot open shared object file"
     )]
@@ -122,7 +124,8 @@ struct MatchingView {
     /// Lowest similarity, -1 to 1.
     #[schema(example = 0.5)]
     threshold: f32,
-    /// The share of pairs of different people that reach it; null for another threshold than the model's own, and where it was not measured.
+    /// Share of pairs of different people that reach it. Null for a threshold that is not the
+    /// model's own, and where it was not measured.
     #[schema(example = 0.0023)]
     fmr: Option<f64>,
 }
@@ -147,6 +150,8 @@ pub(super) struct GpuAnswer {
     /// The threshold for matches.
     matching: MatchingView,
 }
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
 /// Backends, devices, and where each operation runs.
 #[utoipa::path(

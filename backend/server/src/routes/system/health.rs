@@ -1,5 +1,5 @@
 //! `GET /health/live` and `GET /health/ready`
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
@@ -24,6 +24,8 @@ pub(super) struct Ready {
     status: &'static str,
 }
 
+pub(super) const LIVE: Spec = Spec::open().any_host();
+
 /// Whether the process answers. Looks at nothing else: restart it when this fails.
 #[utoipa::path(
     get, path = "/health/live", operation_id = "health_live", tag = "system",
@@ -33,12 +35,14 @@ pub(super) async fn live() -> Json<Live> {
     Json(Live { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// Whether the service can do its work: the database answers, the models can run, nobody asked it to stop.
+pub(super) const READY: Spec = Spec::open().problems(&[&[Code::NotReady]]).any_host();
+
+/// Whether the service can work: the database answers, the models can run, it is not stopping.
 #[utoipa::path(
     get, path = "/health/ready", operation_id = "health_ready", tag = "system",
     responses(
         (status = 200, description = "It can", body = Ready),
-        (status = 503, description = "It cannot; `errors` says why", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "It cannot; `errors` says why"),
     ),
 )]
 pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {
@@ -47,7 +51,7 @@ pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, 
         reasons.push("the service is shutting down".to_owned());
     }
     if let Err(error) = state.services.store.ping().await {
-        // The caller may be anyone; addresses and user names of the database stay in the log.
+        // The caller may be anyone, so addresses and user names of the database stay in the log.
         tracing::warn!(%error, "the database does not answer");
         reasons.push("the database does not answer".to_owned());
     }

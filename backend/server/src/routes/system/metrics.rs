@@ -1,9 +1,11 @@
 //! `GET /metrics`
-use crate::AppState;
+use crate::{AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use queue::JobState;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
 /// Metrics in the Prometheus text format.
 #[utoipa::path(
@@ -20,7 +22,8 @@ pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoRespo
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render())
 }
 
-/// The queue's depth and age are read when someone asks. A database that does not answer leaves the last values and counts the failure.
+/// Reads the queue's depth and age. If the database does not answer, the last values stay and the
+/// failure is counted.
 async fn gather_queue(state: &AppState) {
     let stats = match state.services.queue.depth().await {
         Ok(stats) => stats,

@@ -1,4 +1,4 @@
-//! Operations: devices, health, metrics, the API's own description, the page.
+//! Devices, health, metrics, the description of the API, and the page.
 mod docs;
 mod gpu;
 mod health;
@@ -8,19 +8,18 @@ mod page;
 pub(crate) use docs::router as docs_router;
 pub(crate) use page::router as page_router;
 
-use crate::AppState;
-use utoipa_axum::router::OpenApiRouter;
+use crate::operation::Routes;
 use utoipa_axum::routes;
 
 /// The routes of this resource.
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    status_router().routes(routes!(gpu::get_gpu)).routes(routes!(docs::get_openapi))
+pub(crate) fn router() -> Routes {
+    status_router().add(gpu::SPEC, routes!(gpu::get_gpu)).add(docs::SPEC, routes!(docs::get_openapi))
 }
 
-/// What every process with a port answers, a worker too.
-pub(crate) fn status_router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(health::live))
-        .routes(routes!(health::ready))
-        .routes(routes!(metrics::get_metrics))
+/// Returns the routes that every process with a port serves, a worker too.
+pub(crate) fn status_router() -> Routes {
+    Routes::default()
+        .add(health::LIVE, routes!(health::live))
+        .add(health::READY, routes!(health::ready))
+        .add(metrics::SPEC, routes!(metrics::get_metrics))
 }

@@ -1,4 +1,4 @@
-//! What an export looks like, for the OpenAPI document: written by the code that writes the real ones.
+//! Examples of exports for the OpenAPI document. The code that writes real exports writes them.
 use super::{csv, jsonl};
 use crate::routes::dto::Quality;
 use serde_json::json;
@@ -10,13 +10,14 @@ use time::macros::datetime;
 use utoipa::PartialSchema;
 use uuid::{Uuid, uuid};
 
-/// The lines of one image with one face.
-pub(crate) fn example(content_type: &str) -> String {
-    let exported = exported();
-    match content_type {
-        "text/csv" => csv::head(false) + &csv::lines(&exported, false),
-        _ => jsonl::line(&exported),
-    }
+/// Returns the line of one image with one face.
+pub(super) fn jsonl() -> String {
+    jsonl::line(&exported())
+}
+
+/// Returns the head and the row of one image with one face.
+pub(super) fn csv() -> String {
+    csv::head(false) + &csv::lines(&exported(), false)
 }
 
 fn exported() -> ExportedImage {

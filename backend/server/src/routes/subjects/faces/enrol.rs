@@ -6,7 +6,7 @@ use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query};
 use crate::routes::dto::Binary;
-use crate::{ApiError, AppState, Code, Problem};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use pipeline::ingest::{EnrolError, Enrolment, lacks};
@@ -38,10 +38,16 @@ pub(in super::super) struct EnrolAnswer {
     subject: SubjectView,
 }
 
+pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write)
+    .problems(&[Code::PICTURE, Code::FETCHED, Code::FACE, &[Code::LowQuality, Code::Conflict]])
+    .one_of(&["url", "image_base64", "face_ids"]);
+
 /// Enrol faces of a subject.
 ///
-/// From a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`): its best face, or `face_index`. The picture is stored like any other,
-/// with a source of the kind `enrolment`; a file that the collection has already is not stored twice. Or from stored faces, by `face_ids`.
+/// From a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`): its
+/// best face, or the one that `face_index` names. The picture is stored like any other, with a
+/// source of the kind `enrolment`; a file that the collection already has is not stored twice. Or
+/// from stored faces, by `face_ids`.
 #[utoipa::path(
     post, path = "/subjects/{id}/faces", operation_id = "enrol_subject_faces", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), EnrolParams),
@@ -50,11 +56,9 @@ pub(in super::super) struct EnrolAnswer {
     )),
     responses(
         (status = 200, description = "The faces show the subject", body = EnrolAnswer),
-        (status = 404, description = "No such subject or face", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "A face shows another subject, and `move` is not set", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "Too many bytes or pixels", body = Problem, content_type = "application/problem+json"),
-        (status = 415, description = "Not an image, or a content type that carries none", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "No face in the picture, a face of too low quality (`errors` has the reasons), or a wrong field", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such subject or face"),
+        (status = 409, description = "A face shows another subject, and `move` is not set"),
+        (status = 422, description = "No face in the picture, a face of too low quality (`errors` has the reasons), or a wrong field"),
     ),
 )]
 pub(in super::super) async fn enrol_faces(
@@ -64,7 +68,8 @@ pub(in super::super) async fn enrol_faces(
     Query(params): Query<EnrolParams>,
     request: Request,
 ) -> Result<Json<EnrolAnswer>, ApiError> {
-    // Before anything is read: nothing is analysed for a subject that is not there.
+    // This comes before the body is read, so that nothing is analysed for a subject that does not
+    // exist.
     let subject = caller.store().subject(id).await?;
     let (input, params) = match Carrier::of(request.headers())? {
         Carrier::Multipart => (Input::Image(one_part(request, &state).await?, None), params),

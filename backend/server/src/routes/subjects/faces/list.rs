@@ -3,7 +3,7 @@ use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query, cursor};
 use crate::routes::faces::{StoredFace, with_sources};
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -30,14 +30,13 @@ pub(in super::super) struct SubjectFaceList {
     next_cursor: Option<String>,
 }
 
+pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Read);
+
 /// List the faces that show a subject.
 #[utoipa::path(
     get, path = "/subjects/{id}/faces", operation_id = "list_subject_faces", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), ListParams),
-    responses(
-        (status = 200, description = "A page of faces, newest first", body = SubjectFaceList),
-        (status = 404, description = "No such subject", body = Problem, content_type = "application/problem+json"),
-    ),
+    responses((status = 200, description = "A page of faces, newest first", body = SubjectFaceList)),
 )]
 pub(in super::super) async fn list_subject_faces(
     State(state): State<AppState>,

@@ -3,23 +3,25 @@ use super::{Enrolled, WhatGoes};
 use crate::auth::{Caller, insufficient};
 use crate::extract::{Query, SubjectFace};
 use crate::routes::images::drop_blobs;
-use crate::{ApiError, AppState, Problem};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
-use store::keys::Scope;
+
+pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
 
 /// Say that a face does not show this subject.
 ///
-/// Clustering will not say so again. The face stays, unless its image was only ever sent in for enrolment: see `enrolled_images`.
-/// `enrolled_images=delete`, the default, needs the scope `erase` besides `write`.
+/// Clustering does not assign the face to this subject again. The face stays, unless its image was
+/// only sent in for enrolment: see `enrolled_images`. `enrolled_images=delete`, the default, needs
+/// the scope `erase` besides `write`.
 #[utoipa::path(
     delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), ("face_id" = Uuid, Path, description = "The face"), WhatGoes),
     responses(
         (status = 204, description = "It shows nobody"),
-        (status = 404, description = "No such subject, or the face does not show it", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such subject, or the face does not show it"),
     ),
 )]
 pub(in super::super) async fn remove_subject_face(

@@ -1,0 +1,73 @@
+//! What an HTTP operation needs of its caller and can answer: a constant that stands beside the
+//! handler and is registered with it. This module does not check requests; the middleware does.
+mod routes;
+
+pub(crate) use routes::{Routes, find, methods, of};
+
+use crate::{Code, Scope};
+
+/// Which key an operation asks its caller for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// None. These operations are health and the description of the API.
+    Open,
+    /// A key with any scopes.
+    AnyKey,
+    /// A key with this scope.
+    Needs(Scope),
+}
+
+/// Describes what the signature and the `#[utoipa::path]` of a handler do not say.
+///
+/// The router, the access check, the OpenAPI document and the middleware read the same constant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec {
+    pub(crate) access: Access,
+    /// Problems that do not follow from the method, the key, the parameters and the body.
+    pub(crate) problems: &'static [&'static [Code]],
+    /// Fields of the JSON body of which a caller sends exactly one.
+    pub(crate) one_of: &'static [&'static str],
+    /// Whether a running request takes one of its caller's places (`middleware::places`).
+    pub(crate) takes_place: bool,
+    /// Whether a request may name any host. Load balancers send arbitrary host names, and these
+    /// operations reveal and change nothing.
+    pub(crate) any_host: bool,
+}
+
+impl Spec {
+    /// Describes an operation that needs a key with this scope.
+    pub(crate) const fn needs(scope: Scope) -> Self {
+        Self::with(Access::Needs(scope))
+    }
+
+    /// Describes an operation that needs no key.
+    pub(crate) const fn open() -> Self {
+        Self { takes_place: false, ..Self::with(Access::Open) }
+    }
+
+    /// Describes an operation that asks for this kind of key.
+    pub(crate) const fn with(access: Access) -> Self {
+        Self { access, problems: &[], one_of: &[], takes_place: true, any_host: false }
+    }
+
+    /// Adds the problems that only this operation's work can cause.
+    pub(crate) const fn problems(self, problems: &'static [&'static [Code]]) -> Self {
+        Self { problems, ..self }
+    }
+
+    /// Makes the JSON body take exactly one of these fields.
+    pub(crate) const fn one_of(self, one_of: &'static [&'static str]) -> Self {
+        Self { one_of, ..self }
+    }
+
+    /// Marks an operation that takes long but hardly uses the database. The limits on analyses and
+    /// on event streams apply to it instead of the caller's places.
+    pub(crate) const fn limited_elsewhere(self) -> Self {
+        Self { takes_place: false, ..self }
+    }
+
+    /// Lets requests name any host.
+    pub(crate) const fn any_host(self) -> Self {
+        Self { any_host: true, ..self }
+    }
+}

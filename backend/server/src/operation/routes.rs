@@ -1,0 +1,96 @@
+//! Registers handlers together with what their operations need, and finds it again for a request.
+//! It does not decide whether a request may pass; the middleware does.
+use super::Spec;
+use crate::AppState;
+use axum::extract::{MatchedPath, Request};
+use axum::http::Method;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::{OpenApi, RefOr};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+
+/// Routes of which each names its [`Spec`]. Only these get into the API.
+#[derive(Default)]
+pub(crate) struct Routes {
+    pub(crate) router: OpenApiRouter<AppState>,
+    operations: HashMap<(Method, String), Registered>,
+}
+
+/// A registered operation.
+pub(crate) struct Registered {
+    pub(crate) spec: Spec,
+    /// Content types of the body; empty where the operation reads none.
+    pub(crate) media: Vec<String>,
+}
+
+impl Routes {
+    /// Starts from a document without operations.
+    pub(crate) fn with_openapi(document: OpenApi) -> Self {
+        Self { router: OpenApiRouter::with_openapi(document), ..Self::default() }
+    }
+
+    /// Registers a handler with what its operation needs.
+    pub(crate) fn add(mut self, spec: Spec, mut routes: UtoipaMethodRouter<AppState>) -> Self {
+        for (path, item) in &mut routes.1.paths {
+            for (method, operation) in methods(item) {
+                let media = match &operation.request_body {
+                    Some(RefOr::T(body)) => body.content.keys().cloned().collect(),
+                    _ => Vec::new(),
+                };
+                self.operations.insert((method, path.clone()), Registered { spec, media });
+            }
+        }
+        Self { router: self.router.routes(routes), ..self }
+    }
+
+    /// Takes over the routes of another resource.
+    pub(crate) fn merge(mut self, other: Self) -> Self {
+        self.operations.extend(other.operations);
+        Self { router: self.router.merge(other.router), ..self }
+    }
+}
+
+/// Returns the operation of a route's template. axum answers `HEAD` as it answers `GET`.
+pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Registered> {
+    static ALL: LazyLock<HashMap<(Method, String), Registered>> =
+        LazyLock::new(|| crate::router::operations().operations);
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    ALL.get(&(method.clone(), path.to_owned()))
+}
+
+/// Returns the operation that a request is routed to.
+pub(crate) fn of(request: &Request) -> Option<&'static Registered> {
+    find(request.method(), request.extensions().get::<MatchedPath>()?.as_str())
+}
+
+/// Returns the operations of a path with their methods.
+pub(crate) fn methods(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    [
+        (Method::GET, item.get.as_mut()),
+        (Method::POST, item.post.as_mut()),
+        (Method::PUT, item.put.as_mut()),
+        (Method::PATCH, item.patch.as_mut()),
+        (Method::DELETE, item.delete.as_mut()),
+    ]
+    .into_iter()
+    .filter_map(|(method, operation)| operation.map(|operation| (method, operation)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scope;
+    use crate::operation::Access;
+
+    #[test]
+    fn a_route_is_found_by_method_and_template() {
+        let needs = |method, path| find(&method, path).map(|found| found.spec.access);
+        assert_eq!(needs(Method::GET, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
+        assert_eq!(needs(Method::HEAD, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
+        assert_eq!(needs(Method::DELETE, "/faces/{id}"), Some(Access::Needs(Scope::Erase)));
+        assert_eq!(needs(Method::GET, "/health/live"), Some(Access::Open));
+        assert_eq!(needs(Method::PUT, "/faces/{id}"), None);
+        assert_eq!(needs(Method::GET, "/elsewhere"), None);
+    }
+}
