@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -19,6 +20,9 @@ use tokio::sync::watch;
 /// `/.s.PGSQL.5432` and a terminating zero.
 const LONGEST_SOCKET_DIR: usize = 104 - ".s.PGSQL.5432".len() - 2;
 
+/// The server logs this for each connection that it closes when it stops.
+const CLOSED: &str = "terminating connection due to administrator command";
+
 /// A running cluster. Dropping it stops the server; prefer [`Cluster::stop`], which does not block
 /// the thread.
 pub struct Cluster {
@@ -26,6 +30,8 @@ pub struct Cluster {
     socket_dir: PathBuf,
     database: String,
     exited: watch::Receiver<bool>,
+    /// Set before the server is stopped: what it says of the connections that it closes is expected.
+    stopping: Arc<AtomicBool>,
     _lock: File,
 }
 
@@ -68,11 +74,12 @@ impl Cluster {
         let words = Arc::new(Mutex::new(VecDeque::new()));
         let (ready, mut is_ready) = watch::channel(false);
         let (gone, exited) = watch::channel(false);
-        tokio::spawn(follow(stderr, words.clone(), ready, gone));
+        let stopping = Arc::new(AtomicBool::new(false));
+        tokio::spawn(follow(stderr, words.clone(), ready, gone, stopping.clone()));
 
         // From here on, dropping `cluster` (on an error or a cancelled start) stops the server.
         let mut cluster =
-            Self { child: Some(child), socket_dir, database: config.database, exited, _lock: lock };
+            Self { child: Some(child), socket_dir, database: config.database, exited, stopping, _lock: lock };
         let last_words =
             || words.lock().map(|w| w.iter().cloned().collect::<Vec<_>>().join("\n")).unwrap_or_default();
         match tokio::time::timeout(config.start_timeout, is_ready.wait_for(|ready| *ready)).await {
@@ -126,6 +133,7 @@ impl Cluster {
 
     async fn stop_now(&mut self) {
         let Some(mut child) = self.child.take() else { return };
+        self.stopping.store(true, Ordering::Relaxed);
         for (signal, wait) in [(Signal::INT, 60), (Signal::QUIT, 10), (Signal::KILL, 5)] {
             signal_child(&child, signal);
             if tokio::time::timeout(Duration::from_secs(wait), child.wait()).await.is_ok() {
@@ -138,6 +146,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
+        self.stopping.store(true, Ordering::Relaxed);
         signal_child(&child, Signal::INT);
         // Waits, because otherwise the lock would be released while the server still writes.
         for _ in 0..500 {
@@ -163,10 +172,12 @@ async fn follow(
     words: Arc<Mutex<VecDeque<String>>>,
     ready: watch::Sender<bool>,
     gone: watch::Sender<bool>,
+    stopping: Arc<AtomicBool>,
 ) {
     let mut lines = BufReader::new(stderr).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        if line.contains("FATAL:") || line.contains("PANIC:") {
+        let is_expected = stopping.load(Ordering::Relaxed) && line.contains(CLOSED);
+        if !is_expected && (line.contains("FATAL:") || line.contains("PANIC:")) {
             tracing::warn!(target: "postgres", "{line}");
         } else {
             tracing::debug!(target: "postgres", "{line}");

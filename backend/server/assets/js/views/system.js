@@ -86,7 +86,7 @@ function depths(samples) {
       // The request for the metrics itself is not counted.
       item("Requests in flight", count(Math.max(0, sum(samples, "facecrawl_http_requests_in_flight") - 1)))),
     kinds.length === 0
-      ? h("p.quiet", {}, "The queue has had no job yet.")
+      ? h("p.quiet", {}, "No jobs are waiting or running.")
       : table("Queue", ["Queue", ...states.map((state) => ({ name: title(state), number: true }))],
         kinds.map((kind) => [title(kind), ...states.map((state) => count(sum(mine, "facecrawl_queue_jobs", { kind, state })))])).element,
   ];
