@@ -2,8 +2,8 @@
 //! that repeats the steps is in `worker::clustering`.
 //!
 //! A step takes a small batch of faces that no run has processed, in the order of their ids. The
-//! store's search returns their nearest neighbours. The clusters of batch and neighbours, and their
-//! faces without a cluster, are the parties of an agglomerative clustering with average linkage
+//! store's search returns their nearest neighbours. The subjects of all these faces, and the faces
+//! without a subject, are the parties of an agglomerative clustering with average linkage
 //! ([`linkage`]).
 //!
 //! Each step is one transaction. Memory is therefore bounded by the batch, and a killed run

@@ -162,8 +162,8 @@ impl Maintenance {
             if dry_run || orphans.is_empty() {
                 continue;
             }
-            // The orphans are recorded for deletion like the blobs of a deleted row, so that an
-            // image which writes one of them at this moment keeps it.
+            // The orphans are recorded for deletion like the blobs of a deleted row. An image that
+            // writes one of them at this moment therefore keeps it.
             self.store.condemn_blobs(tx.conn(), orphans.clone()).await?;
             tx.commit().await?;
             swept.removed += self.store.drop_blobs(&self.blobs, &orphans).await?;

@@ -63,8 +63,8 @@ pub(crate) fn secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret
 }
 
 fn derived(service: &Secret, salt: &[u8]) -> Secret {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(service.reveal().as_bytes()).expect("a key of any length will do");
+    let mut mac = Hmac::<Sha256>::new_from_slice(service.reveal().as_bytes())
+        .expect("HMAC accepts a key of any length");
     mac.update(LABEL);
     mac.update(salt);
     Secret::new(mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>())

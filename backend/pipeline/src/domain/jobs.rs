@@ -54,7 +54,7 @@ pub(crate) struct ImageJob {
 impl PageJob {
     /// Creates the payload for a row of the page ledger.
     pub(crate) fn new(crawl: Uuid, row: Admitted, home: Option<Url>) -> Self {
-        let url = Url::parse(&row.url).expect("the ledger holds URLs that were parsed");
+        let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
         Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, home, sitemap: None }
     }
 
@@ -76,7 +76,7 @@ impl PageJob {
 impl ImageJob {
     /// Creates the payload for a row of the image ledger that was found at `depth`.
     pub(crate) fn new(crawl: Uuid, row: Admitted, depth: i32) -> Self {
-        let url = Url::parse(&row.url).expect("the ledger holds URLs that were parsed");
+        let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
         Self { image_url_id: row.id, crawl_id: crawl, url, depth }
     }
 

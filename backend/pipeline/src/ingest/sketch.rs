@@ -75,7 +75,7 @@ impl fmt::Debug for Sketcher {
 
 fn stream(secret: &Secret, label: &[u8], plane: usize, block: usize) -> [u8; 32] {
     let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("a key of any length will do");
+        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("HMAC accepts a key of any length");
     mac.update(b"facecrawl sketch 1 ");
     mac.update(label);
     mac.update(&(plane as u64).to_be_bytes());

@@ -129,7 +129,7 @@ fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
 /// secret. The signed timestamp prevents that an old message is sent again as a new one.
 fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
     let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("a key of any length will do");
+        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("HMAC accepts a key of any length");
     for part in [timestamp, ".", body] {
         mac.update(part.as_bytes());
     }
