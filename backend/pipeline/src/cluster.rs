@@ -1,9 +1,14 @@
-//! Which faces of a collection are one person: asking for it, and one step of it.
+//! Groups the faces of a collection by person: starts a run, and executes one step of it. The job
+//! that repeats the steps is in `worker::clustering`.
 //!
-//! Faces nobody has looked at are taken in small batches, in the order of their ids. Their nearest neighbours come from the store's search; whom
-//! batch and neighbours show so far, or that they show nobody yet, makes the parties of an agglomerative clustering with average linkage
-//! ([`linkage`]). Each batch is one transaction. So memory is bounded by the batch, a killed run goes on where it was, and a later run looks only at
-//! new faces: it adds to what is there and never takes it apart.
+//! A step takes a small batch of faces that no run has processed, in the order of their ids. The
+//! store's search returns their nearest neighbours. The subjects of all these faces, and the faces
+//! without a subject, are the parties of an agglomerative clustering with average linkage
+//! ([`linkage`]).
+//!
+//! Each step is one transaction. Memory is therefore bounded by the batch, and a killed run
+//! continues where it stopped. A later run processes only new faces: it extends and merges clusters
+//! and never splits them.
 
 mod linkage;
 
@@ -15,18 +20,21 @@ use store::clusters::ClusterScope;
 use store::{Store, StoreError};
 use uuid::Uuid;
 
-/// Faces looked at in one step.
+/// Number of faces that one step processes.
 const BATCH: i64 = 500;
-/// Neighbours of a face that are looked at.
+/// Maximum number of neighbours of a face.
 const NEIGHBOURS: i64 = 24;
 
-/// The least mean similarity of clusters that become one, where nobody says another: a face is compared with the whole collection, so what is a
-/// rare mistake in a comparison of two would be made for every face here. `margin` is the embedder's.
+/// Returns the default for the minimum mean similarity at which clusters are merged. `margin` is
+/// the embedder's.
+///
+/// It is higher than the match threshold, because a face is compared with the whole collection. An
+/// error that is rare in one comparison would occur for many faces.
 pub fn default_threshold(match_threshold: f32, margin: f32) -> f32 {
     (match_threshold + margin).min(1.0)
 }
 
-/// Why a clustering could not be begun.
+/// Why a clustering could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The store failed.
@@ -39,7 +47,7 @@ pub enum ClusterError {
 
 crate::domain::transient::transient!(ClusterError);
 
-/// Begins clusterings; cheap to clone.
+/// Starts clusterings. Cheap to clone.
 #[derive(Clone)]
 pub struct Clusters {
     store: Store,
@@ -47,12 +55,13 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// On a migrated database.
+    /// Creates a value for a migrated database.
     pub fn new(store: Store, queue: Queue) -> Self {
         Self { store, queue }
     }
 
-    /// Enters a run and its job in one transaction. When one is under way already, that one is answered (`false`), and its job is made sure of.
+    /// Inserts a run and its job in one transaction, and returns the run and `true`. If a run is in
+    /// progress, returns that one and `false`, and enqueues its job if it has none.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -70,22 +79,22 @@ impl Clusters {
     }
 }
 
-/// What a step found to do.
+/// The result of a step.
 pub(crate) enum Step {
-    /// Looked at faces up to this one.
+    /// Processed the faces up to this one.
     Done(Uuid),
-    /// There are none left.
+    /// No faces are left.
     NoneLeft,
-    /// The run has ended, or is gone with its collection.
+    /// The run has ended, or was deleted with its collection.
     Over,
 }
 
-/// The scope of a run.
+/// Returns the scope of a run.
 pub(crate) fn scope_of(run: &Clustering) -> ClusterScope {
     ClusterScope { collection_id: run.collection_id, model_id: run.model_id, any_quality: run.any_quality }
 }
 
-/// Looks at the next faces after `after`.
+/// Processes the next batch of faces after `after`, in the order of their ids.
 pub(crate) async fn step(store: &Store, run: &Clustering, after: Uuid) -> Result<Step, StoreError> {
     let scope = scope_of(run);
     let batch = store.unclustered(&scope, after, BATCH).await?;

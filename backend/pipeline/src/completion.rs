@@ -1,9 +1,11 @@
-//! When a crawl ends: in the transaction that settles its last row.
+//! Ends a crawl in the transaction that settles its last row. Cancellation is in `crawl::control`.
 //!
-//! Two last rows can be settled at the same time, and neither transaction sees the other's. So whoever settles a row near the end locks the
-//! crawl's row first, which lets those transactions pass one by one; the last of them sees that nothing is left. Far from the end nothing
-//! is locked, so that workers do not wait for each other. A crawl that slips through (its last worker slept through all others'
-//! ends) is found by `Crawls::reconcile`.
+//! Two transactions can settle the last two rows at the same time, and neither sees the change of
+//! the other. Near the end of a crawl, each transaction therefore locks the crawl's row first. They
+//! run one after the other, and the last one sees that no row is queued. Far from the end,
+//! transactions take no lock, so that workers do not wait for each other. `Crawls::reconcile` ends
+//! a crawl that this check misses, for example because a worker was suspended while all others
+//! finished.
 
 pub(crate) mod notifications;
 
@@ -12,22 +14,26 @@ use queue::{Claim, Queue, QueueError};
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
-/// Rows from which the end counts as near: more than there are transactions open at once (Postgres allows 100 connections unless told otherwise), so that
-/// the last ones to be settled all see it. Not much more, because near the end the transactions of a crawl pass one by one.
+/// Number of queued rows below which a crawl counts as near its end.
+///
+/// It exceeds the number of concurrent transactions (Postgres allows 100 connections by default),
+/// so that all transactions of the last rows take the lock. It is not much larger, because the
+/// transactions of a crawl near its end run one after the other.
 const NEAR_THE_END: i64 = 256;
 
-/// Held through a transaction that settles a row.
+/// Checks in a transaction that settles a row whether the crawl has ended.
 pub(crate) struct CompletionCheck {
     crawl: Uuid,
     near_the_end: bool,
 }
 
 impl CompletionCheck {
-    /// Said right after the word to the queue and before anything else, so that the crawl's row is locked before any ledger row is.
+    /// Begins the check. Call it right after the call to the queue and before any other statement,
+    /// so that the crawl's row is locked before any ledger row.
     ///
     /// # Errors
-    /// The claim is stale when the crawl has ended: a cancellation waits for the word to the queue or comes before it, so nothing is stored
-    /// after one.
+    /// [`QueueError::Stale`] if the crawl has ended. A cancellation runs before the call to the
+    /// queue or waits for it, so nothing is stored after a cancellation.
     pub(crate) async fn begin(
         store: &Store,
         tx: &mut Tx,
@@ -45,7 +51,7 @@ impl CompletionCheck {
         Ok(Self { crawl, near_the_end })
     }
 
-    /// Last word before the commit: ends the crawl when nothing is queued any more.
+    /// Ends the crawl if no row is queued. Call it as the last step before the commit.
     pub(crate) async fn end(
         self,
         store: &Store,
@@ -59,9 +65,11 @@ impl CompletionCheck {
     }
 }
 
-/// Ends the crawl when it is live and nothing is queued; says whether it did. The crawl's row must be locked.
+/// Ends the crawl if it is live and no row is queued. Returns whether it did. The caller must have
+/// locked the crawl's row.
 ///
-/// It is `completed`, with its reasons in the ledger; `failed` when neither a page could be fetched nor an image be had.
+/// The state becomes `completed`, with the reasons in the ledger. It becomes `failed` if neither a
+/// page nor an image could be fetched.
 pub(crate) async fn finish_if_done(
     store: &Store,
     queue: &Queue,
@@ -80,13 +88,13 @@ pub(crate) async fn finish_if_done(
             notifications::ended(store, queue, tx, &crawl).await?;
             Ok(true)
         }
-        // Cancelled, or ended by another: its end stands.
+        // The crawl was cancelled or ended by another transaction. That state stays.
         Err(StoreError::Conflict(_)) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// `None` for a crawl that got something; otherwise a sentence with the reasons.
+/// Returns `None` if the crawl fetched something, and otherwise a sentence with the reasons.
 fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
     let got_something = outcomes
         .iter()
@@ -107,7 +115,7 @@ fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
     Some(format!("nothing could be fetched: {}{remedies}", reasons.join(", ")))
 }
 
-/// What whoever runs the service can do where it refused by itself to fetch something.
+/// Sentences for reasons where the service itself refused the fetch: what its operator can change.
 const REMEDIES: [(&str, &str); 2] = [
     ("forbidden_address", "a private address is reached only where CRAWL_ALLOW_PRIVATE has its range"),
     ("forbidden_url", "a port is reached only where CRAWL_PORTS has it"),

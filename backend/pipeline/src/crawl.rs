@@ -1,4 +1,5 @@
-//! Crawls as the API and the command line see them.
+//! Creates and controls crawls for the API and the command line. The jobs of a crawl run in the
+//! module `worker`.
 
 mod control;
 mod reconcile;
@@ -16,28 +17,30 @@ use std::time::Duration;
 use store::{Store, crawls::Crawl, retried};
 use uuid::Uuid;
 
-/// Manners that hold for every crawl of the service.
+/// Politeness and other settings that apply to every crawl of the service.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `CRAWL_DELAY_MS`: least time between two requests to a host for crawls that name none.
+    /// `CRAWL_DELAY_MS`: minimum time between two requests to a host, for crawls that set no delay.
     pub default_delay: Duration,
-    /// Longest in-process wait for a host's turn, and so the longest time after a pause in which another request can go out; a job that would
-    /// wait longer goes back to the queue.
+    /// Maximum time that a job waits in the process for a host permit. A job that would wait longer
+    /// goes back to the queue. It is also the maximum time between a pause and the last request
+    /// that still starts.
     pub patience: Duration,
-    /// How long robots.txt is believed (RFC 9309 2.4 asks for at most 24 hours).
+    /// How long a robots.txt is cached (RFC 9309 2.4 asks for at most 24 hours).
     pub robots_ttl: Duration,
-    /// How long a host whose robots.txt cannot be had is left alone before it is asked again.
+    /// Wait before a robots.txt that could not be fetched is requested again.
     pub robots_retry: Duration,
-    /// Longest delay that a host's slowness, robots.txt or `Retry-After` can impose.
+    /// Maximum delay that a slow host, robots.txt or `Retry-After` can cause.
     pub longest_delay: Duration,
-    /// What is known of sites' markup: `[[recipe]]` in `facecrawl.toml`.
+    /// Rules for the markup of sites: `[[recipe]]` in `facecrawl.toml`.
     pub recipes: crawler::Recipes,
-    /// `CRAWL_TRAILING_SLASH`, `CRAWL_DROP_PARAMETERS`: how links to pages are spelled.
+    /// `CRAWL_TRAILING_SLASH`, `CRAWL_DROP_PARAMETERS`: how URLs of pages are normalised.
     pub spelling: crawler::urls::Spelling,
-    /// `WEBHOOK_SECRET`: signs messages to webhooks of collections without a secret of their own, and makes those secrets; without it there
-    /// are no webhooks.
+    /// `WEBHOOK_SECRET`: signs messages to webhooks of collections without their own secret, and
+    /// derives the secrets of collections. Without it there are no webhooks.
     pub webhook_secret: Option<Secret>,
-    /// Wait after the first failed delivery to a webhook; triples with every further one, up to an hour.
+    /// Wait after the first failed delivery to a webhook. It triples with every further failure, up
+    /// to an hour.
     pub webhook_retry: Duration,
 }
 
@@ -57,10 +60,11 @@ impl Default for Config {
     }
 }
 
-/// Creates and steers crawls; cheap to clone.
+/// Creates and controls crawls. Cheap to clone.
 ///
-/// Interval transaction that touches jobs and rows, here and in the job bodies, takes its locks in one order: the group of jobs (by a word to the
-/// queue), the crawl, near pictures' rendezvous, images, ledger rows.
+/// Every transaction that touches jobs and rows, here and in the job handlers, takes its locks in
+/// one order: the group of jobs (by a call to the queue), the crawl, the lock keys of near images,
+/// images, ledger rows.
 #[derive(Clone)]
 pub struct Crawls {
     store: Store,
@@ -69,26 +73,28 @@ pub struct Crawls {
 }
 
 impl Crawls {
-    /// On a store and a queue, with the default manners.
+    /// Creates a value with the default settings.
     pub fn new(store: Store, queue: Queue) -> Self {
         Self { store, queue, config: Config::default() }
     }
 
-    /// The same with other manners.
+    /// Replaces the settings.
     #[must_use]
     pub fn with_config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
-    /// The manners in force.
+    /// Returns the settings in force.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Checks seeds (1 to 10,000 http or https URLs) and options, inserts the crawl and its first jobs in one transaction.
+    /// Checks seeds (1 to 10,000 http or https URLs) and options, and inserts the crawl and its
+    /// first jobs in one transaction.
     ///
-    /// A seed whose path ends like an image file is fetched as one. The collection must exist; `default` always does.
+    /// A seed whose path ends like an image file is fetched as an image. The collection must exist;
+    /// `default` always does.
     ///
     /// # Errors
     /// [`CrawlError::Invalid`] names the field and what is allowed.
@@ -114,7 +120,7 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// The transaction of [`Self::create`].
+    /// Runs the transaction of [`Self::create`].
     async fn admit(
         &self,
         collection: &str,
@@ -133,7 +139,7 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// The id of a collection that exists.
+    /// Returns the id of an existing collection.
     pub(crate) async fn collection(&self, name: &str) -> Result<Uuid, CrawlError> {
         collection_id(&self.store, name).await
     }

@@ -1,5 +1,7 @@
-//! What every other module of the pipeline may use: options, jobs and their payloads, ledger rows and
-//! errors. Nothing here fetches, analyses or stores a picture.
+//! Types that every other module of the pipeline may use: options, jobs and their payloads, ledger
+//! rows and errors.
+//!
+//! Nothing here fetches, analyses or stores an image.
 
 mod collection;
 mod error;

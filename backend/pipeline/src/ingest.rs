@@ -1,8 +1,9 @@
-//! A picture into the store: known ones are recognised before any model runs; blobs are written first, then rows in one transaction.
+//! Stores images: recognises known images before any model runs, writes blobs first, and then
+//! writes the rows in one transaction. Fetching is in the module `worker`.
 //!
-//! Blobs are named by their content. When the transaction is rolled back (a stale claim, a database failure) or lost to a race, the blobs just
-//! written stay: the next attempt at the same picture names the same blobs, and what nobody ever refers to is left to an orphan sweep of
-//! the blob store.
+//! Blobs are named by their content. If the transaction is rolled back (stale claim, database
+//! failure) or another one is faster, the blobs stay. The next attempt with the same image uses the
+//! same names. A sweep of the blob store removes blobs that no row names.
 
 mod blobs;
 mod dedupe;
@@ -33,40 +34,43 @@ use store::{Blobs, Store, StoreError, retried};
 use suppress::Place;
 use uuid::Uuid;
 
-/// What became of a picture.
+/// The result of ingesting an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ingested {
-    /// Stored anew, also in the place of smaller versions; with [`Dedupe::Off`] also a file that was stored before.
+    /// The image was stored, possibly as the replacement of smaller versions. With [`Dedupe::Off`]
+    /// also a file that was stored before.
     Stored {
         /// The image.
         image: Uuid,
-        /// Faces stored with it.
+        /// Number of faces stored with the image.
         faces: usize,
     },
-    /// Known already (`exact`: same bytes; `near`: same picture); the source was added to that image.
+    /// The image is known: a file with the same bytes or another file of the same image. The source
+    /// was added to the known image.
     Duplicate {
         /// The known image.
         image: Uuid,
         /// `exact_duplicate` or `near_duplicate`.
         reason: &'static str,
     },
-    /// Not stored: it, its address, or everyone in it was erased and must not come back.
+    /// The image was not stored, because the image, its address, or every person in it was erased
+    /// and must not be stored again.
     Suppressed {
         /// `suppressed_url`, `suppressed_image`, `suppressed_face` or `suppressed_person`.
         reason: &'static str,
     },
 }
 
-/// Why a picture was not stored.
+/// Why an image was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum IngestError {
-    /// It cannot be analysed.
+    /// The image cannot be analysed.
     #[error(transparent)]
     Analyze(#[from] AnalyzeError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The queue failed, or the claim is stale: everything was rolled back.
+    /// The queue failed, or the claim is stale. Everything was rolled back.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
@@ -82,37 +86,37 @@ impl From<NotificationError> for IngestError {
     }
 }
 
-/// One picture on its way in.
+/// An image to store.
 #[derive(Clone, Debug)]
 pub struct Incoming {
     /// The file.
     pub bytes: Bytes,
-    /// Whose it will be.
+    /// The collection that will contain the image.
     pub collection: Uuid,
     /// The crawl of the ledger row.
     pub crawl: Uuid,
     /// The crawl's ledger row to settle.
     pub image_url: Uuid,
-    /// How duplicates are told.
+    /// How duplicates are recognised.
     pub dedupe: Dedupe,
-    /// How to analyse it.
+    /// Options of the analysis.
     pub options: AnalyzeOptions,
-    /// The address that answered, if it is not the one of the ledger row.
+    /// The final address of the fetch, if it differs from the one in the ledger row.
     pub moved_to: Option<String>,
-    /// Where it was fetched, so that the next crawl can ask whether it has changed.
+    /// Where the file was fetched, so that the next crawl can send a conditional request.
     pub fetched: Option<FetchedFrom>,
 }
 
-/// Where a picture was fetched.
+/// Where an image was fetched.
 #[derive(Clone, Debug)]
 pub struct FetchedFrom {
-    /// The address that was asked for.
+    /// The requested address.
     pub url: String,
-    /// What the answer said of itself, if it did.
+    /// The validators of the response, if it had any.
     pub visit: Option<Visit>,
 }
 
-/// The way in; cheap to clone.
+/// Analyses and stores images. Cheap to clone.
 #[derive(Clone)]
 pub struct Ingest {
     inner: Arc<Inner>,
@@ -127,14 +131,14 @@ struct Inner {
     sketcher: Option<Sketcher>,
 }
 
-/// Times that a known image is looked for anew.
+/// Maximum number of tries to find a stored image that other transactions replace.
 const LOOKS: usize = 5;
 
 impl Ingest {
-    /// Registers the engine's embedding model.
+    /// Creates an ingest and registers the engine's embedding model in the store.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Fails if the store fails.
     pub async fn new(
         analyzer: Analyzer,
         store: Store,
@@ -149,7 +153,8 @@ impl Ingest {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The same, keeping out people whose sketches were made with this secret (`SUPPRESSION_SECRET`).
+    /// Returns a copy that also suppresses people whose sketches were made with this secret
+    /// (`SUPPRESSION_SECRET`).
     #[must_use]
     pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
         let Inner { analyzer, store, blobs, queue, model_id, .. } = &*self.inner;
@@ -164,16 +169,18 @@ impl Ingest {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Analyses and stores a picture, settles its ledger row and (with a claim) completes its job and, where this was its last row, the crawl, in one
-    /// transaction.
+    /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
+    /// the transaction also completes the job and ends the crawl if this was its last row.
     ///
-    /// Without a claim the caller ends the crawl. On an error nothing is stored and the row is not settled.
+    /// Without a claim, the caller must end the crawl. After an error nothing is stored and the row
+    /// is not settled.
     ///
     /// # Errors
-    /// [`IngestError`]; `QueueError::Stale` when the claim was lost meanwhile.
+    /// [`IngestError`]; `QueueError::Stale` if the claim was lost meanwhile.
     pub async fn ingest(&self, incoming: Incoming, claim: Option<Claim>) -> Result<Ingested, IngestError> {
         let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
-        // A stored image that was found can be replaced by a larger version before it is linked to: then look again.
+        // A larger version can replace the stored image before the source is linked to it. Then the
+        // loop searches again.
         for _ in 0..LOOKS {
             if let Some(reason) = self.refusal(&incoming, &sha256, None).await? {
                 return self.settle_suppressed(&incoming, claim, reason).await;
@@ -211,29 +218,29 @@ impl Ingest {
             let analysis = self.without(analysis, &verdict.faces).await?;
             let stored = self.write_blobs(&analysis).await?;
             let partly = !verdict.faces.is_empty();
-            // Not the download and the analysis anew because two transactions met.
+            // Only the transaction is repeated after a conflict, not the download and the analysis.
             let recorded =
                 retried("store_image", || self.record(&incoming, claim, &analysis, &stored, partly)).await?;
             match recorded {
                 Some(done) => return Ok(done),
-                // Something was erased meanwhile.
+                // The image, its address or a person was erased meanwhile.
                 None => continue,
             }
         }
         Err(StoreError::Conflict("versions of the picture replace each other over and over".into()).into())
     }
 
-    /// The registered embedding model's id in the store.
+    /// Returns the id of the registered embedding model in the store.
     pub fn model_id(&self) -> i32 {
         self.inner.model_id
     }
 
-    /// Where crops, chips and thumbnails are.
+    /// Returns the blob store of crops, chips and thumbnails.
     pub(crate) fn blobs(&self) -> &Blobs {
         &self.inner.blobs
     }
 
-    /// The path from bytes to faces.
+    /// Returns the analyzer that turns bytes into faces.
     pub fn analyzer(&self) -> &Analyzer {
         &self.inner.analyzer
     }

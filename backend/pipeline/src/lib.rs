@@ -1,4 +1,7 @@
-//! Bytes to faces, and the job bodies that crawl, fetch and store. The one path that jobs, API and command line share.
+//! Turns bytes into faces, stores them, and runs the jobs that crawl and fetch.
+//!
+//! The jobs, the API and the command line share this code. It contains no HTTP handlers and no
+//! command line parsing.
 
 pub mod analyze;
 pub mod budget;

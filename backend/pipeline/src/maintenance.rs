@@ -1,4 +1,5 @@
-//! What is done from time to time whether somebody asks or not: what has expired goes, and so do blobs that nothing names.
+//! Periodic maintenance of what is stored: deletes expired images and crawls, unused hosts, and
+//! blobs that no row names. Crawls are repaired in `crawl::reconcile`.
 
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -8,62 +9,65 @@ use store::audit::{Action, AuditEntry};
 use store::{Blobs, Store, StoreError};
 use time::OffsetDateTime;
 
-/// Time between two turns, of all processes together.
+/// Interval between two maintenance runs of all processes together.
 const EVERY: Duration = Duration::from_secs(3600);
-/// A blob that is younger may belong to a picture that is being stored.
+/// Minimum age of a blob that the sweep deletes. A younger one may belong to an image that is being
+/// stored.
 pub const GRACE: Duration = Duration::from_secs(3600);
-/// Blobs that are looked up in one go.
+/// Number of blobs that one query looks up.
 const CHUNK: usize = 500;
-/// What is known of a host that no crawl asked for so long is worth nothing: robots.txt is fetched anew after a day, and pace is today's.
+/// Time after its last request from which a host's data is useless. A robots.txt is valid for a
+/// day, and the pace for the current day.
 const HOSTS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Time between two prunings of hosts, which look at every host.
+/// Interval between two deletions of unused hosts, which read every host.
 const HOSTS_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// Keys of missing blobs that are told.
+/// Maximum number of keys of missing blobs in a report.
 const TOLD: usize = 20;
 
-/// Looks after what is stored; cheap to clone.
+/// Maintains the store and the blobs. Cheap to clone.
 #[derive(Clone)]
 pub struct Maintenance {
     store: Store,
     blobs: Blobs,
 }
 
-/// What retention took away.
+/// The numbers of rows that retention deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Expiry {
-    /// Images, with their faces.
+    /// Number of images.
     pub images: u64,
-    /// Faces.
+    /// Number of faces of these images.
     pub faces: u64,
-    /// Records of crawls.
+    /// Number of crawl records.
     pub crawls: u64,
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Swept {
-    /// Blobs in the store.
+    /// Number of blobs in the blob store.
     pub blobs: u64,
-    /// Blobs without a row, older than an hour.
+    /// Number of blobs without a row that are older than the grace period.
     pub orphans: u64,
-    /// Blobs that were removed: orphans, and what erasures had left over.
+    /// Number of blobs that were deleted: orphans, and blobs that erasures had left over.
     pub removed: u64,
-    /// Blobs that a row names and that are not there; `None` when it was not asked for.
+    /// Number of blobs that a row names and that do not exist. `None` if the caller did not ask for
+    /// it.
     pub missing: Option<u64>,
-    /// Keys of some of them.
+    /// Keys of the missing blobs, at most 20.
     pub missing_keys: Vec<String>,
 }
 
 impl Maintenance {
-    /// On a store and its blobs.
+    /// Creates a value for a store and its blobs.
     pub fn new(store: Store, blobs: Blobs) -> Self {
         Self { store, blobs }
     }
 
-    /// Does what is due, if it is this process's turn.
+    /// Runs the maintenance that is due, unless another process has claimed it.
     ///
     /// # Errors
-    /// Those of the store; the next turn goes on where this one ended.
+    /// Fails if the store fails. The next run continues where this one ended.
     pub async fn turn(&self) -> Result<(), StoreError> {
         if !self.store.claim_maintenance("upkeep", EVERY).await? {
             return Ok(());
@@ -71,7 +75,7 @@ impl Maintenance {
         let expiry = self.expire().await?;
         if self.store.claim_maintenance("hosts", HOSTS_EVERY).await? {
             let forgotten = self.forget_hosts().await?;
-            tracing::info!(forgotten, "forgot hosts that no crawl asks any more");
+            tracing::info!(forgotten, "deleted unused hosts");
         }
         let swept = self.sweep(GRACE, false, false).await?;
         tracing::info!(
@@ -79,15 +83,15 @@ impl Maintenance {
             crawls = expiry.crawls,
             orphans = swept.orphans,
             removed = swept.removed,
-            "looked after what is stored"
+            "maintenance finished"
         );
         Ok(())
     }
 
-    /// Erases what its collection keeps no longer.
+    /// Deletes what is older than the retention of its collection.
     ///
     /// # Errors
-    /// Those of the store; what was erased until then stays so.
+    /// Fails if the store fails. What was deleted before stays deleted.
     pub async fn expire(&self) -> Result<Expiry, StoreError> {
         let mut expiry = Expiry::default();
         for collection in self.store.collections_with_retention().await? {
@@ -121,7 +125,7 @@ impl Maintenance {
     /// ended. Returns the number of hosts.
     ///
     /// # Errors
-    /// Those of the store; what was forgotten until then stays so.
+    /// Fails if the store fails. What was deleted before stays deleted.
     pub async fn forget_hosts(&self) -> Result<u64, StoreError> {
         self.store.prune_host_delays().await?;
         let (mut after, mut forgotten) = (None, 0);
@@ -135,11 +139,12 @@ impl Maintenance {
         }
     }
 
-    /// Removes what erasures have left over and blobs that no row names and that are older than `grace`; with `missing` also counts the
-    /// blobs that rows name and that are not there. A `dry_run` only looks.
+    /// Deletes blobs that erasures have left over, and blobs that no row names and that are older
+    /// than `grace`. With `missing`, also counts blobs that rows name and that do not exist. With
+    /// `dry_run`, deletes nothing.
     ///
     /// # Errors
-    /// Those of the database and the blob store.
+    /// Fails if the database or the blob store fails.
     pub async fn sweep(&self, grace: Duration, missing: bool, dry_run: bool) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
         if !dry_run {
@@ -157,7 +162,8 @@ impl Maintenance {
             if dry_run || orphans.is_empty() {
                 continue;
             }
-            // Condemned like the blobs of a deleted row, so that a picture which writes one of them in this moment keeps it.
+            // The orphans are recorded for deletion like the blobs of a deleted row. An image that
+            // writes one of them at this moment therefore keeps it.
             self.store.condemn_blobs(tx.conn(), orphans.clone()).await?;
             tx.commit().await?;
             swept.removed += self.store.drop_blobs(&self.blobs, &orphans).await?;

@@ -1,4 +1,5 @@
-//! A database from a backup, brought to what has been deleted since.
+//! Repeats, in a database restored from a backup, the deletions that were made after the backup.
+//! The store reads the deletion log.
 
 use crate::domain::forget_jobs;
 use crate::domain::jobs::erase_collection;
@@ -10,7 +11,7 @@ use store::deletion_log::Entry;
 use store::{Store, StoreError};
 use uuid::Uuid;
 
-/// Why it could not be brought there.
+/// Why the deletions could not be repeated.
 #[derive(Debug, thiserror::Error)]
 pub enum ReapplyError {
     /// The store failed.
@@ -21,24 +22,26 @@ pub enum ReapplyError {
     Queue(#[from] QueueError),
 }
 
-/// What went once more.
+/// The numbers of rows that were deleted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reapplied {
-    /// Faces, those of whole images included.
+    /// Number of faces, including those of deleted images.
     pub faces: u64,
-    /// Images that went whole.
+    /// Number of images that were deleted as a whole.
     pub images: u64,
-    /// People.
+    /// Number of subjects.
     pub subjects: u64,
-    /// Collections; a worker erases what is in them.
+    /// Number of collections. A worker erases their contents.
     pub collections: u64,
 }
 
-/// Takes a journal over ([`Store::import_deletion_log`]) and deletes what it says was deleted, in small transactions: killed anywhere, it can be done again.
-/// Blobs that lose their rows are left to `Store::delete_pending_blobs`.
+/// Imports a deletion log ([`Store::import_deletion_log`]) and repeats its deletions in small
+/// transactions. After a kill, it can be called again.
+///
+/// Blobs whose rows were deleted are left to `Store::delete_pending_blobs`.
 ///
 /// # Errors
-/// Those of the store and the queue; what was deleted until then stays so.
+/// Fails if the store or the queue fails. What was deleted before stays deleted.
 pub async fn reapply(
     store: &Store,
     queue: &Queue,

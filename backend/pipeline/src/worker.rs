@@ -1,4 +1,6 @@
-//! The job bodies: `scan_page`, `scan_image`, `start_crawl`, `deliver_webhook`, `erase_collection` and `cluster_collection`.
+//! The handlers of the jobs `scan_page`, `scan_image`, `start_crawl`, `deliver_webhook`,
+//! `erase_collection` and `cluster_collection`. The crate `queue` claims the jobs and calls the
+//! handlers.
 
 mod clustering;
 mod context;
@@ -31,7 +33,7 @@ use store::Store;
 
 pub use deliveries::DELIVERY_PLACES;
 
-/// The handlers of a worker, by kind.
+/// Returns the handlers of a worker by the kind of job.
 pub fn handlers(
     store: Store,
     queue: Queue,
@@ -53,7 +55,7 @@ pub fn handlers(
     ])
 }
 
-/// The handler of [`CLUSTER_COLLECTION`] alone: it needs no models.
+/// Returns the handler of [`CLUSTER_COLLECTION`] alone. It needs no models.
 pub fn cluster_handler(store: Store, queue: Queue) -> Arc<dyn Handler> {
     Arc::new(clustering::ClusterCollection::new(store, queue))
 }

@@ -1,5 +1,8 @@
-//! What follows from a crawl's end: word to its webhook, and the promise of its next run. Both are jobs of the queue, enqueued in the
-//! transaction that ends the crawl: neither is lost, and neither happens for an end that was rolled back.
+//! Enqueues the jobs that follow the end of a crawl: the message to its webhook and its next run.
+//! The module `worker` runs these jobs.
+//!
+//! The jobs are enqueued in the transaction that ends the crawl. They are therefore not lost, and
+//! they do not exist if the transaction is rolled back.
 
 use crate::domain::jobs::{NextRun, Notice};
 use crate::domain::{CrawlOptions, NotificationError};
@@ -7,7 +10,8 @@ use queue::Queue;
 use store::crawls::{Crawl, CrawlProgress};
 use store::{Store, Tx};
 
-/// Says that a crawl has ended. The jobs belong to no group: a cancelled crawl's webhook is told all the same.
+/// Enqueues the jobs for a crawl that has ended. The jobs belong to no group, so that a
+/// cancellation does not cancel the message to the webhook.
 pub(crate) async fn ended(
     store: &Store,
     queue: &Queue,
@@ -15,7 +19,7 @@ pub(crate) async fn ended(
     crawl: &Crawl,
 ) -> Result<(), NotificationError> {
     metrics::counter!("facecrawl_crawls_total", "event" => crawl.state.clone()).increment(1);
-    // A scan of local files has options of its own, and neither of these.
+    // A scan of local files has different options, without webhook and interval.
     let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };
     let mut jobs = Vec::new();
     if options.webhook.is_some() {
@@ -32,7 +36,8 @@ pub(crate) async fn ended(
     Ok(())
 }
 
-/// A crawl in a webhook's message: as `GET /crawls/{id}` shows it, without seeds and options, which can be long.
+/// Returns the crawl as a webhook message shows it: like `GET /crawls/{id}`, without seeds and
+/// options, which can be long.
 pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Value {
     let time = |at: time::OffsetDateTime| at.format(&time::format_description::well_known::Rfc3339).ok();
     serde_json::json!({

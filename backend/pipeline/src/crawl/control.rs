@@ -1,4 +1,5 @@
-//! Pause, resume and cancel crawls; retry and cancel single jobs.
+//! Pauses, resumes and cancels crawls; retries and cancels single jobs. Crawls that end by
+//! themselves are in the module `completion`.
 
 use super::Crawls;
 use crate::completion::{finish_if_done, notifications};
@@ -10,25 +11,26 @@ use uuid::Uuid;
 
 /// States of a crawl that has not ended.
 const LIVE: [&str; 2] = ["running", "paused"];
-/// Jobs, and rows of each ledger, that are closed in one transaction: a tenth of a second's work.
+/// Maximum number of jobs, and of rows of each ledger, that one transaction closes. Such a
+/// transaction takes about a tenth of a second.
 const PIECE: i64 = 5_000;
-/// Times that a series is looked at again because it went on between two looks.
+/// Maximum number of tries to cancel a recurring crawl whose next run starts meanwhile.
 const LOOKS: usize = 5;
 
-/// What became of discarded jobs that were to live again.
+/// The result of retrying discarded jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Retried {
-    /// Jobs that wait for their next run.
+    /// Number of jobs that are queued again.
     pub retried: u64,
-    /// Jobs that cannot, each with the reason.
+    /// Jobs that cannot be retried, each with the reason.
     pub left: Vec<(Uuid, String)>,
 }
 
 impl Crawls {
-    /// Holds its jobs: nothing new is started until [`Self::resume`]; what is being fetched ends.
+    /// Pauses a crawl. No job starts until [`Self::resume`]; fetches that have begun continue.
     ///
     /// # Errors
-    /// `StoreError::Conflict` names the state when the crawl is not running.
+    /// `StoreError::Conflict` names the state if the crawl is not running.
     pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         retried("pause_crawl", || async {
             let mut tx = self.store().begin().await?;
@@ -44,10 +46,10 @@ impl Crawls {
         .await
     }
 
-    /// Lets them run again.
+    /// Resumes a paused crawl.
     ///
     /// # Errors
-    /// `StoreError::Conflict` names the state when the crawl is not paused.
+    /// `StoreError::Conflict` names the state if the crawl is not paused.
     pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         retried("resume_crawl", || async {
             let mut tx = self.store().begin().await?;
@@ -59,15 +61,18 @@ impl Crawls {
         .await
     }
 
-    /// Ends it; what is still queued is skipped with the reason `cancelled`, and what is being fetched is not stored. Of a crawl that starts
-    /// again, whichever of its runs is named: the run under way ends, and there will be no next one.
+    /// Cancels a crawl. Queued rows are skipped with the reason `cancelled`, and results of running
+    /// fetches are not stored.
+    ///
+    /// For a recurring crawl, `id` may name any of its runs. The current run ends, and no next run
+    /// starts.
     ///
     /// # Errors
-    /// `StoreError::Conflict` names the state when the crawl has ended, and with it its series.
+    /// `StoreError::Conflict` names the state if the crawl and its series have ended.
     pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let crawl = self.store().crawl(id).await?;
         let Some(series) = crawl.series_id else { return self.cancel_run(id).await };
-        // The series can go on between two looks: a run ends and promises the next, or the next begins.
+        // Between two queries a run can end and schedule the next one, or the next one can start.
         for _ in 0..LOOKS {
             let run = self.store().live_run(series).await?;
             let ended = match run {
@@ -90,23 +95,26 @@ impl Crawls {
         Err(StoreError::Conflict(reason).into())
     }
 
-    /// The state is what counts: no job of the crawl begins or stores anything after it. The first piece of its rows and jobs is closed with
-    /// it, which for most crawls is all; the rest follows piece by piece.
+    /// Cancels one run. After the change of state, no job of the crawl starts or stores anything.
+    ///
+    /// The same transaction closes the first piece of its rows and jobs, which is enough for most
+    /// crawls. A task closes the rest piece by piece.
     async fn cancel_run(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let (crawl, closing) = retried("cancel_crawl", || self.begin_to_close(id)).await?;
         if closing {
             let crawls = self.clone();
-            // Should this process end first, `reconcile` goes on with it.
+            // If this process ends before the task, `reconcile` continues.
             tokio::spawn(async move {
                 if let Err(error) = crawls.close(id).await {
-                    tracing::warn!(crawl = %id, %error, "the rest of a cancelled crawl is closed later");
+                    tracing::warn!(crawl = %id, %error, "failed to close a cancelled crawl; reconciliation continues");
                 }
             });
         }
         Ok(crawl)
     }
 
-    /// The state, and the first piece; whether there is more to close.
+    /// Changes the state and closes the first piece. Returns the crawl and whether more is left to
+    /// close.
     async fn begin_to_close(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store().begin().await?;
         let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
@@ -119,13 +127,15 @@ impl Crawls {
         Ok((crawl, closing))
     }
 
-    /// Closes what is left of a cancelled crawl. Any number of processes may be at it.
+    /// Closes the remaining rows and jobs of a cancelled crawl. Several processes may call it at
+    /// the same time.
     pub(super) async fn close(&self, id: Uuid) -> Result<(), CrawlError> {
         loop {
             let mut tx = self.store().begin().await?;
             let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
             let rows = match self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await {
-                // Deleted meanwhile, and its rows with it; the jobs still have to go.
+                // The crawl and its rows were deleted meanwhile; its jobs still have to be
+                // cancelled.
                 Err(StoreError::NotFound { .. }) => 0,
                 rows => rows?,
             };
@@ -140,11 +150,12 @@ impl Crawls {
         }
     }
 
-    /// Gives a discarded or cancelled job a new life with fresh attempts, and opens the ledger row that its failure closed.
+    /// Queues a discarded or cancelled job again with new attempts, and reopens the ledger row that
+    /// its failure settled.
     ///
     /// # Errors
-    /// `QueueError::NotFound` and `QueueError::Duplicate` as [`queue::Queue::retry`] says; `StoreError::Conflict` when the job's crawl has ended
-    /// or is gone.
+    /// `QueueError::NotFound` and `QueueError::Duplicate` as described for [`queue::Queue::retry`];
+    /// `StoreError::Conflict` if the job's crawl has ended or was deleted.
     pub async fn retry(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         let mut tx = self.store().begin().await?;
         let row = self.queue().retry(tx.conn(), job).await?;
@@ -155,7 +166,8 @@ impl Crawls {
         Ok(row)
     }
 
-    /// Retries discarded jobs of a kind and a crawl (of all where none is named), oldest last. Those that cannot live again are left as they are.
+    /// Retries discarded jobs of a kind and a crawl (of all if `None`), newest first. Jobs that
+    /// cannot be retried stay as they are.
     pub async fn retry_discarded(
         &self,
         kind: Option<&str>,
@@ -182,11 +194,11 @@ impl Crawls {
         }
     }
 
-    /// Ends a live job; the page or image that it is about is skipped with the reason `cancelled`, and a crawl for which it was the last
-    /// ends.
+    /// Cancels a live job. The page or image of the job is skipped with the reason `cancelled`. The
+    /// crawl ends if this was its last row.
     ///
     /// # Errors
-    /// `QueueError::NotFound` when the job is not live.
+    /// `QueueError::NotFound` if the job is not live.
     pub async fn cancel_job(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         let mut tx = self.store().begin().await?;
         let row = self.queue().cancel(tx.conn(), job).await?;

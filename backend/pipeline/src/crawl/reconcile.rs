@@ -1,7 +1,9 @@
-//! What is looked after from time to time: rows whose job is gone, cancelled crawls that are not closed yet, scans whose command died.
+//! Repairs crawls periodically: rows whose job is gone, cancelled crawls that are not closed, and
+//! scans whose lease expired. Retention is in the module `maintenance`.
 //!
-//! A job normally ends in the transaction that settles its row. The exception is a job that the queue itself discards: its worker died (or
-//! its handler panicked) as often as attempts are allowed. Then nobody is left to settle the row, and the crawl would never end.
+//! A job normally ends in the transaction that settles its row. The exception is a job that the
+//! queue itself discards, because its worker died or its handler panicked at every attempt. Its row
+//! would stay queued, and the crawl would never end.
 
 use super::Crawls;
 use crate::completion;
@@ -13,29 +15,31 @@ use store::crawls::{Crawl, CrawlFilter};
 use store::ledger::Ledger;
 use uuid::Uuid;
 
-/// Rows or crawls looked at in one go.
+/// Number of rows or crawls that one query reads.
 const CHUNK: i64 = 1000;
 
-/// What was put right.
+/// The result of a reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
-    /// Rows settled as failed with the reason `job_discarded`.
+    /// Number of rows settled as failed with the reason `job_discarded`.
     pub rows: u64,
-    /// Crawls that ended by it.
+    /// Number of crawls that ended because of it.
     pub crawls: u64,
-    /// Cancelled crawls whose last rows and jobs were closed.
+    /// Number of cancelled crawls whose last rows and jobs were closed.
     pub closed: u64,
-    /// Scans that ended because their command had.
+    /// Number of scans that ended because their lease expired.
     pub scans: u64,
 }
 
 impl Crawls {
-    /// Settles, in all live crawls of the web, the queued rows that have no live job any more (`failed`, `job_discarded`), and ends the crawls that have
-    /// nothing queued. Closes what is left of cancelled crawls, and ends scans of local files whose command has died. To be called from time to
-    /// time by one process or by several.
+    /// Settles the queued rows without a live job in all live web crawls (`failed`,
+    /// `job_discarded`), and ends the crawls without queued rows. Closes the rest of cancelled
+    /// crawls, and ends scans of local files whose lease expired.
+    ///
+    /// Call it periodically, in one process or in several.
     ///
     /// # Errors
-    /// Those of the store and the queue; what was put right until then stays so.
+    /// Fails if the store or the queue fails. Earlier repairs stay.
     pub async fn reconcile(&self) -> Result<Reconciled, CrawlError> {
         let mut done = Reconciled { scans: scan::end_lapsed(self.store()).await?, ..Reconciled::default() };
         for crawl in self.store().closing_crawls().await? {
@@ -62,7 +66,7 @@ impl Crawls {
                 crawls = done.crawls,
                 closed = done.closed,
                 scans = done.scans,
-                "put crawls right that had been left alone"
+                "reconciled crawls"
             );
         }
         Ok(done)
@@ -99,8 +103,9 @@ impl Crawls {
         Ok(())
     }
 
-    /// Queued rows without a live job among the next [`CHUNK`] rows. The rows are read first: a row that is settled in between still counts as an orphan here,
-    /// and settling it again does nothing.
+    /// Returns the queued rows without a live job among the next [`CHUNK`] rows. Rows are read
+    /// before jobs: a row that is settled in between still counts as an orphan here, and settling
+    /// it again does nothing.
     async fn orphans(
         &self,
         crawl: Uuid,

@@ -1,4 +1,5 @@
-//! How a run begins: the first one, and those that follow it.
+//! Starts the runs of a crawl: the first one, and the next runs of recurring crawls. The ends of
+//! runs are in the module `completion`.
 
 use super::{CrawlError, CrawlOptions, Crawls, seeds};
 use crate::domain::jobs::{ImageJob, PageJob};
@@ -11,7 +12,7 @@ use url::Url;
 use uuid::Uuid;
 
 impl Crawls {
-    /// Enters a crawl's seeds into its ledgers and enqueues their jobs.
+    /// Adds a crawl's seeds to its ledgers and enqueues their jobs.
     pub(super) async fn sow(
         &self,
         tx: &mut Tx,
@@ -37,8 +38,10 @@ impl Crawls {
         Ok(())
     }
 
-    /// Begins the run that was promised after `previous`, and completes the job that kept the time; `None` when the promise was taken back
-    /// or the crawl is gone. Two processes with the same job begin one run: the claim of one of them is stale.
+    /// Starts the run that was scheduled after `previous`, and completes the job of the schedule.
+    /// Returns `None` if the schedule was revoked or the crawl is gone.
+    ///
+    /// Two processes with the same job start one run, because the claim of one of them is stale.
     pub(crate) async fn start_next(&self, previous: Uuid, claim: Claim) -> Result<Option<Crawl>, CrawlError> {
         let mut tx = self.store().begin().await?;
         self.queue().complete(tx.conn(), claim).await?;

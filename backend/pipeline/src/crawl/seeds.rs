@@ -1,16 +1,16 @@
-//! Seeds as they come from a caller.
+//! Parses the seeds of a request. It fetches nothing.
 
 use super::CrawlError;
 use std::collections::HashSet;
 use url::Url;
 
-/// Most seeds of one crawl.
+/// Maximum number of seeds of one crawl.
 const MOST: usize = 10_000;
 /// Maximum bytes of the seeds of one crawl in their normal form, which the service stores. Percent
 /// escapes can make the normal form three times as long as the seed in the request.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Parses, normalises and removes repetitions; the order stays.
+/// Parses and normalises seeds and removes duplicates. Keeps the order.
 pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     if seeds.is_empty() || seeds.len() > MOST {
         return Err(CrawlError::invalid(
@@ -46,7 +46,8 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     Ok(urls)
 }
 
-/// Whether the last path segment ends like an image file. A guess that saves one fetch; a page handler that meets an image sends it on.
+/// Returns whether the last path segment ends like an image file. The guess saves one fetch; the
+/// handler of pages passes images on to the image ledger.
 pub(super) fn is_image_file(url: &Url) -> bool {
     let name = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());

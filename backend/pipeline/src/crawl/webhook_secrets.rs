@@ -1,5 +1,7 @@
-//! Secrets of collections' webhooks: each is made of the service's `WEBHOOK_SECRET` and a random salt in the database, so that neither alone is
-//! enough to sign a message.
+//! Derives the secrets of collections' webhooks. Messages are signed in `worker::webhook`.
+//!
+//! Each secret is derived from the service's `WEBHOOK_SECRET` and a random salt in the database.
+//! Neither of them alone is enough to sign a message.
 
 use super::{CrawlError, Crawls, Secret};
 use hmac::{Hmac, KeyInit, Mac};
@@ -10,25 +12,27 @@ use store::{StoreError, Tx, keys};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What the HMAC is for, so that it never equals one of another purpose.
+/// Label of the HMAC's purpose, so that it never equals an HMAC for another purpose.
 const LABEL: &[u8] = b"facecrawl webhook secret 1 ";
 
-/// A secret that was made; it can be read from here this once.
+/// A new secret. This is the only time that the service shows it.
 #[derive(Clone, Debug)]
 pub struct NewWebhookSecret {
     /// 64 hexadecimal digits.
     pub secret: String,
-    /// When it was made.
+    /// When the secret was created.
     pub created_at: OffsetDateTime,
-    /// Until when messages are also signed with what signed them before.
+    /// Until when messages are also signed with the previous secret.
     pub overlaps_until: OffsetDateTime,
 }
 
 impl Crawls {
-    /// Gives a collection's webhooks a new secret; messages are signed with the one before it for `overlap` longer.
+    /// Creates a new secret for a collection's webhooks. For the duration `overlap`, messages are
+    /// also signed with the previous one.
     ///
     /// # Errors
-    /// `StoreError::Conflict` where the service has no `WEBHOOK_SECRET`; `StoreError::NotFound` for a collection that is not there.
+    /// `StoreError::Conflict` if the service has no `WEBHOOK_SECRET`; `StoreError::NotFound` if the
+    /// collection does not exist.
     pub async fn rotate_webhook_secret(
         &self,
         tx: &mut Tx,
@@ -49,7 +53,7 @@ impl Crawls {
     }
 }
 
-/// The secrets that a message is signed with.
+/// Returns the secrets that sign a message.
 pub(crate) fn secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret> {
     let secret = |signer: &WebhookSigner| match signer {
         WebhookSigner::Own(salt) => derived(service, salt),
@@ -59,8 +63,8 @@ pub(crate) fn secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret
 }
 
 fn derived(service: &Secret, salt: &[u8]) -> Secret {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(service.reveal().as_bytes()).expect("a key of any length will do");
+    let mut mac = Hmac::<Sha256>::new_from_slice(service.reveal().as_bytes())
+        .expect("HMAC accepts a key of any length");
     mac.update(LABEL);
     mac.update(salt);
     Secret::new(mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>())

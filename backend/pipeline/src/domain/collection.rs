@@ -1,11 +1,14 @@
-//! The look-up of a collection by its name.
+//! Looks up a collection by its name. It creates only the default collection.
 use super::CrawlError;
 use store::{Store, StoreError};
 use uuid::Uuid;
 
 pub use store::collections::DEFAULT_COLLECTION;
 
-/// The id of a collection that exists; a name that is not known is a mistake of the caller's.
+/// Returns the id of an existing collection. Creates the default collection if it does not exist.
+///
+/// # Errors
+/// [`CrawlError::Invalid`] if no collection has this name.
 pub(crate) async fn collection_id(store: &Store, name: &str) -> Result<Uuid, CrawlError> {
     if name == DEFAULT_COLLECTION {
         return Ok(store.ensure_collection(name).await?.id);

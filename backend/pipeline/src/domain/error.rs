@@ -1,20 +1,20 @@
-//! Errors that several modules share.
+//! Errors that several modules share. Errors of a single job are in `worker::job_error`.
 use super::transient::transient;
 use queue::QueueError;
 use store::StoreError;
 
-/// Why a crawl was refused.
+/// Why an operation on a crawl failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CrawlError {
-    /// A seed or an option is wrong: which, and what is allowed.
+    /// A seed or an option is invalid. The reason says what is allowed.
     #[error("{field}: {reason}")]
     Invalid {
-        /// The field.
+        /// The name of the field.
         field: &'static str,
-        /// A sentence.
+        /// The reason, for people.
         reason: String,
     },
-    /// The store failed, has no such crawl, or the crawl's state does not allow the change.
+    /// The store failed, the crawl does not exist, or its state does not allow the change.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The queue failed.
@@ -28,7 +28,7 @@ impl CrawlError {
     }
 }
 
-/// Why the transaction that ends a crawl failed.
+/// Why a transaction that settles a ledger row or ends a crawl failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotificationError {
     #[error(transparent)]

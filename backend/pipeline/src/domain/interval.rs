@@ -1,10 +1,11 @@
-//! How often a crawl starts again.
+//! Defines the interval between the runs of a recurring crawl. It does not start runs.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Time from the start of one run to the start of the next, in whole minutes: five minutes to a year.
+/// Time from the start of one run to the start of the next, in whole minutes: 5 minutes to 366
+/// days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Interval {
@@ -17,7 +18,7 @@ const LEAST: u32 = 5;
 const MOST: u32 = 366 * 24 * 60;
 
 impl Interval {
-    /// As a duration.
+    /// Returns the interval as a duration.
     pub fn duration(self) -> Duration {
         Duration::from_secs(u64::from(self.minutes) * 60)
     }
@@ -35,7 +36,7 @@ impl FromStr for Interval {
         let unit = text.chars().next_back().ok_or_else(wrong)?;
         let (_, minutes) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
         let number = &text[..text.len() - unit.len_utf8()];
-        // `parse` would take a sign.
+        // `parse` would accept a sign.
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong());
         }

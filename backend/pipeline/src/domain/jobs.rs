@@ -1,4 +1,4 @@
-//! The kinds of jobs and what each carries.
+//! Defines the kinds of jobs and their payloads. The module `worker` runs the jobs.
 
 use crawler::frontier::level;
 use queue::NewJob;
@@ -16,13 +16,13 @@ pub const SCAN_PAGE: &str = "scan_page";
 /// Kind of the job that fetches and stores an image.
 pub const SCAN_IMAGE: &str = "scan_image";
 
-/// Kind of the job that begins the next run of a crawl that starts again.
+/// Kind of the job that starts the next run of a recurring crawl.
 pub const START_CRAWL: &str = "start_crawl";
-/// Kind of the job that tells a crawl's webhook that it has ended.
+/// Kind of the job that sends a message to a crawl's webhook when the crawl has ended.
 pub const DELIVER_WEBHOOK: &str = "deliver_webhook";
-/// Kind of the job that erases what is in a deleted collection.
+/// Kind of the job that erases the contents of a deleted collection.
 pub const ERASE_COLLECTION: &str = "erase_collection";
-/// Kind of the job that finds out which of a collection's faces are one person.
+/// Kind of the job that groups the faces of a collection by person.
 pub const CLUSTER_COLLECTION: &str = "cluster_collection";
 
 /// A page to fetch.
@@ -32,10 +32,12 @@ pub(crate) struct PageJob {
     pub(crate) crawl_id: Uuid,
     pub(crate) url: Url,
     pub(crate) depth: i32,
-    /// Where the seed that this page descends from was redirected to; counts as one more seed for the scope.
+    /// The URL to which the seed of this page was redirected. It counts as a further seed for the
+    /// scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) home: Option<Url>,
-    /// A sitemap that was named or guessed, and in how many others it is nested; the crawl does well without it.
+    /// The nesting depth, if this is a sitemap that robots.txt or another sitemap names, or that
+    /// was guessed. The crawl does not need it to succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sitemap: Option<u8>,
 }
@@ -50,18 +52,18 @@ pub(crate) struct ImageJob {
 }
 
 impl PageJob {
-    /// For a row of the page ledger.
+    /// Creates the payload for a row of the page ledger.
     pub(crate) fn new(crawl: Uuid, row: Admitted, home: Option<Url>) -> Self {
-        let url = Url::parse(&row.url).expect("the ledger holds URLs that were parsed");
+        let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
         Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, home, sitemap: None }
     }
 
-    /// The same as a sitemap.
+    /// Marks the page as a sitemap that is nested in `nested` others.
     pub(crate) fn sitemap(self, nested: u8) -> Self {
         Self { sitemap: Some(nested), ..self }
     }
 
-    /// As the queue takes it, for a crawl of `collection`; priorities are those of [`crawler::frontier`].
+    /// Creates the job for a crawl of `collection`. See [`crawler::frontier`] for priorities.
     pub(crate) fn job(&self, collection: Uuid, priority: i16) -> NewJob {
         NewJob {
             group_id: Some(self.crawl_id),
@@ -72,13 +74,13 @@ impl PageJob {
 }
 
 impl ImageJob {
-    /// For a row of the image ledger, found at `depth`.
+    /// Creates the payload for a row of the image ledger that was found at `depth`.
     pub(crate) fn new(crawl: Uuid, row: Admitted, depth: i32) -> Self {
-        let url = Url::parse(&row.url).expect("the ledger holds URLs that were parsed");
+        let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
         Self { image_url_id: row.id, crawl_id: crawl, url, depth }
     }
 
-    /// As the queue takes it, for a crawl of `collection`.
+    /// Creates the job for a crawl of `collection`.
     pub(crate) fn job(&self, collection: Uuid) -> NewJob {
         NewJob {
             group_id: Some(self.crawl_id),
@@ -88,15 +90,16 @@ impl ImageJob {
     }
 }
 
-/// The next run of a crawl's series.
+/// The next run of a recurring crawl.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NextRun {
-    /// The run that promised it.
+    /// The run that scheduled it.
     pub(crate) crawl_id: Uuid,
 }
 
 impl NextRun {
-    /// Never given up: a schedule outlives any trouble of the database.
+    /// Creates the job, to run at `at`. It has no practical limit of attempts, because a schedule
+    /// must survive every failure of the database.
     pub(crate) fn job(&self, at: OffsetDateTime) -> NewJob {
         NewJob {
             max_attempts: i16::MAX,
@@ -107,19 +110,20 @@ impl NextRun {
     }
 }
 
-/// Word to a crawl's webhook.
+/// A message to a crawl's webhook.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Notice {
     pub(crate) crawl_id: Uuid,
-    /// `crawl.completed`, `crawl.failed`, `crawl.cancelled`.
+    /// `crawl.completed`, `crawl.failed` or `crawl.cancelled`.
     pub(crate) event: String,
 }
 
-/// Deliveries tried before a webhook is given up: with the waits between them some five hours.
+/// Maximum number of deliveries to a webhook. With the waits between them, they take about five
+/// hours.
 const DELIVERIES: i16 = 12;
 
 impl Notice {
-    /// Of a crawl that has ended.
+    /// Creates the message for a crawl that has ended.
     pub(crate) fn new(crawl: &Crawl) -> Self {
         Self { crawl_id: crawl.id, event: format!("crawl.{}", crawl.state) }
     }
@@ -136,7 +140,8 @@ pub(crate) struct CollectionDeletion {
 }
 
 impl CollectionDeletion {
-    /// Never given up: what was to be erased is erased, whatever trouble there is.
+    /// Creates the job. It has no practical limit of attempts, because every deleted collection
+    /// must be erased in the end.
     pub(crate) fn job(&self) -> NewJob {
         NewJob {
             max_attempts: i16::MAX,
@@ -146,7 +151,8 @@ impl CollectionDeletion {
     }
 }
 
-/// The job that erases a collection which was buried in the same transaction.
+/// Creates the job that erases a collection. Enqueue it in the transaction that marks the
+/// collection as deleted.
 pub fn erase_collection(collection: Uuid) -> NewJob {
     CollectionDeletion { collection_id: collection }.job()
 }
@@ -157,7 +163,7 @@ pub(crate) struct ClusterJob {
     pub(crate) clustering_id: Uuid,
 }
 
-/// Behind crawls and calls: a run takes long, and nobody waits for it.
+/// Lower priority than that of crawls and API calls: a run takes long, and nobody waits for it.
 const CLUSTERING_PRIORITY: i16 = 100;
 
 impl ClusterJob {
@@ -174,8 +180,11 @@ fn plain(payload: &impl Serialize) -> Value {
     serde_json::to_value(payload).expect("payloads are plain data")
 }
 
-/// The row's id is the unique key: a row has at most one live job, and `Crawls::reconcile` finds rows that have none. The host is the lane: the
-/// many pages of a slow one do not stand in the way of others.
+/// Creates the job of a ledger row.
+///
+/// The id of the row is the unique key, so a row has at most one live job. `Crawls::reconcile`
+/// finds queued rows without a job. The host is the partition key, so that the many pages of a slow
+/// host do not block other hosts.
 fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16) -> NewJob {
     NewJob {
         priority,
@@ -185,7 +194,7 @@ fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16
     }
 }
 
-/// The ledger row that a job is about; `None` for jobs that are about none.
+/// Returns the ledger row of a job, or `None` if the job has none.
 pub(crate) fn row_of(kind: &str, payload: &Value) -> Option<(Ledger, Uuid)> {
     match kind {
         SCAN_PAGE => read::<PageJob>(payload).ok().map(|job| (Ledger::Pages, job.page_id)),
@@ -194,7 +203,7 @@ pub(crate) fn row_of(kind: &str, payload: &Value) -> Option<(Ledger, Uuid)> {
     }
 }
 
-/// Reads a payload; the error is for the job's record.
+/// Reads a payload. The error text is stored in the job's record.
 pub(crate) fn read<T: DeserializeOwned>(payload: &Value) -> Result<T, String> {
     T::deserialize(payload).map_err(|error| format!("the payload is not understood: {error}"))
 }

@@ -1,66 +1,72 @@
-//! A crawl's options and the ranges that hold.
+//! Defines the options of a crawl and checks their ranges. It does not check seeds.
 
 use super::{CrawlError, Interval};
 use crawler::Scope;
 use std::ops::RangeInclusive;
 use url::Url;
 
-/// How duplicates are told.
+/// How the service recognises duplicate images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dedupe {
-    /// Same bytes.
+    /// Duplicates have the same bytes.
     Exact,
-    /// Same bytes, or the same picture by its perceptual hashes.
+    /// Duplicates have the same bytes, or show the same image according to their perceptual hashes.
     #[default]
     Near,
-    /// Same bytes only share storage: a collection holds a file once, and every URL that shows it counts as processed, with that image.
+    /// Files with the same bytes share storage, but no URL counts as a duplicate. A collection
+    /// stores a file once. Every URL of the file counts as processed, with that image.
     Off,
 }
 
-/// Which sitemaps are read besides those given as seeds. Each counts as a page, and what it lists as links of the seed.
+/// Which sitemaps a crawl reads in addition to those among the seeds. Each sitemap counts as a
+/// page, and its entries count as links of the seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sitemaps {
-    /// None.
+    /// Reads no further sitemaps.
     Off,
-    /// Those that the robots.txt of a seed's host names (not when robots.txt is not to be obeyed: then it is not read).
+    /// Reads the sitemaps that the robots.txt of a seed's host names. Reads none if the crawl does
+    /// not obey robots.txt, because it does not fetch that file then.
     #[default]
     Robots,
-    /// The same, and `/sitemap.xml` where robots.txt names none.
+    /// Reads the same sitemaps, and `/sitemap.xml` if robots.txt names none.
     Always,
 }
 
-/// A crawl's options, as they are stored.
+/// The options of a crawl, in the form that the store contains.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrawlOptions {
-    /// Borders.
+    /// Which pages belong to the crawl.
     pub scope: Scope,
-    /// Hosts for `Scope::List`.
+    /// Hosts for `Scope::List`. At most 1000.
     pub allow: Vec<String>,
-    /// Links from a seed: 0 to 50.
+    /// Maximum number of links between a seed and a page: 0 to 50.
     pub max_depth: i32,
-    /// Pages in all: 1 to 1,000,000.
+    /// Maximum number of pages: 1 to 1,000,000.
     pub max_pages: i64,
-    /// Image URLs in all: 1 to 10,000,000.
+    /// Maximum number of image URLs: 1 to 10,000,000.
     pub max_images: i64,
-    /// Least time between two requests to a host, at most 300,000; `None` is the service's own, and adapts to the host's speed.
+    /// Minimum time between two requests to a host in milliseconds: 0 to 300,000. `None` means the
+    /// service's delay, which adapts to the speed of the host.
     pub delay_ms: Option<u64>,
-    /// Obey robots.txt and directives. Delays are kept either way.
+    /// Whether the crawl obeys robots.txt and robots directives. Delays apply in both cases.
     pub respect_robots: bool,
-    /// Ask whether what the collection's last visit found has changed, and take over what has not; otherwise everything is fetched.
+    /// Whether the crawl sends conditional requests and reuses unchanged results of the
+    /// collection's last visit. If false, it fetches everything.
     pub revalidate: bool,
-    /// Duplicates.
+    /// How duplicates are recognised.
     pub dedupe: Dedupe,
-    /// Sitemaps.
+    /// Which sitemaps are read.
     pub sitemaps: Sitemaps,
-    /// Pages in one directory, pages that differ in numbers or queries being in one: 1 to 1,000,000; `None` is no limit of its own.
+    /// Maximum number of pages in one directory: 1 to 1,000,000. Pages that differ only in numbers
+    /// or queries are in one directory. `None` means no limit per directory.
     pub max_pages_per_directory: Option<i64>,
-    /// Starts again: time from the start of one run to the start of the next.
+    /// Interval between the starts of two runs, if the crawl is recurring.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Interval>,
-    /// Is told when the crawl has ended.
+    /// URL that receives a message when the crawl has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Url>,
 }
@@ -124,7 +130,8 @@ impl CrawlOptions {
         }
     }
 
-    /// Checks that the limits leave room for the seeds themselves: none of them may vanish unaccounted for.
+    /// Checks that the limits allow at least all seeds. Otherwise some seeds would have no ledger
+    /// row.
     pub(crate) fn check_room(&self, pages: usize, images: usize) -> Result<(), CrawlError> {
         for (field, limit, seeds) in
             [("max_pages", self.max_pages, pages), ("max_images", self.max_images, images)]
@@ -154,7 +161,8 @@ fn within<T: PartialOrd + std::fmt::Display>(
     ))
 }
 
-/// What can be said of a webhook without DNS; the message does not repeat the URL, which may hold a secret.
+/// Checks a webhook URL without DNS. The message does not repeat the URL, because the URL may
+/// contain a secret.
 fn check_webhook(url: &Url) -> Result<(), CrawlError> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(CrawlError::invalid(

@@ -1,11 +1,12 @@
-//! A row of either ledger, as the one thing that a job has to settle.
+//! A row of the page ledger or of the image ledger, which a job has to settle. SQL is in the crate
+//! `store`.
 
 use store::ledger::Ledger;
 use store::pages::PageResult;
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
-/// The row that a job is about.
+/// The ledger row of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     ledger: Ledger,
@@ -17,7 +18,7 @@ impl Row {
         Self { ledger, id }
     }
 
-    /// Closes the row without a result (only while it is queued).
+    /// Settles the row without a result. Does nothing if the row is not queued.
     pub(crate) async fn settle(
         self,
         store: &Store,
@@ -44,12 +45,12 @@ impl Row {
         }
     }
 
-    /// Its id.
+    /// Returns the id of the row.
     pub(crate) fn id(self) -> Uuid {
         self.id
     }
 
-    /// `page` or `image`, for metrics and logs.
+    /// Returns `page` or `image`, for metrics and logs.
     pub(crate) fn name(self) -> &'static str {
         match self.ledger {
             Ledger::Pages => "page",

@@ -1,17 +1,17 @@
-//! A secret that no log and no debug output shows.
+//! A secret that does not appear in logs or debug output. It is not encrypted in memory.
 use std::fmt;
 
-/// A text that is never shown.
+/// A text that `Debug` shows as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides `text`.
+    /// Wraps `text`.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// For the one place that needs it.
+    /// Returns the text. Call it only where the secret is used.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

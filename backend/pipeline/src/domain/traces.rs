@@ -1,14 +1,15 @@
-//! What the queue's records say of addresses that were erased.
+//! Removes erased addresses from the records of the queue. The store removes them from the ledgers.
 
 use queue::{Queue, QueueError};
 use store::Tx;
 use store::traces::LedgerJobs;
 use uuid::Uuid;
 
-/// Empties the records of the jobs that worked on these rows of the ledgers, in the transaction that erases the rows' addresses.
+/// Empties the records of the jobs that worked on these ledger rows. Call it in the transaction
+/// that erases the addresses of the rows.
 ///
 /// # Errors
-/// Those of the queue.
+/// Fails if the queue fails.
 pub async fn forget_jobs(queue: &Queue, tx: &mut Tx, jobs: &LedgerJobs) -> Result<(), QueueError> {
     let crawls: Vec<Uuid> = jobs.crawls.iter().copied().collect();
     // The unique key of such a job is its row's id.

@@ -1,7 +1,7 @@
-//! Which of the pipeline's errors are the database's and pass, for [`store::retried`].
+//! Tells [`store::retried`] which errors of the pipeline are transient errors of the database.
 //!
-//! Work that ends with a word to the queue in the same transaction may be done again: when the transaction was committed after all, the claim is
-//! stale the second time.
+//! A transaction that calls the queue for a claim can safely be repeated. If the first try was
+//! committed, the claim is stale in the second one.
 
 macro_rules! transient {
     ($($error:ident),*) => {

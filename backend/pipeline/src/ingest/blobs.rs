@@ -1,4 +1,5 @@
-//! The pictures that people look at: a thumbnail of the image, a crop and the aligned chip of every face.
+//! Encodes and writes the blobs of an image: its thumbnail, and a crop and the aligned chip of
+//! every face. The rows that name them are written in the module `record`.
 
 use super::{Ingest, IngestError};
 use crate::{Analysis, AnalyzedFace};
@@ -9,19 +10,20 @@ use vision::{crop, encode};
 
 /// Longer side of a thumbnail in pixels.
 const THUMBNAIL_SIDE: u32 = 320;
-/// Share of the larger box side that a crop shows around a face.
+/// Margin of a crop around a face, as a fraction of the larger box side.
 const CROP_MARGIN: f32 = 0.25;
 const THUMBNAIL_QUALITY: u8 = 80;
 const CROP_QUALITY: u8 = 90;
-/// Blobs of one picture written at once.
+/// Number of blobs of one image that are written concurrently.
 const WRITES: usize = 8;
 
-/// Keys of what was written.
+/// Keys of the written blobs.
 pub(super) struct StoredBlobs {
     pub(super) thumbnail: String,
-    /// Crop and chip of each face, in the order of the analysis; none of a face that is not stored, because it has no embedding.
+    /// Crop and chip of each face, in the order of the analysis. `None` for a face without an
+    /// embedding, because it is not stored.
     pub(super) faces: Vec<Option<(String, String)>>,
-    /// All of them, until the rows are there.
+    /// All blobs with their keys, kept until the rows are written.
     written: Vec<(String, Encoded)>,
 }
 
@@ -33,11 +35,12 @@ struct Encoded {
 }
 
 impl Ingest {
-    /// Encodes and writes them, of an analysis with [`chips`](crate::AnalyzeOptions::chips); the thumbnail as a browser shows the image, crops and chips upright.
+    /// Encodes and writes the blobs of an analysis with [`chips`](crate::AnalyzeOptions::chips).
+    /// The thumbnail has the orientation that a browser shows; crops and chips are upright.
     pub(super) async fn write_blobs(&self, analysis: &Analysis) -> Result<StoredBlobs, IngestError> {
         let frame = analysis.frame.clone();
         let rotation = analysis.rotation;
-        let chip = |face: &AnalyzedFace| face.chip.clone().expect("what is stored is analysed with chips");
+        let chip = |face: &AnalyzedFace| face.chip.clone().expect("stored images are analysed with chips");
         let stored = |face: &&AnalyzedFace| face.embedding.is_some();
         let faces = analysis.faces.iter().filter(stored).map(|face| (face.detection.bbox, chip(face)));
         let faces: Vec<_> = faces.collect();
@@ -74,7 +77,8 @@ impl Ingest {
         Ok(StoredBlobs { thumbnail, faces, written })
     }
 
-    /// Makes sure of them in the transaction that names them: those that an erasure took away in between are written once more.
+    /// Protects the blobs from deletion in the transaction that names them. Writes blobs again that
+    /// an erasure deleted meanwhile.
     pub(super) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
         let keys: Vec<String> = stored.written.iter().map(|(key, _)| key.clone()).collect();
         let lost = self.inner.store.keep_blobs(tx.conn(), &keys).await?;
@@ -86,10 +90,11 @@ impl Ingest {
         Ok(())
     }
 
-    /// Drops what no row names any more, after the commit. What cannot be dropped now is left to the sweep.
+    /// Deletes blobs that no row names any more. Call it after the commit. A sweep deletes those
+    /// for which this fails.
     pub(super) async fn drop_blobs(&self, keys: &[String]) {
         if let Err(error) = self.inner.store.drop_blobs(&self.inner.blobs, keys).await {
-            tracing::warn!(%error, blobs = keys.len(), "blobs of a replaced image could not be dropped yet");
+            tracing::warn!(%error, blobs = keys.len(), "failed to delete the blobs of a replaced image");
         }
     }
 }

@@ -1,24 +1,26 @@
-//! What a picture is to the stored ones that are near it.
+//! Decides how an image relates to the stored images that are near it. It does not read the store.
 
 use store::images::Image;
 use uuid::Uuid;
 use vision::{Frame, PerceptualHashes};
 
-/// A version with this many times the pixels shows clearly more: numerator and denominator.
+/// Minimum ratio of the pixel counts for which a version counts as clearly larger: numerator and
+/// denominator.
 const CLEARLY_LARGER: (u64, u64) = (3, 2);
 
-/// The answer.
+/// How an image relates to the stored ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Relation {
-    /// There is no near one.
+    /// No stored image is near.
     New,
-    /// It adds nothing to this one.
+    /// The image is a duplicate of this stored one.
     Duplicate(Uuid),
-    /// It has at least 1.5 times the pixels of each of these, and takes the place of those whose faces it shows ([`super::versions`]).
+    /// The image has at least 1.5 times the pixels of each of these. It replaces those whose faces
+    /// it shows ([`super::versions`]).
     Supersedes(Vec<Uuid>),
 }
 
-/// Those of the candidates that are near.
+/// Returns the candidates that are near.
 pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'a Image> {
     let hashes_of = |image: &Image| PerceptualHashes {
         p: image.phash.cast_unsigned(),
@@ -28,8 +30,11 @@ pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Ve
     candidates.iter().filter(|image| hashes.is_near(&hashes_of(image))).collect()
 }
 
-/// `near`: the near ones; `enrolled`: those of them with a face that somebody enrolled, which stay whatever comes. Of several, the largest
-/// stands for the picture, and of equally large ones the oldest: all versions agree on that one.
+/// Returns the relation to the images in `near`. `enrolled` lists those of them with an enrolled
+/// face, which are never replaced.
+///
+/// If several images are near, the largest one represents them, and among equally large ones the
+/// oldest. All versions of an image therefore agree on the same one.
 pub(super) fn relation(frame: &Frame, near: &[&Image], enrolled: &[Uuid]) -> Relation {
     let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
     if let Some(kept) = near.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {

@@ -1,4 +1,5 @@
-//! A picture that somebody sends in to say whom it shows. It is stored like any other; what is added is the word about one of its faces.
+//! Enrols a face: stores an image that a caller sends and assigns one of its faces to a subject.
+//! Crawled images are stored in the parent module.
 
 use super::record::{new_face, new_image};
 use super::{Ingest, IngestError, Inner};
@@ -10,72 +11,74 @@ use store::faces::NewFace;
 use uuid::Uuid;
 use vision::{Profile, QualityReport, Rect};
 
-/// Boxes of one file that overlap this much are one face, should the detector have been set otherwise when it was stored.
+/// Intersection over union from which two boxes of one file are the same face. The boxes can differ
+/// if the detector had other settings when the face was stored.
 const SAME_FACE_IOU: f32 = 0.5;
-/// What cannot be told of a face that was aligned elsewhere.
+/// Quality reasons that do not apply to a face that was aligned elsewhere.
 const UNKNOWN_OF_ALIGNED: &[&str] = &["too_small", "turned_away"];
 
-/// What is to be enrolled.
+/// The image and the face to enrol.
 #[derive(Clone, Debug)]
 pub struct Enrolment {
     /// The file.
     pub bytes: Bytes,
-    /// Where it was fetched from, in any spelling.
+    /// The address from which the file was fetched, in any spelling.
     pub url: Option<String>,
-    /// The address that answered.
+    /// The final address after redirects.
     pub answered: Option<String>,
-    /// Whose it will be.
+    /// The collection that will contain the image.
     pub collection: Uuid,
-    /// Whom it shows.
+    /// The subject that the face shows.
     pub subject: Uuid,
-    /// Which face, best score first.
+    /// Index of the face; the best detection score is first.
     pub face_index: usize,
-    /// The picture is an aligned 112x112 crop.
+    /// Whether the image is an aligned crop of 112x112 pixels.
     pub aligned: bool,
-    /// How it is analysed; the profile is the one that the stored face is judged by.
+    /// Options of the analysis. Their profile is the one by which the stored face is judged.
     pub options: AnalyzeOptions,
-    /// What the face must meet to be enrolled.
+    /// The profile that the face must meet to be enrolled.
     pub demands: Profile,
-    /// Enrol it whatever it meets.
+    /// Whether to enrol the face even if it does not meet the profile.
     pub force: bool,
-    /// Take the face over from another subject.
+    /// Whether to take the face from another subject.
     pub moved: bool,
 }
 
-/// What was enrolled.
+/// The result of an enrolment.
 #[derive(Clone, Debug)]
 pub struct Enrolled {
     /// The stored face.
     pub face: Uuid,
-    /// Its image.
+    /// The image of the face.
     pub image: Uuid,
-    /// Demands that it does not meet; empty unless it was forced.
+    /// Requirements that the face does not meet. Empty unless `force` was set.
     pub reasons: Vec<String>,
 }
 
 /// Why nothing was enrolled.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
-    /// The picture cannot be analysed, or the store failed or refused.
+    /// The image cannot be analysed, or the store failed or refused the change.
     #[error(transparent)]
     Ingest(#[from] IngestError),
-    /// There is no such face in the picture; it has so many.
+    /// The image has no face with this index.
     #[error("there is no face {index}: the picture has {found}")]
     NoFace {
-        /// As asked for.
+        /// The requested index.
         index: usize,
-        /// Faces found.
+        /// Number of faces found.
         found: usize,
     },
-    /// The face has no embedding: nothing could be compared with it.
+    /// The face has no embedding, so it cannot be compared with other faces.
     #[error("the embedding model has nothing to say about this face")]
     NoEmbedding,
-    /// The face does not meet the demands.
+    /// The face does not meet the profile.
     #[error("the face does not meet the profile: {}", .0.join(", "))]
     Quality(Vec<String>),
 }
 
-/// What a face lacks that is to be enrolled; an unjudged face lacks a judgement.
+/// Returns the requirements that a face does not meet. A face without a quality report lacks
+/// `not_judged`.
 pub fn lacks(quality: Option<&QualityReport>, demands: Profile, aligned: bool) -> Vec<String> {
     if demands == Profile::Off {
         return Vec::new();
@@ -87,13 +90,14 @@ pub fn lacks(quality: Option<&QualityReport>, demands: Profile, aligned: bool) -
 }
 
 impl Ingest {
-    /// Analyses the picture, stores it with all its faces where the collection does not have the file already, and gives the face to the subject. All in
-    /// one transaction, or nothing.
+    /// Analyses the image, stores it with all its faces if the collection does not contain the
+    /// file, and assigns the face to the subject. Everything is one transaction.
     ///
-    /// `analyzer` is the path for this caller, with the caller's deadline.
+    /// `analyzer` is the analyzer with the deadline of this caller.
     ///
     /// # Errors
-    /// [`EnrolError`]; of the store's, `NotFound` where the subject is gone and `Conflict` where the face shows another.
+    /// [`EnrolError`]. The store fails with `NotFound` if the subject does not exist, and with
+    /// `Conflict` if the face belongs to another subject.
     pub async fn enrol(&self, analyzer: &Analyzer, enrolment: Enrolment) -> Result<Enrolled, EnrolError> {
         let Enrolment { bytes, options, aligned, .. } = &enrolment;
         let options = AnalyzeOptions { chips: true, ..options.clone() };
@@ -128,7 +132,7 @@ impl Ingest {
         let (collection, subject) = (enrolment.collection, enrolment.subject);
         let mut tx = store.begin().await?;
         store.lock_suppressions(tx.conn(), collection, false).await?;
-        // As an erasure spells them.
+        // An erasure normalises addresses in the same way.
         let [asked, answered] = [&enrolment.url, &enrolment.answered].map(|url| {
             url.as_deref()
                 .map(|url| crawler::urls::address(url).map_or_else(|_| url.to_owned(), String::from))
@@ -142,7 +146,8 @@ impl Ingest {
             let sentence = "the picture, its address, or somebody in it was erased and must not be stored again; send one that shows this person alone";
             return Err(StoreError::Conflict(sentence.into()).into());
         }
-        // Subjects before images: so does everybody who deletes an enrolled image with its last face.
+        // Lock subjects before images, in the same order as the deletion of an enrolled image with
+        // its last face.
         store.hold_subjects(tx.conn(), collection, &[subject]).await?;
         let image = new_image(analysis, blobs.thumbnail.clone());
         let (image, is_new, known) = match store.insert_image(tx.conn(), collection, &image).await? {
@@ -155,7 +160,8 @@ impl Ingest {
             None => {
                 let mut faces: Vec<NewFace> = Vec::new();
                 let mut id = Uuid::nil();
-                // A stored image lacks this one face only: the others are there, or were deleted.
+                // In a stored image only this face is missing. The others are stored, or were
+                // deleted.
                 let wanted = |face| is_new || std::ptr::eq(face, chosen);
                 for (face, blobs) in analysis.faces.iter().zip(&blobs.faces).filter(|(face, _)| wanted(*face))
                 {
@@ -179,7 +185,7 @@ impl Ingest {
     }
 }
 
-/// The stored face that overlaps most, if it is the same one.
+/// Returns the stored face with the largest overlap, if it is the same face.
 fn nearest(known: &[(Uuid, Vec<f32>)], bbox: &Rect) -> Option<Uuid> {
     let overlap = |stored: &[f32]| match *stored {
         [x, y, width, height] => bbox.iou(&Rect { x, y, width, height }),

@@ -1,4 +1,4 @@
-//! Pictures that the collection has already.
+//! Settles images that the collection contains already. New images are in the module `record`.
 
 use super::dedupe::{self, Relation};
 use super::{Incoming, Ingest, IngestError, Ingested};
@@ -9,15 +9,16 @@ use store::{StoreError, Tx};
 use uuid::Uuid;
 use vision::{Frame, PerceptualHashes};
 
-/// Reason code of a file that is stored already.
+/// Reason code of a file that is already stored.
 pub(super) const EXACT: &str = "exact_duplicate";
-/// Reason code of another file of a stored picture.
+/// Reason code of another file of a stored image.
 pub(super) const NEAR: &str = "near_duplicate";
-/// Reason code of a file whose server says that it is still the one that is stored.
+/// Reason code of a file that has not changed according to its server.
 const UNCHANGED: &str = "not_modified";
 
 impl Ingest {
-    /// A file with these bytes is there: one more source of it. `None` when it is gone.
+    /// Settles a file whose bytes are stored already as one more source. Returns `None` if the
+    /// stored image was deleted.
     pub(super) async fn settle_known(
         &self,
         incoming: &Incoming,
@@ -32,8 +33,10 @@ impl Ingest {
         self.settle(incoming, claim, "duplicate", Some(EXACT), known.id, done).await
     }
 
-    /// The file is still the one that led to a stored image: one more source of that one, and neither download nor analysis. `None` when
-    /// the image is gone; `incoming` needs no bytes.
+    /// Settles an unchanged file as one more source of the stored image that it led to, without
+    /// download and analysis. `incoming` needs no bytes.
+    ///
+    /// Returns `None` if the stored image was deleted.
     pub(crate) async fn settle_unchanged(
         &self,
         incoming: &Incoming,
@@ -45,7 +48,8 @@ impl Ingest {
         self.settle(incoming, Some(claim), state, Some(UNCHANGED), image, done).await
     }
 
-    /// Another file of a stored picture: one more source of that one. `None` when it is gone.
+    /// Settles another file of a stored image as one more source. Returns `None` if the stored
+    /// image was deleted.
     pub(super) async fn settle_near(
         &self,
         incoming: &Incoming,
@@ -73,7 +77,7 @@ impl Ingest {
         Ok(Some(done))
     }
 
-    /// What a picture is to the stored ones, at a glance.
+    /// Returns how an image relates to the stored ones. Takes no locks.
     pub(super) async fn near(
         &self,
         collection: Uuid,
@@ -84,8 +88,11 @@ impl Ingest {
         self.look(&mut tx, collection, hashes, frame).await
     }
 
-    /// The same from inside a transaction, after waiting for all other transactions that are about to store a near picture: without that, two
-    /// versions of one picture that are processed at the same time would both be stored. The images that the answer names are held.
+    /// Returns how an image relates to the stored ones, after waiting for all transactions that are
+    /// about to store a near image. Without this wait, two versions of one image that are processed
+    /// at the same time would both be stored.
+    ///
+    /// The images in the result are locked until the end of the transaction.
     pub(super) async fn near_settled(
         &self,
         tx: &mut Tx,
@@ -129,8 +136,11 @@ impl Ingest {
     }
 }
 
-/// Names of locks such that two near pictures share at least one: the eight bytes of the DCT hash, each with its place. Hashes that differ in fewer
-/// than eight bits have an equal byte. Unrelated pictures share a lock now and then, which costs a moment and nothing else.
+/// Returns lock keys such that two near images share at least one: the eight bytes of the DCT hash,
+/// each with its position.
+///
+/// Hashes that differ in fewer than eight bits have an equal byte. Unrelated images sometimes share
+/// a lock, which only costs a short wait.
 fn rendezvous(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
     let (high, low) = collection.as_u64_pair();
     let base = (high ^ low.rotate_left(32)) & !0xFFFF;

@@ -1,9 +1,9 @@
-//! The state and reason of a picture that could not be analysed, and the metric of outcomes.
+//! Maps analysis errors to states and reason codes, and counts the outcomes of ledger rows.
 use crate::AnalyzeError;
 use vision::DecodeError;
 
-/// State and reason code of a picture that cannot be analysed: `skipped` for what is no usable picture, `failed` for one that is broken or on
-/// which we failed.
+/// Returns the state and reason code of an image that cannot be analysed: `skipped` if it is no
+/// usable image, `failed` if it is corrupt or if the service failed.
 pub(crate) fn analysis_failure(error: &AnalyzeError) -> (&'static str, &'static str) {
     let state = match error {
         AnalyzeError::Decode(DecodeError::Corrupt { .. }) => "failed",
@@ -13,7 +13,7 @@ pub(crate) fn analysis_failure(error: &AnalyzeError) -> (&'static str, &'static 
     (state, error.code())
 }
 
-/// Feeds `facecrawl_crawl_outcomes_total{ledger,state,reason}`.
+/// Increments `facecrawl_crawl_outcomes_total{ledger,state,reason}`.
 pub(crate) fn count_outcome(ledger: &'static str, state: &'static str, reason: Option<&str>) {
     let reason = reason.unwrap_or("none").to_owned();
     metrics::counter!("facecrawl_crawl_outcomes_total", "ledger" => ledger, "state" => state, "reason" => reason)

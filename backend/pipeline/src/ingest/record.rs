@@ -1,4 +1,5 @@
-//! The one transaction: image, faces, ledger row, job, end of the crawl.
+//! Writes an image, its faces, its ledger row, its job and the end of its crawl in one transaction.
+//! Blobs are written before, in the module `blobs`.
 
 use super::blobs::StoredBlobs;
 use super::dedupe::Relation;
@@ -13,19 +14,20 @@ use store::faces::NewFace;
 use store::images::NewImage;
 use uuid::Uuid;
 
-/// The transaction in which a picture's row, its job and, if this was the last row, its crawl end together.
+/// The transaction that settles an image's row, completes its job and, if this was the last row,
+/// ends its crawl.
 pub(super) struct Ending {
     pub(super) tx: Tx,
     check: Option<CompletionCheck>,
     claim: Option<Claim>,
     image_url: Uuid,
     moved_to: Option<String>,
-    /// Whose visits these are, and the visit.
+    /// The collection and the visit to remember.
     visit: Option<(Uuid, FetchedFrom)>,
 }
 
 impl Ingest {
-    /// Begins it. A lost claim is told here, before anything is written.
+    /// Begins the transaction. Fails if the claim is lost, before anything is written.
     pub(super) async fn open(
         &self,
         incoming: &Incoming,
@@ -42,7 +44,8 @@ impl Ingest {
         Ok(Ending { tx, check, claim, image_url: incoming.image_url, moved_to, visit })
     }
 
-    /// Settles the row, with the image if there is one, ends the crawl if this was all, and commits.
+    /// Settles the row (with the image, if there is one), ends the crawl if this was its last row,
+    /// and commits.
     pub(super) async fn close(
         &self,
         ending: Ending,
@@ -70,8 +73,11 @@ impl Ingest {
         Ok(())
     }
 
-    /// Stores the picture (`partly`: without some of its faces), or finds that another was faster. `None`, and nothing is done, when something of
-    /// it was erased meanwhile.
+    /// Stores the image, or settles it as a duplicate if another transaction stored it first.
+    /// `partly` means that some of its faces are left out.
+    ///
+    /// Returns `None` and changes nothing if the image, its address or a person in it was erased
+    /// meanwhile.
     pub(super) async fn record(
         &self,
         incoming: &Incoming,
@@ -130,7 +136,7 @@ impl Ingest {
         Ok(Some(Ingested::Stored { image: image.id, faces: faces.len() }))
     }
 
-    /// The same bytes were stored between the first look and now.
+    /// Settles an image whose bytes another transaction stored after the first check.
     async fn lost_race(&self, ending: Ending, dedupe: Dedupe, image: Uuid) -> Result<Ingested, IngestError> {
         if dedupe == Dedupe::Off {
             self.close(ending, "processed", None, Some(image)).await?;
@@ -159,7 +165,7 @@ pub(super) fn new_image(analysis: &Analysis, thumbnail: String) -> NewImage {
     }
 }
 
-/// `None` for a face without embedding: it could never be found again.
+/// Returns `None` for a face without an embedding, because no search could find it.
 pub(super) fn new_face(
     face: &AnalyzedFace,
     model_id: i32,

@@ -1,4 +1,5 @@
-//! Embeddings anew, from the stored chips, for the model in force.
+//! Recomputes embeddings from the stored chips for the current model. It does not detect faces
+//! again.
 
 use super::{Ingest, IngestError, Inner};
 use crate::AnalyzeError;
@@ -10,9 +11,10 @@ use store::reembedding::Outdated;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Faces whose embeddings are replaced in one transaction, and so the most that a kill makes compute twice.
+/// Number of faces whose embeddings are replaced in one transaction. After a kill, at most this
+/// many are computed twice.
 const BATCH: i64 = 256;
-/// Chips in work at once: enough to fill a batch of the embedder.
+/// Number of chips that are processed concurrently: enough to fill a batch of the embedder.
 const IN_FLIGHT: usize = 32;
 
 /// A face that keeps its embedding of another model.
@@ -22,26 +24,29 @@ pub struct Left {
     pub face_id: Uuid,
     /// The model of its embedding.
     pub model: String,
-    /// `no_chip`: none was stored; `chip_missing`: the blob store does not have it; `chip_unreadable`; `no_embedding`: the model has nothing to
-    /// say about it.
+    /// `no_chip`: no chip was stored. `chip_missing`: the blob store does not have it.
+    /// `chip_unreadable`: it cannot be decoded. `no_embedding`: no embedding could be computed for
+    /// this face.
     pub reason: &'static str,
 }
 
-/// What became of a collection's faces.
+/// The result of recomputing the embeddings of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reembedded {
-    /// Faces with an embedding of the model in force that had another.
+    /// Number of faces whose embedding was replaced by one of the current model.
     pub done: u64,
-    /// Faces that could not be.
+    /// Faces whose embedding could not be recomputed.
     pub left: Vec<Left>,
 }
 
 impl Ingest {
-    /// Computes the embeddings of those faces of the collection anew that are of another model. Interval batch is one transaction, and what is done is
-    /// not done again: it may be stopped or killed at any time and started again. `progress` hears of every batch.
+    /// Recomputes the embeddings of those faces of the collection that are of another model.
+    ///
+    /// Each batch is one transaction, and finished faces are not processed again. The call can be
+    /// stopped or killed at any time and started again. `progress` is called after every batch.
     ///
     /// # Errors
-    /// Those of the store and of the engine; what was done until then stays.
+    /// Fails if the store or the engine fails. Finished batches stay.
     pub async fn reembed(
         &self,
         collection: Uuid,
@@ -82,7 +87,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// The inner error is this face's; the outer one is everybody's.
+    /// Returns an inner error for this face alone, and an outer error that ends the whole call.
     async fn embed_chip(&self, face: &Outdated) -> Result<Result<Embedding, &'static str>, IngestError> {
         let Inner { analyzer, blobs, .. } = &*self.inner;
         let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };

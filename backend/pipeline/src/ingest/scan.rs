@@ -1,10 +1,12 @@
-//! A scan of local files, kept as a crawl record: every file gets a row in the image ledger, as every URL of a crawl does.
+//! Runs a scan of local files as a crawl record. Every file has a row in the image ledger, like
+//! every URL of a crawl. This module does not read files or list directories.
 //!
-//! There are no jobs behind it. Whoever drives it (the command line) walks the files, reads them, and chooses concurrency and progress:
-//! `begin`, `add` for files, `ingest`, `skip` or `fail` for each row, `finish`.
+//! A scan has no jobs. The caller (the command line) lists and reads the files and decides on
+//! concurrency and progress output. It calls `begin`, `add` for files, `ingest`, `skip` or `fail`
+//! for each row, and `finish`.
 //!
-//! While it lives it keeps a lease on the crawl record. A scan whose lease has run out, because its command was killed, is ended as failed by
-//! the next look of a service or the next scan.
+//! A running scan holds a lease on the crawl record. If its command is killed, the lease expires.
+//! The next maintenance of a service, or the next scan, then ends the scan as failed.
 
 use super::outcome::{analysis_failure, count_outcome};
 use super::{Incoming, Ingest, IngestError, Ingested};
@@ -22,14 +24,15 @@ use tokio::task::JoinHandle;
 use url::Url;
 use uuid::Uuid;
 
-/// How long a scan counts as alive without a word from it. Long, because a laptop that was asleep for a moment scans on.
+/// Duration of the lease. It is long, so that a scan continues after its computer was suspended for
+/// a moment.
 const LEASE: Duration = Duration::from_secs(120);
-/// Time between two words.
+/// Time between two renewals of the lease.
 const RENEWAL: Duration = Duration::from_secs(20);
-/// What the record of a scan says whose command died.
+/// Error text in the record of a scan whose lease expired.
 const LAPSED: &str = "the command that scanned ended without finishing; scan again, what is stored already is not analysed anew";
 
-/// A running scan; cheap to clone, so that many tasks can feed it.
+/// A running scan. Cheap to clone, so that many tasks can add files to it.
 #[derive(Clone)]
 pub struct Scan {
     store: Store,
@@ -40,7 +43,7 @@ pub struct Scan {
     lease: Arc<Lease>,
 }
 
-/// Says again and again that the scan lives, until it is dropped or learns that somebody else ended the scan.
+/// Renews the scan's lease until it is dropped or another process has ended the scan.
 struct Lease {
     lost: Arc<AtomicBool>,
     task: JoinHandle<()>,
@@ -56,7 +59,7 @@ impl Lease {
                 match renew(&store, scan).await {
                     Ok(true) => {}
                     Ok(false) => return told.store(true, Ordering::Relaxed),
-                    Err(error) => tracing::warn!(%scan, %error, "the scan's lease could not be renewed"),
+                    Err(error) => tracing::warn!(%scan, %error, "failed to renew the lease of a scan"),
                 }
             }
         });
@@ -77,7 +80,8 @@ async fn renew(store: &Store, scan: Uuid) -> Result<bool, StoreError> {
     Ok(lives)
 }
 
-/// Ends the scans whose command has died: `failed`, rows still queued skipped as `not_scanned`. Answers how many.
+/// Ends the scans whose lease expired and returns their number. The state becomes `failed`; rows
+/// still queued are skipped as `not_scanned`.
 pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
     let mut ended = 0;
     for scan in store.lapsed_scans().await? {
@@ -85,7 +89,7 @@ pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
         if store.end_lapsed_scan(tx.conn(), scan, LAPSED).await? {
             store.skip_queued(tx.conn(), scan, "not_scanned", i64::MAX).await?;
             tx.commit().await?;
-            tracing::warn!(%scan, "ended a scan whose command had died");
+            tracing::warn!(%scan, "scan lease expired; scan ended as failed");
             ended += 1;
         }
     }
@@ -93,11 +97,11 @@ pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
 }
 
 impl Scan {
-    /// Inserts the crawl record (kind `scan`); `seeds` are the paths as they were given. Faces are judged by the
-    /// collection's quality profile, unless the options name one.
+    /// Inserts the crawl record (kind `scan`). `seeds` are the paths that the user gave. The
+    /// collection's quality profile applies, unless the options name one.
     ///
     /// # Errors
-    /// [`CrawlError::Invalid`] when the collection does not exist.
+    /// [`CrawlError::Invalid`] if the collection does not exist.
     pub async fn begin(
         ingest: Ingest,
         collection: &str,
@@ -119,16 +123,17 @@ impl Scan {
         Ok(Self { store, ingest, crawl, dedupe, options, lease })
     }
 
-    /// The crawl record as it began.
+    /// Returns the crawl record in its state at the beginning.
     pub fn crawl(&self) -> &Crawl {
         &self.crawl
     }
 
-    /// Enters files into the ledger as `file:` URLs; answers a row for each that is new to this scan, in the order of the input.
+    /// Adds files to the ledger as `file:` URLs. Returns the rows of the files that are new to this
+    /// scan, in the order of the input.
     ///
     /// # Errors
-    /// [`CrawlError::Invalid`] names a path that is not absolute; those of the store, `StoreError::Conflict` when somebody else ended the
-    /// scan.
+    /// [`CrawlError::Invalid`] names a path that is not absolute. The store fails with
+    /// `StoreError::Conflict` if another process ended the scan.
     pub async fn add(&self, files: &[impl AsRef<Path>]) -> Result<Vec<Admitted>, CrawlError> {
         self.check_alive()?;
         let mut rows = Vec::with_capacity(files.len());
@@ -145,11 +150,13 @@ impl Scan {
         Ok(admitted)
     }
 
-    /// Analyses and stores one file, and settles its row whatever comes of it: `processed`, `duplicate`, or `skipped` or `failed` with the
-    /// error's code.
+    /// Analyses and stores one file, and settles its row as `processed`, `duplicate` or
+    /// `suppressed`. If the analysis fails, the row becomes `skipped` or `failed` with the error's
+    /// code.
     ///
     /// # Errors
-    /// Why it was not stored; `StoreError::Conflict` when somebody else ended the scan. After a failure of the database the row is still queued.
+    /// The reason why the file was not stored; `StoreError::Conflict` if another process ended the
+    /// scan. After a failure of the database the row is still queued.
     pub async fn ingest(&self, row: Uuid, bytes: Bytes) -> Result<Ingested, IngestError> {
         self.check_alive()?;
         let incoming = Incoming {
@@ -173,26 +180,27 @@ impl Scan {
         Err(error)
     }
 
-    /// Settles a row as `skipped`: a file that is not to be read.
+    /// Settles a row as `skipped`, for a file that must not be read.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Fails if the store fails.
     pub async fn skip(&self, row: Uuid, reason: &'static str, detail: &str) -> Result<(), StoreError> {
         self.settle(row, "skipped", reason, detail).await
     }
 
-    /// Settles a row as `failed`: a file that cannot be read.
+    /// Settles a row as `failed`, for a file that cannot be read.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Fails if the store fails.
     pub async fn fail(&self, row: Uuid, reason: &'static str, detail: &str) -> Result<(), StoreError> {
         self.settle(row, "failed", reason, detail).await
     }
 
-    /// Ends the scan: `completed`, or `cancelled` when it was `interrupted`. Rows still queued are skipped as `not_scanned`.
+    /// Ends the scan as `completed`, or as `cancelled` if it was `interrupted`. Rows still queued
+    /// are skipped as `not_scanned`.
     ///
     /// # Errors
-    /// `StoreError::Conflict` when somebody else ended it meanwhile.
+    /// `StoreError::Conflict` if another process ended the scan meanwhile.
     pub async fn finish(&self, interrupted: bool) -> Result<Crawl, StoreError> {
         let mut tx = self.store.begin().await?;
         let end = if interrupted { "cancelled" } else { "completed" };

@@ -1,9 +1,14 @@
-//! One-way sketches of faces: enough to recognise a person who must not be stored, not enough to search for them.
+//! Makes one-way sketches of faces, which suffice to recognise a suppressed person and do not
+//! suffice to search for a person. The store compares them.
 //!
-//! Each bit says on which side of a plane through the origin the embedding lies. Two directions at an angle `a` differ in a bit with
-//! probability `a / pi` (Charikar 2002, "Similarity estimation techniques from rounding algorithms"), so the number of differing bits tells
-//! the angle, roughly. The planes are drawn from a secret (entries of +1 and -1 from HMAC-SHA256 as a stream): without it a sketch says
-//! nothing about a face, and sketches of two secrets say nothing about each other. docs/explanation/PRIVACY.md has the measured error rates.
+//! Each bit tells on which side of a plane through the origin the embedding lies. Two directions at
+//! an angle `a` differ in a bit with probability `a / pi` (Charikar 2002, "Similarity estimation
+//! techniques from rounding algorithms"). The number of differing bits is therefore an estimate of
+//! the angle.
+//!
+//! The planes are derived from a secret: their entries are +1 and -1 from a stream of HMAC-SHA256.
+//! Without the secret, a sketch reveals nothing about a face. Sketches of different secrets cannot
+//! be compared. docs/explanation/PRIVACY.md has the measured error rates.
 use crate::domain::Secret;
 use hmac::{Hmac, KeyInit, Mac};
 use inference::EmbedderInfo;
@@ -11,10 +16,11 @@ use sha2::Sha256;
 use std::fmt;
 use store::suppressions::{SKETCH_BITS, Sketch};
 
-/// The most bits that differ between two sketches which count as one person, for the embedder in use.
+/// Returns the maximum number of differing bits between two sketches of one person, for the
+/// embedder in use.
 ///
-/// Where none was measured, two faces must be a little more alike than a match: at the angle of the threshold
-/// `256 * acos(threshold) / pi` bits differ on average, and 5 are taken off.
+/// If no value was measured, the limit is a little stricter than a match. At the angle of the
+/// threshold, `256 * acos(threshold) / pi` bits differ on average; the limit is 5 bits lower.
 pub fn most_differing_bits(embedder: &EmbedderInfo) -> u32 {
     let angle = f64::from(embedder.match_threshold.clamp(-1.0, 1.0)).acos() / std::f64::consts::PI;
     let expected = (SKETCH_BITS as f64 * angle) as u32;
@@ -29,26 +35,26 @@ pub struct Sketcher {
 }
 
 impl Sketcher {
-    /// With this secret.
+    /// Creates a sketcher with this secret.
     pub fn new(secret: Secret) -> Self {
         let digest = stream(&secret, b"name", 0, 0);
         let key = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         Self { secret, key }
     }
 
-    /// The name of the secret, which says nothing about it.
+    /// Returns a name of the secret, which does not reveal it.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The sketch of an embedding of this model.
+    /// Returns the sketch of an embedding of this model.
     pub fn sketch(&self, model_id: i32, embedding: &[f32]) -> Sketch {
         let bits = (0..SKETCH_BITS).map(|plane| if self.side(plane, embedding) { '1' } else { '0' });
         Sketch { bits: bits.collect(), key: self.key.clone(), model_id }
     }
 
     fn side(&self, plane: usize, embedding: &[f32]) -> bool {
-        // One digest has the signs of 256 components.
+        // One digest contains the signs of 256 components.
         let mut sum = 0.0_f32;
         for (block, part) in embedding.chunks(256).enumerate() {
             let signs = stream(&self.secret, b"plane", plane, block);
@@ -69,7 +75,7 @@ impl fmt::Debug for Sketcher {
 
 fn stream(secret: &Secret, label: &[u8], plane: usize, block: usize) -> [u8; 32] {
     let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("a key of any length will do");
+        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("HMAC accepts a key of any length");
     mac.update(b"facecrawl sketch 1 ");
     mac.update(label);
     mac.update(&(plane as u64).to_be_bytes());
@@ -98,7 +104,7 @@ mod tests {
         let other = Sketcher::new(Secret::new("another secret, as long as the first"));
         assert_ne!(sketcher.key(), other.key());
         let chance = differing(&sketch, &other.sketch(1, &direction));
-        // Binomial with 256 tries: five standard deviations are 40.
+        // Binomial distribution with 256 trials: five standard deviations are 40.
         assert!((88..=168).contains(&chance), "{chance}");
     }
 }

@@ -1,5 +1,8 @@
-//! What must not come back: asked before a picture is decoded, before its faces are looked for, and once more in the transaction that
-//! stores it, under a lock that no erasure shares.
+//! Suppresses images, addresses, faces and people that were erased. Erasing them is not part of
+//! this module.
+//!
+//! It checks before an image is decoded, before its faces are detected, and again in the
+//! transaction that stores the image. There it holds a lock that excludes erasures.
 
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Analysis;
@@ -12,37 +15,38 @@ use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 use vision::{PerceptualHashes, Rect, crop};
 
-/// State of a ledger row whose picture is kept out.
+/// State of a ledger row whose image is suppressed.
 pub(crate) const STATE: &str = "suppressed";
-/// Reason code: found at an address that was erased.
+/// Reason code: the address was erased.
 pub(crate) const URL: &str = "suppressed_url";
-/// Reason code: an erased picture, or another file of it.
+/// Reason code: the image was erased, or another file of it.
 const IMAGE: &str = "suppressed_image";
-/// Reason code: nothing but faces that were erased from this very picture.
+/// Reason code: all faces were erased from this same image.
 const FACE: &str = "suppressed_face";
-/// Reason code: nothing but faces of people who must not be stored.
+/// Reason code: all faces are suppressed, at least one of them because its person must not be
+/// stored.
 const PERSON: &str = "suppressed_person";
-/// Reason code of a picture that is stored without some of its faces.
+/// Reason code of an image that is stored without some of its faces.
 pub(super) const PARTLY: &str = "faces_suppressed";
 
-/// Share of the larger box side that is painted over around a face that is kept out.
+/// Margin that is painted over around a suppressed face, as a fraction of the larger box side.
 const PAINT_MARGIN: f32 = 0.3;
 
-/// What of a picture is kept out.
+/// Which parts of an image are suppressed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// All of it, and why.
+    /// The reason code, if the whole image is suppressed.
     pub(super) whole: Option<&'static str>,
-    /// These faces, by their place in the analysis.
+    /// Indices of the suppressed faces in the analysis.
     pub(super) faces: Vec<usize>,
 }
 
-/// Where a picture was found.
+/// Where an image was found.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     /// The row of the image ledger.
     row: Uuid,
-    /// The address that answered, if it is not the row's.
+    /// The final address of the fetch, if it differs from the row's address.
     moved_to: Option<&'a str>,
 }
 
@@ -63,13 +67,14 @@ impl Ingest {
     /// address.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Fails if the store fails.
     pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.inner.store.begin().await?;
         self.inner.store.suppresses_url(tx.conn(), collection, image_url, None).await
     }
 
-    /// Why the whole picture is kept out, as far as that can be told from its address, its bytes, and its hashes where they are known.
+    /// Returns the reason code if the whole image is suppressed. Checks its address, its bytes, and
+    /// its hashes if they are known.
     pub(super) async fn refusal(
         &self,
         incoming: &Incoming,
@@ -89,7 +94,8 @@ impl Ingest {
         Ok(pictures.iter().any(|picture| picture.region.is_none()).then_some(IMAGE))
     }
 
-    /// The same of an analysed picture, with its place where it has one, and which of its faces are kept out.
+    /// Returns which faces of an analysed image are suppressed, or whether the whole image is.
+    /// Checks the address too if `place` is given.
     pub(super) async fn judge(
         &self,
         tx: &mut Tx,
@@ -141,8 +147,9 @@ impl Ingest {
         Ok(Ingested::Suppressed { reason })
     }
 
-    /// The analysis without these faces, and with their places painted over: thumbnail and crops are cut from its frame, and the chips of the
-    /// others, which are cut already, are painted by themselves.
+    /// Removes faces from the analysis and paints over their regions. Thumbnail and crops are cut
+    /// from the painted frame. The chips of the other faces are cut already and are painted
+    /// separately.
     pub(super) async fn without(
         &self,
         mut analysis: Analysis,
@@ -157,7 +164,7 @@ impl Ingest {
             at += 1;
             !faces.contains(&(at - 1))
         });
-        // Nobody else has it any more, so that it is painted on as it is.
+        // This is the only reference to the frame, so that no copy is made.
         let mut frame = Arc::unwrap_or_clone(analysis.frame);
         let mut left = std::mem::take(&mut analysis.faces);
         let painted = self.inner.analyzer.cpu().run(move || {
@@ -179,12 +186,12 @@ impl Ingest {
         Ok(analysis)
     }
 
-    /// The sketch of a face, if this service has a secret to make one with.
+    /// Returns the sketch of a face, or `None` if this service has no secret for sketches.
     pub fn sketch(&self, model_id: i32, embedding: &[f32]) -> Option<Sketch> {
         Some(self.inner.sketcher.as_ref()?.sketch(model_id, embedding))
     }
 
-    /// Suppressed pictures that this one is, whole or by a face.
+    /// Returns the suppressed images that match this one, as a whole or by a face.
     async fn suppressed(
         &self,
         tx: &mut Tx,
@@ -233,8 +240,9 @@ impl Ingest {
     }
 }
 
-/// Removes what was written down of a picture on its way in, once its row is settled as [`STATE`]: its address, where it was seen, and what the
-/// records of its own job and of pages that turned out to be the picture say.
+/// Removes the records of an image whose row was settled as [`STATE`]: its address, the pages that
+/// showed it, and the records of its jobs. These are its own job and the jobs of pages that turned
+/// out to be the image.
 pub(crate) async fn forget(
     store: &Store,
     queue: &Queue,
@@ -249,7 +257,8 @@ pub(crate) async fn forget(
     Ok(())
 }
 
-/// Whether the face is the one that was erased from this picture: its middle lies in that box.
+/// Returns whether the face is the one that was erased from this image: its centre lies in the
+/// erased box.
 fn is_region_of(picture: &SuppressedPicture, analysis: &Analysis, face: &Rect) -> bool {
     let Some(&[x, y, width, height]) = picture.region.as_deref() else { return false };
     let across = (face.x + face.width / 2.0) / analysis.frame.width() as f32;

@@ -1,5 +1,7 @@
-//! Whether a larger version of stored pictures shows the faces that are stored of them. One that does not, because a face was painted over or
-//! replaced, takes nobody's place: what somebody publishes must not delete what was stored before.
+//! Decides whether a larger version of stored images shows all their faces and so replaces them.
+//!
+//! A version that does not show them, because a face was painted over or replaced, replaces
+//! nothing. A published file must not cause the deletion of stored faces.
 
 use super::{Ingest, Inner};
 use crate::{Analysis, AnalyzedFace};
@@ -10,25 +12,27 @@ use store::{OlderFace, StoreError, Tx};
 use uuid::Uuid;
 use vision::Rect;
 
-/// Boxes that overlap this much, both scaled to their picture's size, are the same place. Lower than for two boxes of one file: a version can be
-/// trimmed by some hundredths of its sides.
+/// Intersection over union from which two boxes are the same place, both as fractions of their
+/// image. It is lower than for two boxes of one file, because a version can be trimmed by a few
+/// percent of its sides.
 const SAME_PLACE_IOU: f32 = 0.4;
 
-/// What becomes of the smaller versions.
+/// Which smaller versions are replaced.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Versions {
-    /// Those whose every face the larger version shows; it takes their place.
+    /// Images whose faces the larger version all shows. It replaces them.
     pub(super) replaced: Vec<Uuid>,
-    /// The others, which stay beside it.
+    /// The other images, which stay.
     pub(super) kept: Vec<Uuid>,
-    /// Faces of those that are replaced.
+    /// Number of faces of the replaced images.
     faces: usize,
-    /// Faces that the larger version does not show.
+    /// Number of faces that the larger version does not show.
     not_shown: usize,
 }
 
 impl Ingest {
-    /// Sorts smaller versions, which must be held, by whether the analysed picture shows their faces.
+    /// Sorts smaller versions by whether the analysed image shows their faces. The caller must hold
+    /// locks on them.
     pub(super) async fn versions(
         &self,
         tx: &mut Tx,
@@ -46,7 +50,7 @@ impl Ingest {
         for image in smaller {
             let mut free: Vec<&Shown<'_>> = shown.iter().collect();
             for face in older.iter().filter(|face| face.image_id == *image) {
-                // A face of another model cannot be compared, and stays.
+                // A face of another model cannot be compared, so its image stays.
                 let same =
                     free.iter().position(|shown| face.model_id == *model_id && shown.is(face, threshold));
                 match same {
@@ -99,20 +103,21 @@ impl Ingest {
 
 /// A face that the larger version shows.
 struct Shown<'a> {
-    /// As fractions of the picture.
+    /// The bounding box as fractions of the image size.
     region: Rect,
     embedding: &'a [f32],
 }
 
 impl<'a> Shown<'a> {
-    /// `None` for a face that is not stored, because it has no embedding.
+    /// Returns `None` for a face without an embedding, because it is not stored.
     fn of(face: &'a AnalyzedFace, (width, height): (f32, f32)) -> Option<Self> {
         let Rect { x, y, width: w, height: h } = face.detection.bbox;
         let region = Rect { x: x / width, y: y / height, width: w / width, height: h / height };
         Some(Self { region, embedding: face.embedding.as_ref()?.as_slice() })
     }
 
-    /// Whether it is the older face: at the same place and at least as similar as a match. Both embeddings have the length 1.
+    /// Returns whether this is the older face: at the same place, with at least the similarity of a
+    /// match. Both embeddings have length 1.
     fn is(&self, older: &OlderFace, threshold: f32) -> bool {
         let [x, y, width, height] = older.region;
         let cosine: f32 = self.embedding.iter().zip(&older.embedding).map(|(a, b)| a * b).sum();

@@ -1,4 +1,5 @@
-//! `cluster_collection`: a run of the clustering, step by step.
+//! Handles `cluster_collection`: runs a clustering step by step. A single step is in the module
+//! `cluster`.
 
 use crate::cluster::{ClusterError, Step, scope_of, step};
 use crate::domain::jobs::{self, ClusterJob};
@@ -8,7 +9,7 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// The handler.
+/// The handler of `cluster_collection`.
 pub(super) struct ClusterCollection {
     store: Store,
     queue: Queue,
@@ -24,7 +25,7 @@ impl Handler for ClusterCollection {
         let error = match self.cluster(payload.clustering_id, job.claim, &cancel).await {
             Ok(outcome) => return outcome,
             Err(ClusterError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
-            // Deleted with its collection: there is nothing to do.
+            // The clustering was deleted with its collection.
             Err(ClusterError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
             Err(error) => error.to_string(),
         };
@@ -57,7 +58,7 @@ impl ClusterCollection {
         let mut after = Uuid::nil();
         loop {
             if cancel.is_cancelled() {
-                // Each step is whole: the next claim goes on with the faces that are left.
+                // Each step is complete. The next claim continues with the remaining faces.
                 return Ok(Outcome::Snooze(OffsetDateTime::now_utc()));
             }
             match step(&self.store, &run, after).await? {

@@ -1,4 +1,5 @@
-//! What all job bodies share, and how each of them ends.
+//! What the handlers of `scan_page` and `scan_image` share, and how their jobs end. Fetching and
+//! storing are in their own modules.
 
 use super::host_throttle::{HostThrottle, Own};
 use super::job_error::JobError;
@@ -24,8 +25,9 @@ use url::Url;
 use uuid::Uuid;
 use vision::Profile;
 
-/// How long a crawl's row is believed, and so the longest time in which a pause or a cancellation reaches the jobs that are under way. The
-/// options never change; a cancelled crawl's claims are lost and a paused one's jobs are held whatever we believe.
+/// How long a crawl's row is cached. A pause or a cancellation reaches running jobs at most this
+/// much later. The options never change. The claims of a cancelled crawl are lost and the jobs of a
+/// paused one are held, whatever the cache contains.
 const CRAWL_TTL: Duration = Duration::from_millis(500);
 
 pub(super) struct Context {
@@ -40,12 +42,12 @@ pub(super) struct Context {
     crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
 }
 
-/// A crawl as a job needs it.
+/// The data of a crawl that its jobs need.
 pub(super) struct CrawlView {
     pub(super) crawl: Crawl,
     pub(super) options: CrawlOptions,
     pub(super) seeds: Vec<Url>,
-    /// The collection's own profile.
+    /// The collection's own quality profile, if it has one.
     pub(super) quality_profile: Option<Profile>,
 }
 
@@ -75,7 +77,7 @@ impl Context {
         }
     }
 
-    /// Runs a job's work to its end, whatever that is, so that the row and the job always end together.
+    /// Runs the work of a job and ends the job, so that the row and the job always end together.
     pub(super) async fn drive(
         &self,
         job: &ClaimedJob,
@@ -89,9 +91,10 @@ impl Context {
                 Ok(()) => return Outcome::Settled,
                 Err(error) => error,
             },
-            // Nothing that it could still find out would be kept.
+            // The crawl has been cancelled, so no result would be stored.
             () = self.left(crawl) => return Outcome::Stale,
-            // Lost, or about to be given back: either way the row stays as it is, and a snooze on a lost claim says nothing.
+            // The claim is lost or will be released. In both cases the row stays as it is, and
+            // snoozing a lost claim is a no-op.
             () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
         };
         match self.conclude(job, crawl, row, error).await {
@@ -126,8 +129,9 @@ impl Context {
         }
     }
 
-    /// Row, job and, if this was the last row, crawl: in one transaction. A job whose attempts are `spent` is kept as discarded, for inspection and
-    /// retry.
+    /// Settles the row, ends the job and, if this was the last row, ends the crawl, in one
+    /// transaction. If `spent` is true, the job has no attempts left. It stays as discarded, so
+    /// that it can be inspected and retried.
     #[expect(clippy::too_many_arguments, reason = "the two ends that a row can come to without a result")]
     async fn settle(
         &self,
@@ -167,18 +171,19 @@ impl Context {
         }
     }
 
-    /// The crawl of a job, if the job is to be run now.
+    /// Returns the crawl of a job if the job may run now.
     pub(super) async fn running(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
         let view = self.view(id).await?;
         match view.crawl.state.as_str() {
             "running" => Ok(view),
-            // The group is held: the job comes back when the crawl is resumed.
+            // The group is held, so the job runs again after the crawl is resumed.
             "paused" => Err(JobError::Later(OffsetDateTime::now_utc() + CRAWL_TTL)),
             _ => Err(JobError::Gone),
         }
     }
 
-    /// Until the crawl has been cancelled or is gone. A database that cannot be asked says neither.
+    /// Waits until the crawl has been cancelled or deleted. A failure of the database counts as
+    /// neither.
     async fn left(&self, id: Uuid) {
         loop {
             tokio::time::sleep(CRAWL_TTL).await;
@@ -201,7 +206,7 @@ impl Context {
             crawl => crawl?,
         };
         let collection = match self.store.collection_by_id(crawl.collection_id).await {
-            // Deleted, and with it everything that the crawl could bring.
+            // The collection was deleted, so no result of the crawl can be stored.
             Err(StoreError::NotFound { .. }) => return Err(JobError::Gone),
             collection => collection?,
         };

@@ -1,4 +1,5 @@
-//! `erase_collection`: what is in a deleted collection goes, piece by piece.
+//! Handles `erase_collection`: erases the contents of a deleted collection piece by piece. The SQL
+//! is in the crate `store`.
 
 use crate::Crawls;
 use crate::domain::CrawlError;
@@ -12,10 +13,11 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Wait before another look when something was added in the moment of the end.
+/// Wait before the next try if a row was added while the last piece was erased.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The handler. Killed anywhere, it goes on where it was: what it has done is committed, and the rest is still there.
+/// The handler of `erase_collection`. After a kill at any point, the next attempt continues:
+/// finished pieces are committed, and the rest still exists.
 pub(super) struct EraseCollection {
     store: Store,
     crawls: Crawls,
@@ -27,11 +29,11 @@ impl EraseCollection {
         Self { store, crawls, blobs }
     }
 
-    /// Ends the crawls that could still bring something.
+    /// Cancels the crawls that could still store something.
     async fn cancel_crawls(&self, collection: Uuid) -> Result<(), CrawlError> {
         for crawl in self.store.crawls_to_cancel(collection).await? {
             match self.crawls.cancel(crawl).await {
-                // It came to its end in the same moment.
+                // The crawl ended at the same moment.
                 Err(CrawlError::Store(StoreError::Conflict(_) | StoreError::NotFound { .. })) => {}
                 cancelled => drop(cancelled?),
             }
@@ -39,12 +41,12 @@ impl EraseCollection {
         Ok(())
     }
 
-    /// One piece; says whether the collection is gone.
+    /// Erases one piece. Returns whether the collection is gone.
     async fn piece(&self, collection: Uuid) -> Result<Piece, StoreError> {
         let mut tx = self.store.begin().await?;
         let erased = self.store.erase_some(tx.conn(), collection).await?;
         if erased.done {
-            // What earlier pieces left over: the record says that nothing is.
+            // Earlier pieces can have left blobs behind. The audit entry says that none is left.
             self.store.delete_pending_blobs(&self.blobs).await?;
         }
         if erased.done && erased.rows > 0 {
@@ -71,7 +73,7 @@ impl EraseCollection {
 enum Piece {
     Last,
     Some,
-    /// Something was added meanwhile, or a crawl runs.
+    /// Something was added meanwhile, or a crawl is running.
     Stuck,
 }
 
@@ -96,7 +98,7 @@ impl Handler for EraseCollection {
                 Err(error) => return Outcome::Retry(error.to_string(), None),
             }
         }
-        tracing::info!(%collection, "a deleted collection has been erased");
+        tracing::info!(%collection, "erased a deleted collection");
         Outcome::Done
     }
 }

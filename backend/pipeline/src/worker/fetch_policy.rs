@@ -1,4 +1,5 @@
-//! A crawl's policy for each hop of a fetch: scope, robots, the host's turn.
+//! Applies a crawl's policy to each hop of a fetch: scope, robots.txt, host permit. The crate
+//! `crawler` follows the redirects.
 
 use super::context::{Context, CrawlView};
 use super::host_throttle::{Delay, HostPermit, HostThrottle};
@@ -9,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use url::Url;
 
-/// Where a fetch may lead.
+/// Which URLs a fetch may visit.
 pub(super) enum Area<'a> {
-    /// A page: inside the crawl's scope.
+    /// For a page: URLs inside the crawl's scope.
     Page(&'a PageJob),
-    /// An image: anywhere.
+    /// For an image: any URL.
     Anywhere,
 }
 
@@ -40,14 +41,15 @@ impl<'a> FetchPolicy<'a> {
             Area::Anywhere => true,
             Area::Page(page) => {
                 in_scope(self.view, page.home.as_ref(), url)
-                    // A seed may move (to https, to "www."), but not to another site.
+                    // A seed may redirect to https or to "www.", but not to another site.
                     || (page.depth == 0 && Scope::Domain.contains(std::slice::from_ref(&page.url), &[], url))
             }
         }
     }
 }
 
-/// The turn that a fetch holds. However the fetch ends, its turn ends: in a task of its own, which a dropped fetch does not take along.
+/// Holds the host permit of a fetch. The permit is released however the fetch ends. A separate task
+/// releases it, which runs even if the fetch is dropped.
 pub(super) struct PermitGuard {
     throttle: Arc<HostThrottle>,
     permit: Mutex<Option<HostPermit>>,
@@ -58,14 +60,14 @@ impl PermitGuard {
         Self { throttle, permit: Mutex::new(None) }
     }
 
-    /// Waits for the turn of the URL's host.
+    /// Acquires a permit for the URL's host.
     pub(super) async fn take(&self, url: &Url, delay: Delay) -> Result<(), FetchError> {
         let permit = self.throttle.take(&urls::host_key(url), delay).await?;
         *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
         Ok(())
     }
 
-    /// Ends the turn, and waits until that is recorded.
+    /// Releases the permit and waits until that is recorded.
     pub(super) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
         let outcome =
             status.map_or(Outcome::Failed, |status| Outcome::Answered { status, retry_after, took });
@@ -74,21 +76,22 @@ impl PermitGuard {
         }
     }
 
-    /// Ends it without waiting: the fetch was dropped, which says nothing of the host.
+    /// Releases the permit without waiting. The fetch was dropped, so there is no outcome of the
+    /// host.
     pub(super) fn abandon(&self) {
         drop(self.ending(None));
     }
 
     fn ending(&self, outcome: Option<Outcome>) -> Option<tokio::task::JoinHandle<()>> {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        // Without a runtime the process is ending; the permit expires by itself.
+        // Without a runtime the process is ending. The permit expires by itself.
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let throttle = self.throttle.clone();
         Some(runtime.spawn(async move { throttle.end(permit, outcome).await }))
     }
 }
 
-/// Whether a page belongs to the crawl; `home` is where its seed moved to.
+/// Returns whether a page belongs to the crawl. `home` is the URL to which its seed was redirected.
 pub(super) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool {
     let (scope, allow) = (view.options.scope, &view.options.allow);
     scope.contains(&view.seeds, allow, url)
@@ -105,7 +108,8 @@ impl HopPolicy for FetchPolicy<'_> {
             && *url != page.url
             && url.as_str().len() > urls::MAX_LENGTH
         {
-            // A redirect does not lead where no link would: the page's address is stored with each of its images.
+            // The limit for links also applies to redirects, because the page's address is stored
+            // with each of its images.
             return Err(FetchError::Refused(urls::TOO_LONG.into()));
         }
         let mut robots_delay = None;

@@ -1,18 +1,21 @@
-//! How many of this process's jobs one host may keep busy. A host that answers at once is let in further with every answer; one that does not
-//! keeps two jobs waiting and no more, however many of its pages are in line, so that the others are worked on.
+//! Limits how many jobs of this process work on one host at a time. Delays between requests are in
+//! `host_throttle`.
+//!
+//! The limit grows with every fast response of the host. A slow host keeps at most two jobs
+//! waiting, however many of its pages are queued, so that jobs of other hosts run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests at a time to a host that has not shown anything yet.
+/// Initial and minimum number of concurrent requests to a host.
 const FIRST: usize = 2;
-/// An answer within this time lets one more in; a slower one, or none, halves what was let in.
+/// A response within this time raises the limit by one. A slower one, or none, halves it.
 const QUICK: Duration = Duration::from_secs(1);
-/// Those who have to come back are told times this far apart, at most so far ahead.
+/// Interval between the retry times of rejected jobs, and the latest retry time from now.
 const STEP: Duration = Duration::from_millis(50);
 const HORIZON: Duration = Duration::from_secs(10);
-/// Hosts remembered at once.
+/// Number of hosts in memory above which idle ones are removed.
 const HOSTS: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -22,14 +25,15 @@ pub(super) struct HostConcurrency(Mutex<HashMap<String, HostState>>);
 struct HostState {
     inside: usize,
     allowed: usize,
-    /// Somebody waits for its next turn.
+    /// Whether a job waits for the host's next permit.
     waited_for: bool,
-    /// The latest time told to somebody who has to come back.
+    /// The latest retry time that a rejected job received.
     told: Instant,
 }
 
 impl HostConcurrency {
-    /// Lets a request in, until what it gets is dropped, or says after which time to come back.
+    /// Admits a request until the result is dropped, or returns how long to wait before the next
+    /// try.
     pub(super) fn enter(self: &Arc<Self>, host: &str) -> Result<Inside, Duration> {
         self.with(host, |state| {
             if state.inside < state.allowed {
@@ -43,7 +47,8 @@ impl HostConcurrency {
         })
     }
 
-    /// How a request ended. `took`: until its answer; `None` when there was none.
+    /// Adapts the limit after a request. `took` is the time until the response; `None` means that
+    /// there was none.
     pub(super) fn answered(&self, host: &str, took: Option<Duration>) {
         self.with(host, |state| {
             state.allowed = match took {
@@ -53,7 +58,8 @@ impl HostConcurrency {
         });
     }
 
-    /// The place in which one caller at a time may wait for the host's next turn; `None` when it is taken. Free again when dropped.
+    /// Reserves the only place for a job that waits for the host's next permit. Returns `None` if
+    /// it is taken. Dropping the place frees it.
     pub(super) fn wait<'a>(&'a self, host: &'a str) -> Option<Place<'a>> {
         let free = self.with(host, |state| !std::mem::replace(&mut state.waited_for, true));
         free.then_some(Place { hosts: self, host })
@@ -69,7 +75,7 @@ impl HostConcurrency {
     }
 }
 
-/// A request that was let in.
+/// A request that was admitted.
 #[derive(Debug)]
 pub(super) struct Inside {
     hosts: Arc<HostConcurrency>,
@@ -82,7 +88,7 @@ impl Drop for Inside {
     }
 }
 
-/// Held while waiting.
+/// The place of a job that waits for a host's permit.
 pub(super) struct Place<'a> {
     hosts: &'a HostConcurrency,
     host: &'a str,

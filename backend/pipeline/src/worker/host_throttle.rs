@@ -1,7 +1,8 @@
-//! A host's turns: one request after the other, with the delay that the crawl, robots.txt and the host's own behaviour ask for.
+//! Grants permits for requests to a host: one at a time, with the delay that the crawl, robots.txt
+//! and the host's responses require. Concurrency without a delay is in `host_concurrency`.
 //!
-//! The state lies in the database, so that all processes are polite together: turns, pauses, and the pace that a host's answers led to
-//! ([`crawler::pace`]).
+//! The state is in the database, so that all processes share it: permits, pauses, and the pace that
+//! follows from a host's responses ([`crawler::pace`]).
 
 use super::host_concurrency::{HostConcurrency, Inside};
 use crate::crawl::Config;
@@ -16,32 +17,34 @@ use store::{Store, retried};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// The most that a slow host's own answering time adds to the delay.
+/// Maximum delay that a slow host's response time can cause.
 const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
-/// Waits so short are waited out by any number of jobs: going back to the queue would take as long.
+/// Maximum wait that any number of jobs may do in the process. Going back to the queue would take
+/// as long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
-/// Refusing hosts remembered at once; of further ones the pace is only read when they refuse again.
+/// Number of refusing hosts in memory. For further hosts, the pace is read only when they refuse
+/// again.
 const HOSTS: usize = 10_000;
-/// When the database cannot be asked, nobody is polite by guessing.
+/// Wait before a retry when the database fails. Without it, no permit is granted.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
 pub(super) struct HostThrottle {
     store: Store,
     config: Config,
-    /// Hosts without a delay that refused a request of this process: only of them is the pace read, because the others are asked too
-    /// often for that.
+    /// Hosts without a delay that refused a request of this process. The pace is read for them
+    /// only, because a query for every request to the other hosts would be too much.
     refusing: Mutex<HashSet<String>>,
     concurrency: Arc<HostConcurrency>,
 }
 
-/// Holds the delay that a crawl sets for itself and the collection whose requests it applies to.
+/// The delay that a crawl sets, and the collection whose requests it applies to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
     pub(super) collection: Uuid,
     pub(super) delay: Duration,
 }
 
-/// Least times between two requests to a host.
+/// Minimum times between two requests to a host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delay {
     least: Duration,
@@ -49,11 +52,11 @@ pub(super) struct Delay {
     shared: Duration,
     /// The crawl's own delay, if it is longer than `shared`.
     own: Option<OwnDelay>,
-    /// Whether the host's answering time counts too: only where the crawl named no delay.
+    /// Whether the host's response time counts too. True only if the crawl sets no delay.
     adaptive: bool,
 }
 
-/// A turn that was had; has to be ended.
+/// A granted permit. Pass it to [`HostThrottle::end`].
 #[derive(Debug)]
 pub(super) struct HostPermit {
     host: String,
@@ -67,7 +70,7 @@ impl HostThrottle {
         Self { store, config, refusing: Mutex::default(), concurrency: Arc::default() }
     }
 
-    /// The longer of the crawl's own (or the service's) delay and the one in robots.txt.
+    /// Returns the longer of the crawl's own (or the service's) delay and the one in robots.txt.
     ///
     /// A crawl's own delay applies to its own collection only, because one tenant must not slow the
     /// crawls of the others.
@@ -81,12 +84,13 @@ impl HostThrottle {
         Delay { least, shared, own: longer.map(own_delay), adaptive: own.is_none() }
     }
 
-    /// Waits for the host's turn when that is near.
+    /// Acquires a permit, and waits for it if the wait is short.
     ///
     /// # Errors
-    /// [`FetchError::Later`] with the time at which it is worth asking again.
+    /// [`FetchError::Later`] with the time of the next useful try.
     pub(super) async fn take(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
-        // Without a delay nobody waits for a turn; what bounds the host's share of our jobs then is how it answers.
+        // Without a delay no job waits for a permit. The host's response times then limit its share
+        // of the jobs.
         let too_many = |wait| FetchError::Later(OffsetDateTime::now_utc() + wait);
         let inside =
             if delay.least.is_zero() { Some(self.concurrency.enter(host).map_err(too_many)?) } else { None };
@@ -107,20 +111,22 @@ impl HostThrottle {
                 Turn::Wait { until } if until > deadline => return Err(FetchError::Later(until)),
                 Turn::Wait { until } => until,
             };
-            // Clocks of two machines differ: never spin.
+            // The clocks of two machines differ, so always wait a little.
             let wait = Duration::try_from(until - OffsetDateTime::now_utc()).unwrap_or_default();
             let wait = wait.max(Duration::from_millis(1));
             if wait <= SHORT_WAIT {
                 tokio::time::sleep(wait).await;
                 continue;
             }
-            // One job waits here for the host, so that its turns are used; the others make room for other hosts' jobs.
+            // One job waits here, so that the host's next permit is used. The others make room for
+            // jobs of other hosts.
             let Some(_place) = self.concurrency.wait(host) else { return Err(FetchError::Later(until)) };
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Ends a turn. `outcome`: how the host answered, `None` when nobody waited for it.
+    /// Releases a permit and records the host's pace. `outcome` is the host's response; `None`
+    /// means that the fetch was dropped.
     pub(super) async fn end(&self, permit: HostPermit, outcome: Option<Outcome>) {
         let took = match outcome {
             Some(Outcome::Answered { took, .. }) => Some(took),
@@ -136,7 +142,8 @@ impl HostThrottle {
         if let Some(outcome) = outcome
             && (!least.is_zero() || adaptive || self.refuses(&permit.host, outcome))
         {
-            // Without the host's history a refusal is the first, and the delay starts anew.
+            // If the host's history cannot be read, a refusal counts as the first one, and the
+            // delay starts anew.
             let known = retried("host_pace", || self.store.host_pace(&permit.host)).await.unwrap_or_default();
             let before = Pace {
                 delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
@@ -145,7 +152,7 @@ impl HostThrottle {
             let longest = if adaptive { LONGEST_ADAPTIVE } else { least };
             let (after, asked) = before.after(outcome, Bounds { least, longest });
             pause = asked;
-            // A crawl that names its delay learns nothing about how fast the host would like it.
+            // A crawl with its own delay does not change the pace of the host.
             let learnt = if adaptive { after.delay } else { before.delay };
             // Other collections wait for the delay that the host's answers caused, not for this
             // crawl's own.
@@ -156,14 +163,16 @@ impl HostThrottle {
             });
         }
         let not_before = pause.map(|wait| OffsetDateTime::now_utc() + wait.min(self.config.longest_delay));
-        // Said twice, it only moves the host's next turn by the time in between.
+        // Repeating it only moves the time of the host's next permit by the time between the two
+        // calls.
         let ended = retried("finish_request", || {
             self.store.finish_request(&permit.host, permit.token, millis(delay), not_before, pace)
         })
         .await;
         if let Err(error) = ended {
-            // The grant expires by itself; until then the host is left alone, which harms nobody.
-            tracing::warn!(host = permit.host, %error, "the end of a request could not be recorded");
+            // The permit expires by itself. Until then the host receives no requests, which does no
+            // harm.
+            tracing::warn!(host = permit.host, %error, "failed to record the end of a request");
         }
         let Some(own) = own else { return };
         let ended = retried("finish_own_request", || self.store.finish_own_request(&permit.host, own)).await;
@@ -172,7 +181,7 @@ impl HostThrottle {
         }
     }
 
-    /// Whether a host without delay refuses, or did so until now.
+    /// Returns whether a host without a delay refuses requests, or did so until this response.
     fn refuses(&self, host: &str, outcome: Outcome) -> bool {
         let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
@@ -188,7 +197,7 @@ impl HostThrottle {
     }
 
     fn database_failed(&self, error: &store::StoreError) -> FetchError {
-        tracing::error!(%error, "hosts' turns cannot be had");
+        tracing::error!(%error, "failed to acquire host permit");
         FetchError::Later(OffsetDateTime::now_utc() + DATABASE_PAUSE)
     }
 }

@@ -1,19 +1,20 @@
-//! Visits as they are stored, and as the fetcher asks about them.
+//! Converts stored visits to the validators of conditional requests, and responses to visits. The
+//! store keeps them.
 
 use crawler::{Fetched, Validators};
 use store::http_cache::Visit;
 use url::Url;
 
-/// The status of an answer that says: it is still what you have.
+/// HTTP status of a response that says that the content has not changed.
 pub(super) const NOT_MODIFIED: u16 = 304;
 
-/// What to ask with; `None` for an address that cannot be read any more.
+/// Returns the validators of a visit, or `None` if its URL cannot be parsed.
 pub(super) fn validators(visit: &Visit) -> Option<Validators> {
     let url = Url::parse(&visit.final_url).ok()?;
     Some(Validators { url, etag: visit.etag.clone(), last_modified: visit.last_modified.clone() })
 }
 
-/// What to remember of an answer; `None` when it says nothing of itself.
+/// Returns the visit to remember for a response, or `None` if the response has no validators.
 pub(super) fn visit(fetched: &Fetched) -> Option<Visit> {
     let validators = fetched.validators()?;
     Some(Visit {
@@ -24,7 +25,8 @@ pub(super) fn visit(fetched: &Fetched) -> Option<Visit> {
     })
 }
 
-/// Feeds `facecrawl_crawl_not_modified_total{ledger}` and `facecrawl_crawl_bytes_saved_total{ledger}`.
+/// Increments `facecrawl_crawl_not_modified_total{ledger}` and
+/// `facecrawl_crawl_bytes_saved_total{ledger}`.
 pub(super) fn saved(ledger: &'static str, bytes: i64) {
     metrics::counter!("facecrawl_crawl_not_modified_total", "ledger" => ledger).increment(1);
     metrics::counter!("facecrawl_crawl_bytes_saved_total", "ledger" => ledger)

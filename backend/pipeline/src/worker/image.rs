@@ -1,4 +1,5 @@
-//! `scan_image`: fetch an image, and from download to store in one job.
+//! Handles `scan_image`: fetches an image and ingests it. Analysis and storage are in the module
+//! `ingest`.
 
 use super::context::Context;
 use super::fetch_policy::{Area, FetchPolicy};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use store::ledger::Ledger;
 use tokio_util::sync::CancellationToken;
 
-/// The handler.
+/// The handler of `scan_image`.
 pub(super) struct ScanImage(pub(super) Arc<Context>);
 
 #[async_trait::async_trait]
@@ -71,13 +72,13 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         if fetched.status == http_cache::NOT_MODIFIED
             && let Some(known) = known.take()
         {
-            // What is remembered stays as it is.
+            // The remembered visit stays as it is.
             incoming.fetched = None;
             if context.ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
                 http_cache::saved("image", known.visit.bytes);
                 return Ok(());
             }
-            // The image was deleted in this very moment: fetch it in full.
+            // The image was deleted meanwhile, so fetch the file in full.
             continue;
         }
         let ingested = context.ingest.ingest(incoming, Some(claim)).await?;

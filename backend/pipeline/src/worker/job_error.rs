@@ -1,4 +1,5 @@
-//! Why a URL got no further, and what that means for its row and its job.
+//! Describes why a job did not succeed, and what follows for its row and its job. The module
+//! `context` carries that out.
 
 use crate::AnalyzeError;
 use crate::domain::NotificationError;
@@ -11,36 +12,38 @@ use std::time::Duration;
 use store::StoreError;
 use time::OffsetDateTime;
 
-/// Longest wait that a host's `Retry-After` can impose on one URL.
+/// Maximum wait that a host's `Retry-After` can cause for one URL.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// What stood in the way.
+/// Why a job did not succeed.
 #[derive(Debug)]
 pub(crate) enum JobError {
-    /// It will stay so: the row is settled with this.
+    /// A permanent error: the row is settled with this state and code.
     Final { state: &'static str, code: String, detail: String, status: Option<u16> },
-    /// Another attempt can help; when attempts are spent the row is settled as failed.
+    /// A transient error: another attempt can succeed. After the last attempt the row is settled as
+    /// failed.
     Retry { code: String, detail: String, at: Option<OffsetDateTime> },
-    /// Not now; no attempt is burned.
+    /// The job cannot run now. It runs later, and this does not count as an attempt.
     Later(OffsetDateTime),
-    /// The claim was lost; everything was rolled back.
+    /// The claim was lost, and everything was rolled back.
     Stale,
-    /// The crawl has ended or is gone, and its rows with it.
+    /// The crawl has ended or was deleted with its rows.
     Gone,
 }
 
 impl JobError {
-    /// Settled as skipped: nothing went wrong, it is not wanted.
+    /// Creates an error that settles the row as skipped: no failure, but the content is not wanted.
     pub(crate) fn skipped(code: impl Into<String>, detail: impl ToString) -> Self {
         Self::Final { state: "skipped", code: code.into(), detail: detail.to_string(), status: None }
     }
 
-    /// Settled as failed.
+    /// Creates an error that settles the row as failed.
     pub(crate) fn failed(code: impl Into<String>, detail: impl ToString) -> Self {
         Self::Final { state: "failed", code: code.into(), detail: detail.to_string(), status: None }
     }
 
-    /// What a failed fetch means. `robots_retry`: when a host whose robots.txt could not be had is asked again.
+    /// Converts the error of a fetch. `robots_retry` is the wait before a host whose robots.txt
+    /// could not be fetched is tried again.
     pub(crate) fn of_fetch(error: FetchError, robots_retry: Duration) -> Self {
         let (code, detail) = (error.code(), error.to_string());
         let now = OffsetDateTime::now_utc();

@@ -1,4 +1,5 @@
-//! `start_crawl`: the next run of a crawl that starts again, at its time.
+//! Handles `start_crawl`: starts the next run of a recurring crawl at its time. The transaction is
+//! in `crawl::runs`.
 
 use crate::Crawls;
 use crate::domain::CrawlError;
@@ -7,7 +8,7 @@ use queue::{ClaimedJob, Handler, Outcome, QueueError};
 use store::StoreError;
 use tokio_util::sync::CancellationToken;
 
-/// The handler.
+/// The handler of `start_crawl`.
 pub(super) struct StartCrawl(pub(super) Crawls);
 
 #[async_trait::async_trait]
@@ -20,12 +21,12 @@ impl Handler for StartCrawl {
         match self.0.start_next(run.crawl_id, job.claim).await {
             Ok(started) => {
                 if let Some(crawl) = started {
-                    tracing::info!(crawl = %crawl.id, series = ?crawl.series_id, "the next run of a crawl begins");
+                    tracing::info!(crawl = %crawl.id, series = ?crawl.series_id, "started the next run of a crawl");
                 }
                 Outcome::Settled
             }
             Err(CrawlError::Queue(QueueError::Stale(_))) => Outcome::Stale,
-            // Deleted between the promise and the look: there is nothing to run.
+            // The crawl was deleted after its next run was scheduled.
             Err(CrawlError::Store(StoreError::NotFound { .. })) => Outcome::Done,
             Err(error @ CrawlError::Store(StoreError::Invalid(_))) => Outcome::Discard(error.to_string()),
             Err(error) => Outcome::Retry(error.to_string(), None),

@@ -1,4 +1,5 @@
-//! `scan_page`: fetch a page, a sitemap or a feed, enter the links and images into the ledgers, enqueue their jobs.
+//! Handles `scan_page`: fetches a page, sitemap or feed, adds its links and images to the ledgers,
+//! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
 
 use super::context::{Context, CrawlView};
 use super::fetch_policy::{Area, FetchPolicy};
@@ -23,13 +24,13 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
 
-/// Reason code of a page that was taken over from the last visit.
+/// Reason code of an unchanged page whose stored visit was reused.
 const UNCHANGED: &str = "not_modified";
 
-/// Detail of an image whose URL names no host.
+/// Detail of an image whose URL has no valid host name.
 const NO_HOST: &str = "the host in its address is longer than any host name";
 
-/// The handler.
+/// The handler of `scan_page`.
 pub(super) struct ScanPage(pub(super) Arc<Context>);
 
 #[async_trait::async_trait]
@@ -67,7 +68,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
         let fetched = match hops.fetch(request).await {
-            // It was worth a try.
+            // The sitemap was guessed or only named, so its absence is no error.
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
                 return Err(JobError::skipped("no_sitemap", "the site has no sitemap there"));
             }
@@ -82,7 +83,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         {
             match take_over(context, &view, job, fetched, known).await? {
                 Some(outcome) => break (outcome, None),
-                // What is remembered cannot be read: fetch the page in full.
+                // The stored visit cannot be read, so fetch the page in full.
                 None => continue,
             }
         }
@@ -96,7 +97,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
     store(context, &view, job, outcome, claim, &reader).await
 }
 
-/// What the page is read with; what was read with something else is not taken over.
+/// Returns the identity of the reader of a page. A visit that another reader stored is not reused.
 fn reader_of(context: &Context, url: &Url) -> String {
     extract::reader(context.fetcher.agent(), context.config.recipes.of(url))
 }
@@ -127,7 +128,8 @@ async fn read(
     }
 }
 
-/// Whether the address is that of a sitemap or a feed, which may be larger than a page. What it is, is seen when it has been fetched.
+/// Returns whether the URL looks like that of a sitemap or a feed, which may be larger than a page.
+/// [`content`] decides after the fetch.
 fn looks_like_map(job: &PageJob) -> bool {
     let path = job.url.path().to_ascii_lowercase();
     job.sitemap.is_some() || [".xml", ".xml.gz", ".rss", ".atom"].iter().any(|end| path.ends_with(end))
@@ -140,8 +142,10 @@ enum Content {
     Other,
 }
 
-/// What was fetched: by its header, and by its first bytes where the header says nothing, says only "XML", or is contradicted by an
-/// image's signature.
+/// Returns the kind of the fetched content.
+///
+/// The header decides. The first bytes decide if the header is missing or says only "XML", or if
+/// they are the signature of an image.
 fn content(job: &PageJob, fetched: &Fetched) -> Content {
     let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
     let mime = header.split(';').next().unwrap_or_default().trim();
@@ -154,7 +158,7 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
         ("text/html" | "application/xhtml+xml", _) => Content::Html,
         ("" | "application/xml" | "text/xml", Some(root)) if root == "html" => Content::Html,
         ("", _) if begins_like_markup(&fetched.body) => Content::Html,
-        // A list of URLs.
+        // A text sitemap: a list of URLs.
         ("text/plain", _) if job.sitemap.is_some() => Content::Map,
         _ => Content::Other,
     }
@@ -184,7 +188,7 @@ async fn read_page(
         (page, visit, fetched)
     })
     .await?;
-    // Read by the recipe of another host than the one it is remembered for: not remembered.
+    // After a redirect to a host with another recipe, the visit is not stored.
     let visit = visit.filter(|_| reader_of(context, &fetched.url) == reader_of(context, &job.url));
     let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
     let rules = Rules::new(context, view, job);
@@ -192,7 +196,7 @@ async fn read_page(
     Ok(PageOutcome { memory: Memory::Replaced(visit), ..outcome })
 }
 
-/// The page has not changed: what was read then holds. `None` when that cannot be unpacked.
+/// Reuses the stored content of an unchanged page. Returns `None` if it cannot be unpacked.
 async fn take_over(
     context: &Context,
     view: &Arc<CrawlView>,
@@ -204,7 +208,7 @@ async fn take_over(
     let Some((page, mut tags)) = on_a_thread(move || Page::from_memory(&content)).await? else {
         return Ok(None);
     };
-    // What it says of itself now counts with what it said then.
+    // The directives of both responses apply.
     fetched.robots_tags.append(&mut tags);
     fetched.etag = fetched.etag.or(visit.etag);
     fetched.last_modified = fetched.last_modified.or(visit.last_modified);
@@ -230,12 +234,12 @@ async fn read_map(
     .await
 }
 
-/// Reading takes milliseconds of a core.
+/// Runs `work` on a blocking thread, because parsing takes milliseconds of CPU time.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JobError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| JobError::failed("extract_panicked", error))
 }
 
-/// New rows, their jobs, this row and this job in one transaction.
+/// Stores the new rows and their jobs, settles this row and completes this job, in one transaction.
 async fn store(
     context: &Context,
     view: &CrawlView,
@@ -253,7 +257,8 @@ async fn store(
     Ok(())
 }
 
-/// The transaction; the number of new jobs, the number of new images that cannot be fetched, and what the row says.
+/// Runs the transaction of [`store`]. Returns the number of new jobs, the number of new images that
+/// cannot be fetched, and the result in the page's row.
 async fn store_once(
     context: &Context,
     view: &CrawlView,
@@ -286,7 +291,8 @@ async fn store_once(
     if !images.is_empty() {
         let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
         let image = |row| ImageJob::new(crawl, row, job.depth);
-        // The queue takes no job for a host whose name is none. Its URL is settled here; the rest of the page is kept.
+        // The queue accepts no job with an invalid host name. The row of such an image is settled
+        // here, and the rest of the page is stored.
         let (fetchable, others): (Vec<_>, Vec<_>) =
             admitted.into_iter().map(image).partition(|image| urls::bad_host(&image.url).is_none());
         (found, left_out) = (fetchable.len() as i64, others.len());

@@ -1,4 +1,5 @@
-//! What a fetched page, sitemap or feed adds to a crawl's ledgers, by the crawl's scope, depth and manners.
+//! Computes what a fetched page, sitemap or feed adds to a crawl's ledgers, from the crawl's scope,
+//! depth and options. The module `page` fetches and stores.
 
 use super::context::{Context, CrawlView};
 use super::fetch_policy::in_scope;
@@ -11,43 +12,45 @@ use store::http_cache::PageVisit;
 use store::pages::{NewImageUrl, NewPage, PageResult};
 use url::Url;
 
-/// Reason code of a page that turned out to be an image.
+/// Reason code of a page whose content is an image.
 pub(super) const IS_AN_IMAGE: &str = "is_an_image";
 
-/// How deep sitemap indexes may be nested: robots.txt, index, index, sitemap.
+/// Maximum nesting depth of sitemaps: robots.txt, index, index, sitemap.
 const MAX_NESTED: u8 = 3;
 
-/// What is found, and what the page's own row says.
+/// The pages, sitemaps and images that a page yielded, and the result for its own row.
 #[derive(Default)]
 pub(super) struct PageOutcome {
     pub(super) pages: Vec<NewPage>,
-    /// Further sitemaps; their rows have depth 0, so that what they list counts like the links of a seed.
+    /// Further sitemaps. Their rows have depth 0, so that their entries count like the links of a
+    /// seed.
     pub(super) sitemaps: Vec<NewPage>,
-    /// How deep those are nested.
+    /// The nesting depth of `sitemaps`.
     pub(super) nested: u8,
     pub(super) images: Vec<NewImageUrl>,
-    /// Where the seed moved to.
+    /// The URL to which the seed was redirected.
     pub(super) home: Option<Url>,
     pub(super) result: PageResult,
-    /// Addresses of everything that the page links to or shows.
+    /// The addresses of everything that the page links to or shows.
     pub(super) mentions: Vec<String>,
-    /// What is remembered of the visit.
+    /// What to store about the visit.
     pub(super) memory: Memory,
 }
 
-/// What becomes of the memory of a page.
+/// How the stored visit of a page changes.
 #[derive(Default)]
 pub(super) enum Memory {
-    /// Nothing is said: not a page of HTML.
+    /// No change, because the content is not an HTML page.
     #[default]
     Untouched,
-    /// This visit is remembered in the place of the last one; `None`: it cannot be asked about, the last one is only forgotten.
+    /// This visit replaces the last one. `None` deletes the last one only, because this one has no
+    /// validators.
     Replaced(Option<PageVisit>),
-    /// The last visit still holds.
+    /// The last visit is still valid.
     Renewed,
 }
 
-/// What decides about the finds of one page: the crawl's options and the page's place in it.
+/// The rules that apply to one page: the crawl's options and the page's job.
 pub(super) struct Rules {
     view: Arc<CrawlView>,
     job: PageJob,
@@ -69,9 +72,10 @@ impl Rules {
     }
 }
 
-/// A page of HTML; `sitemaps` are those of its host, if this is a seed.
+/// Computes the outcome of an HTML page. `sitemaps` are those of its host, if the page is a seed.
 ///
-/// Compares up to 10,000 links with up to 10,000 seeds: not for an async thread, and neither is [`of_map`].
+/// Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or [`of_map`] on
+/// a thread of the async runtime.
 pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let mentions = page.addresses().map(str::to_owned).collect();
@@ -108,7 +112,8 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     PageOutcome { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
 }
 
-/// A sitemap or a feed. `noindex` on it speaks of the file itself, which nobody would index, and not of what it lists.
+/// Computes the outcome of a sitemap or a feed. A `noindex` directive on it concerns the file
+/// itself, not its entries, and is ignored.
 pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let tags = Directives { noindex: false, ..rules.tags(&fetched) };
@@ -152,7 +157,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
     PageOutcome { pages, sitemaps, nested, images, home, result, ..PageOutcome::default() }
 }
 
-/// The page was an image: it goes into the other ledger.
+/// Computes the outcome of a page that is an image. The image goes into the image ledger.
 pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let result = PageResult {
         state: "skipped".into(),
@@ -167,12 +172,13 @@ pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     PageOutcome { images, result, ..PageOutcome::default() }
 }
 
-/// The address of the job, if another one answered.
+/// Returns the address of the job, if the final address differs.
 fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
     (job.url != fetched.url).then(|| job.url.as_str().into())
 }
 
-/// The sitemaps to read with a seed: those that robots.txt names, or else the usual place where the crawl asks for it.
+/// Returns the sitemaps to read with a seed: those that robots.txt names, or else `/sitemap.xml` if
+/// the crawl's options ask for it.
 pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJob, url: &Url) -> Vec<Url> {
     let options = &view.options;
     if job.depth > 0 || options.max_depth == 0 || options.sitemaps == Sitemaps::Off {
@@ -180,7 +186,8 @@ pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     }
     let mut named = Vec::new();
     if options.respect_robots {
-        // It was read a moment ago; should it be gone since, the crawl goes on without.
+        // The rules were read for the fetch just before. If they are missing now, the crawl
+        // continues without sitemaps.
         named = context
             .robots
             .rules(url, view.own_delay())
@@ -194,7 +201,8 @@ pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     named
 }
 
-/// A sitemap speaks for its own site (sitemaps.org), and is read when it lies there.
+/// Returns whether a sitemap at `from` may list `url`: a sitemap applies to its own site
+/// (sitemaps.org).
 fn may_list(url: &Url, from: &Url) -> bool {
     Scope::Domain.contains(std::slice::from_ref(from), &[], url) && urls::trap(url).is_none()
 }
@@ -203,14 +211,15 @@ fn seeds(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {
     urls.map(|url| NewPage { url: url.into(), depth: 0 }).collect()
 }
 
-/// Lets pages through that belong to the crawl, and counts the others.
+/// Collects the pages that belong to the crawl, and counts the others.
 struct Border<'a> {
     spelling: &'a urls::Spelling,
     view: &'a CrawlView,
     depth: i32,
     home: Option<&'a Url>,
     pages: Vec<NewPage>,
-    /// Why pages of the site were left out. Those of other sites are not counted: they never belonged to the crawl.
+    /// The number of pages of the site that were left out, by reason. Pages of other sites are not
+    /// counted, because they never belonged to the crawl.
     left_out: BTreeMap<&'static str, u64>,
 }
 
@@ -245,7 +254,7 @@ impl<'a> Border<'a> {
     }
 }
 
-/// The row of a page that was read.
+/// Returns the result for the row of a page that was read.
 fn result(
     fetched: Fetched,
     denied: Option<&'static str>,
@@ -267,7 +276,7 @@ fn result(
     result
 }
 
-/// Says in the page's row, and counts, that links of its site were not followed.
+/// Records in the page's result, and counts in a metric, links of its site that were not followed.
 pub(super) fn leave_out(result: &mut PageResult, code: &'static str, count: u64) {
     if count == 0 {
         return;
@@ -277,7 +286,7 @@ pub(super) fn leave_out(result: &mut PageResult, code: &'static str, count: u64)
     result.detail = Some(result.detail.take().map_or(said.clone(), |detail| format!("{detail}; {said}")));
 }
 
-/// Each page with the directory that it counts in.
+/// Returns each page with the directory in which it counts.
 pub(super) fn by_directory(pages: Vec<NewPage>) -> Vec<(NewPage, String)> {
     let directory =
         |page: &NewPage| Url::parse(&page.url).map(|url| urls::directory(&url)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! robots.txt: from memory, from the database, or from the host.
+//! Gets the robots.txt of a host from memory, from the database, or from the host. The crate
+//! `crawler` parses it.
 
 use super::fetch_policy::PermitGuard;
 use super::host_throttle::{HostThrottle, Own};
@@ -14,20 +15,22 @@ use store::{Store, StoreError};
 use time::OffsetDateTime;
 use url::Url;
 
-/// Reason code of URLs on a host that answers robots.txt with an error of its own.
+/// Reason code of URLs on a host that answers requests for robots.txt with status 429 or 5xx.
 pub(crate) const UNAVAILABLE: &str = "robots_unavailable";
 
-/// Network errors are not remembered for longer: other URLs of the host tell for themselves soon enough.
+/// Maximum time that a network error is remembered. Requests for other URLs of the host show its
+/// state soon enough.
 const NETWORK_TTL: Duration = Duration::from_secs(5);
-/// What another process stored is believed for so long without looking again.
+/// Maximum time that an entry stays in memory before the database is read again.
 const MEMORY_TTL: Duration = Duration::from_secs(600);
-/// How long one process may take to fetch it; longer than any fetch.
+/// How long one process may take to fetch a robots.txt. It is longer than any fetch.
 const CLAIM: Duration = Duration::from_secs(40);
-/// When the others look whether it is there.
+/// Wait before the other processes check whether the robots.txt is stored.
 const CLAIM_LOOK: Duration = Duration::from_millis(250);
-/// Hosts remembered at once.
+/// Number of hosts in memory above which unused ones are removed.
 const HOSTS: usize = 10_000;
-/// Memory for their rules. A robots.txt of 500 KiB comes to some 2 MB, and a crawl can meet any number of hosts that send one.
+/// Bytes of rules in memory above which unused hosts are removed. A robots.txt of 500 KiB takes
+/// about 2 MB, and a crawl can meet any number of hosts that send one.
 const BYTES: usize = 64 << 20;
 
 type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
@@ -46,11 +49,11 @@ pub(super) struct RobotsCache {
 struct Entry {
     answer: Answer,
     until: OffsetDateTime,
-    /// Its part of the cache's bytes.
+    /// The part of the cache's bytes that this entry takes.
     _share: Arc<Share>,
 }
 
-/// Bytes that count until this goes.
+/// Bytes that count in the cache's total until this value is dropped.
 struct Share {
     bytes: usize,
     total: Arc<AtomicUsize>,
@@ -72,9 +75,9 @@ impl Drop for Share {
 #[derive(Clone)]
 enum Answer {
     Rules(Arc<Robots>),
-    /// 5xx and 429: everything is disallowed (RFC 9309 2.3.1.4).
+    /// Status 5xx or 429: everything is disallowed (RFC 9309 2.3.1.4).
     Unavailable,
-    /// No answer at all.
+    /// The host did not respond.
     Unreachable,
 }
 
@@ -83,10 +86,10 @@ impl RobotsCache {
         Self { store, fetcher, throttle, config, hosts: Mutex::default(), bytes: Arc::default() }
     }
 
-    /// The rules of the URL's host. Concurrent jobs of one host wait for one fetch.
+    /// Returns the rules of the URL's host. Concurrent jobs of one host wait for one fetch.
     ///
     /// # Errors
-    /// `Refused("robots_unavailable")`, `Later`, or the network's own error.
+    /// `Refused("robots_unavailable")`, `Later`, or the error of the network.
     pub(super) async fn rules(&self, url: &Url, own_delay: Option<Own>) -> Result<Arc<Robots>, FetchError> {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
@@ -116,14 +119,15 @@ impl RobotsCache {
         answer.rules()
     }
 
-    /// What any process stored, unless it is too old.
+    /// Returns the stored robots.txt of any process, unless it is too old.
     async fn stored(&self, host: &str) -> Result<Option<RobotsRecord>, FetchError> {
         let now = OffsetDateTime::now_utc();
         let stored = self.store.robots(host).await.map_err(database_failed)?;
         Ok(stored.filter(|record| record.fetched_at + self.ttl(record.status) > now))
     }
 
-    /// Fetches it as the only process that does: until it is known, nobody knows the host's delay. Others come back for the result.
+    /// Fetches robots.txt while no other process does, because the host's delay is unknown before.
+    /// Other processes retry until the result is stored.
     async fn fetch_alone(
         &self,
         host: &str,
@@ -134,7 +138,7 @@ impl RobotsCache {
         if !alone.map_err(|error| (database_failed(error), None))? {
             return Err((FetchError::Later(OffsetDateTime::now_utc() + CLAIM_LOOK), None));
         }
-        // Another may have brought it just before.
+        // Another process may have stored it just before.
         if let Some(record) = self.stored(host).await.map_err(|error| (error, None))? {
             self.release(host).await;
             return Ok(record);
@@ -149,11 +153,12 @@ impl RobotsCache {
 
     async fn release(&self, host: &str) {
         if let Err(error) = self.store.release_robots(host).await {
-            tracing::warn!(host, %error, "robots.txt is not asked for until the claim on it has run out");
+            tracing::warn!(host, %error, "failed to release the claim on robots.txt; it is not fetched until the claim expires");
         }
     }
 
-    /// Fetches it through the guard and the host's throttle. The record beside an error is what is to be remembered of it.
+    /// Fetches robots.txt through the network guard and the host's throttle. The record beside an
+    /// error is to be remembered.
     async fn fetch(
         &self,
         url: &Url,
@@ -174,9 +179,9 @@ impl RobotsCache {
         match fetched {
             Ok(answer) => Ok(record(answer.status, Some(answer.body.to_vec()))),
             Err(FetchError::Status { status, .. }) => Ok(record(status, None)),
-            // RFC 9309 2.3.1.2 and 2.3.1.3: too many redirects count as "there is none".
+            // RFC 9309 2.3.1.2 and 2.3.1.3: too many redirects mean that there is no robots.txt.
             Err(FetchError::TooManyRedirects) => Ok(record(404, None)),
-            // The same of a redirect that is too long to be followed.
+            // The same applies to a redirect to a URL that is too long.
             Err(FetchError::Refused(code)) if code == crawler::urls::TOO_LONG => Ok(record(404, None)),
             Err(error @ (FetchError::Guard(_) | FetchError::Later(_) | FetchError::Refused(_))) => {
                 Err((error, None))
@@ -187,7 +192,7 @@ impl RobotsCache {
 
     async fn remember(&self, host: &str, record: &RobotsRecord) {
         if let Err(error) = self.store.put_robots(host, record).await {
-            tracing::warn!(host, %error, "robots.txt could not be stored; it will be fetched again");
+            tracing::warn!(host, %error, "failed to store robots.txt; it will be fetched again");
         }
     }
 
@@ -197,19 +202,21 @@ impl RobotsCache {
             0 => (Answer::Unreachable, 0),
             429 | 500.. => (Answer::Unavailable, 0),
             status => {
-                // Redirects that lead nowhere and the like: there is none.
+                // Other statuses, for example redirects without a target, mean that there is no
+                // robots.txt.
                 let status = u16::try_from(status).ok().filter(|s| !(300..400).contains(s)).unwrap_or(404);
                 let agent = self.fetcher.agent().to_owned();
                 let body = record.body.unwrap_or_default();
                 let read = move || Robots::from_answer(status, &body, &agent);
-                // Reading and sorting 500 KiB of rules takes longer than an async thread should be kept.
+                // Parsing and sorting 500 KiB of rules takes too long for a thread of the async
+                // runtime.
                 match tokio::task::spawn_blocking(read).await {
                     Ok(robots) => {
                         let bytes = robots.bytes();
                         (Answer::Rules(Arc::new(robots)), bytes)
                     }
                     Err(error) => {
-                        tracing::error!(%error, "robots.txt could not be read; the host is left alone");
+                        tracing::error!(%error, "failed to parse robots.txt; the host counts as unavailable");
                         (Answer::Unavailable, 0)
                     }
                 }
@@ -231,7 +238,7 @@ impl RobotsCache {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = hosts.len() >= HOSTS || self.bytes.load(Ordering::Relaxed) >= BYTES;
         if is_full && !hosts.contains_key(host) {
-            // Those in use right now stay, so that a host is never asked twice at the same time.
+            // Entries in use stay, so that a host is never asked twice at the same time.
             hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
         hosts.entry(host.to_owned()).or_default().clone()
@@ -239,7 +246,7 @@ impl RobotsCache {
 }
 
 fn database_failed(error: StoreError) -> FetchError {
-    tracing::error!(%error, "robots.txt cannot be read from the database");
+    tracing::error!(%error, "failed to read robots.txt from the database");
     FetchError::Later(OffsetDateTime::now_utc() + NETWORK_TTL)
 }
 
@@ -255,7 +262,7 @@ impl Answer {
     }
 }
 
-/// robots.txt itself needs nobody's permission, only a turn.
+/// The policy for a fetch of robots.txt itself: it needs a host permit and no other permission.
 struct TurnsOnly<'a> {
     throttle: &'a HostThrottle,
     own_delay: Option<Own>,

@@ -1,6 +1,8 @@
-//! `deliver_webhook`: one signed message to the URL that a crawl named, tried again until it is taken.
+//! Handles `deliver_webhook`: sends one signed message to a crawl's webhook URL, and retries until
+//! the receiver accepts it. The limits of concurrent messages are in `deliveries`.
 //!
-//! Neither the URL nor the secret is ever written to a log or into a job's record: both can open doors.
+//! Neither the URL nor the secret is written to a log or to a job's record, because both can give
+//! access.
 
 use super::deliveries::Deliveries;
 use crate::completion::notifications;
@@ -18,12 +20,12 @@ use store::{Store, StoreError};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
-/// Longest wait between two deliveries.
+/// Maximum wait between two deliveries.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-/// Statuses by which a receiver says that it wants no more of this.
+/// HTTP status of a receiver that wants no further messages.
 const GONE: u16 = 410;
 
-/// The handler.
+/// The handler of `deliver_webhook`.
 pub(super) struct DeliverWebhook {
     store: Store,
     fetcher: Fetcher,
@@ -116,17 +118,18 @@ impl Handler for DeliverWebhook {
     }
 }
 
-/// The signatures under each of the secrets, the newest first, with commas between them: during a rotation there are two.
+/// Returns a signature for each secret, newest first, separated by commas. During a rotation there
+/// are two.
 fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
     let all: Vec<String> = secrets.iter().map(|secret| sign(secret, timestamp, body)).collect();
     all.join(",")
 }
 
-/// `sha256=` and the hex HMAC-SHA256 (RFC 2104) of `timestamp.body` under the secret. With the time inside, an old message cannot be sent again
-/// as a new one.
+/// Returns `sha256=` and the hexadecimal HMAC-SHA256 (RFC 2104) of `timestamp.body` under the
+/// secret. The signed timestamp prevents that an old message is sent again as a new one.
 fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
     let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("a key of any length will do");
+        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("HMAC accepts a key of any length");
     for part in [timestamp, ".", body] {
         mac.update(part.as_bytes());
     }

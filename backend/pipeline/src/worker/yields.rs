@@ -1,4 +1,5 @@
-//! What a crawl's directories and hosts have yielded, and the priorities that follow from it ([`crawler::frontier`]).
+//! Counts the images that a crawl's directories and hosts yield, and derives the priorities of
+//! pages from them ([`crawler::frontier`] has the formula).
 
 use crate::domain::jobs::PageJob;
 use crawler::frontier::{self, Yield};
@@ -10,7 +11,7 @@ use store::{Store, StoreError, Tx};
 use url::Url;
 use uuid::Uuid;
 
-/// Counts a page that was read, with `images` on it that were new to the crawl.
+/// Counts a page that was read and the number of `images` on it that were new to the crawl.
 pub(super) async fn count(
     store: &Store,
     tx: &mut Tx,
@@ -22,7 +23,7 @@ pub(super) async fn count(
     store.count_yield(tx.conn(), crawl, &names.each_ref().map(String::as_str), images).await
 }
 
-/// The jobs of new pages, with the priorities that the yields give them at this moment.
+/// Returns the jobs of new pages, with the priorities that follow from the current yields.
 pub(super) async fn jobs(
     store: &Store,
     tx: &mut Tx,
