@@ -22,7 +22,8 @@ pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;
 pub use crawl::Crawls;
 pub use domain::{
-    CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval, Secret, Sitemaps, forget_jobs, jobs,
+    CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval, MatchThreshold, Secret, Sitemaps,
+    ThresholdSource, forget_jobs, jobs,
 };
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
 pub use maintenance::Maintenance;

@@ -8,7 +8,7 @@ use crate::shares::{KIB, Mine, Shares};
 use crate::{ApiError, Config};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
-use pipeline::{Analyzer, Budget, Crawls, Ingest};
+use pipeline::{Analyzer, Budget, Crawls, Ingest, MatchThreshold};
 use queue::Queue;
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -145,12 +145,11 @@ impl AppState {
         Ok(Admission { _all: all, _share: share })
     }
 
-    /// Returns the default similarity from which two faces count as one person. A collection can
-    /// override it.
-    pub(crate) fn match_threshold(&self) -> f32 {
-        self.config
-            .match_threshold
-            .unwrap_or_else(|| self.services.analyzer.engine().embedder().match_threshold)
+    /// Returns the similarity from which two faces count as one person, for a request and a
+    /// collection that may name one.
+    pub(crate) fn match_threshold(&self, request: Option<f32>, collection: Option<f32>) -> MatchThreshold {
+        let model = self.services.analyzer.engine().embedder().match_threshold;
+        MatchThreshold::resolve(request, collection, self.config.match_threshold, model)
     }
 
     /// Returns the false match rate at `threshold`. It is known only for the model's own threshold,

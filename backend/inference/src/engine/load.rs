@@ -7,7 +7,7 @@ use super::{DetectorInfo, EmbedderInfo, Inner, ScorerInfo};
 use crate::backend::{Backend, OnnxModel};
 use crate::batcher::{Batcher, Limits};
 use crate::ep::Provider;
-use crate::manifest::ModelKind;
+use crate::manifest::{ModelFile, ModelKind};
 use crate::models::{DetectorModel, EmbedderModel, Model, Probe, QualityModel};
 use crate::runtime::Runtime;
 use crate::{Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport, ResolvedPack, StartError};
@@ -17,6 +17,13 @@ use vision::{Frame, Letterbox};
 /// Margin for embedders whose manifest sets none. Clustering compares each face with all others, so
 /// it needs a higher similarity than a match of two faces.
 const CLUSTER_MARGIN: f32 = 0.12;
+
+/// Returns a value that the manifest must give for a model of this kind.
+fn required<T>(file: &ModelFile, name: &str, value: Option<T>) -> Result<T, StartError> {
+    let missing =
+        || StartError::Model { model: file.file.clone(), reason: format!("the manifest lacks {name}") };
+    value.ok_or_else(missing)
+}
 
 pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let began = Instant::now();
@@ -37,8 +44,8 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let detector = DetectorInfo {
         name: file.stem().to_owned(),
         sha256: file.sha256.to_ascii_lowercase(),
-        min_score: file.min_score.unwrap_or(0.5),
-        nms_iou: file.nms_iou.unwrap_or(0.4),
+        min_score: required(file, "min_score", file.min_score)?,
+        nms_iou: required(file, "nms_iou", file.nms_iou)?,
         fixed_size: detection.batcher.model().fixed_size(),
         landmarks: detection.batcher.model().landmarks(),
     };
@@ -49,8 +56,8 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
         identity: crate::models::identity(file),
-        dimensions: file.dimensions.unwrap_or(0),
-        match_threshold: file.match_threshold.unwrap_or(0.4),
+        dimensions: required(file, "dimensions", file.dimensions)?,
+        match_threshold: required(file, "match_threshold", file.match_threshold)?,
         match_fmr: file.match_fmr,
         cluster_margin: file.cluster_margin.unwrap_or(CLUSTER_MARGIN),
         sketch_bits: file.sketch_bits,

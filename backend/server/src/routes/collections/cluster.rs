@@ -119,7 +119,7 @@ pub(super) async fn cluster_collection(
     let collection = find(&caller, which).await?;
     let own = || {
         let margin = state.services.analyzer.engine().embedder().cluster_margin;
-        default_threshold(collection.match_threshold.unwrap_or_else(|| state.match_threshold()), margin)
+        default_threshold(state.match_threshold(None, collection.match_threshold).value, margin)
     };
     let threshold = body.threshold.map_or_else(own, Cosine::get);
     let scope = ClusterScope {

@@ -3,10 +3,11 @@
 pub(crate) use super::target::ErasureBody;
 
 use super::target::{TargetInput, address};
-use super::threshold::{Thresholds, check_range};
+use super::threshold::{check_range, checked};
 use crate::ApiError;
 use crate::extract::fuzzing::{body, parameters, picture};
 use bytes::Bytes;
+use pipeline::MatchThreshold;
 use uuid::Uuid;
 
 /// Holds the thresholds that a request's threshold is compared with.
@@ -57,8 +58,9 @@ pub fn erasure(query: &str, text: &[u8], levels: Levels, picture_bytes: usize) -
     let force = params.force.unwrap_or(false);
     let likeness = |bytes| {
         let Levels { collection, service, model } = levels;
-        let thresholds = Thresholds { request: params.threshold, collection, service, model, force };
-        Ok::<_, ApiError>(ErasureTarget::Likeness(thresholds.resolve()?, bytes))
+        let request = params.threshold.map(|threshold| threshold as f32);
+        let threshold = MatchThreshold::resolve(request, collection, Some(service), model);
+        Ok::<_, ApiError>(ErasureTarget::Likeness(checked(threshold, model, force)?, bytes))
     };
     let target = match input {
         TargetInput::Picture(bytes) => likeness(bytes)?,

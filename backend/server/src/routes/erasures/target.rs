@@ -1,6 +1,6 @@
 //! What is to be erased: a likeness in a picture, a face, an image, a person, or what was found at an address.
 use super::create::ErasureParams;
-use super::threshold::Thresholds;
+use super::threshold::checked;
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
 use crate::extract::values::{Bounded, Score, uuid};
@@ -203,14 +203,10 @@ async fn likeness(
 ) -> Result<Asked, ApiError> {
     let collection = caller.collection(params.collection.as_deref()).await?;
     // Before any work is done.
-    let threshold = Thresholds {
-        request: params.threshold,
-        collection: collection.match_threshold,
-        service: state.match_threshold(),
-        model: state.services.analyzer.engine().embedder().match_threshold,
-        force: params.force.unwrap_or(false),
-    };
-    let threshold = threshold.resolve()?;
+    let request = params.threshold.map(|threshold| threshold as f32);
+    let threshold = state.match_threshold(request, collection.match_threshold);
+    let model = state.services.analyzer.engine().embedder().match_threshold;
+    let threshold = checked(threshold, model, params.force.unwrap_or(false))?;
     let seen = Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),

@@ -1,45 +1,31 @@
 //! From which similarity a face goes.
 use crate::{ApiError, Code};
+use pipeline::{MatchThreshold, ThresholdSource};
 
-/// Where a threshold can come from, and what it is held against.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Thresholds {
-    /// Of the request.
-    pub(super) request: Option<f64>,
-    /// Of the collection.
-    pub(super) collection: Option<f32>,
-    /// `MATCH_THRESHOLD`, else the embedding model's own.
-    pub(super) service: f32,
-    /// The embedding model's own, at which its rate of false matches was measured (`models.toml`).
-    pub(super) model: f32,
-    /// The caller says that strangers may go, too.
-    pub(super) force: bool,
-}
-
-impl Thresholds {
-    /// Returns the threshold in force, at least 0: faces of one person have no negative cosine.
-    ///
-    /// # Errors
-    /// 422 for one below the model's own, from whatever source, unless it is forced: strangers are
-    /// that much alike, and what is erased does not come back.
-    pub(super) fn resolve(self) -> Result<f32, ApiError> {
-        let (threshold, source) = match (self.request, self.collection) {
-            (Some(threshold), _) => (threshold as f32, "the request's"),
-            (None, Some(threshold)) => (threshold, "the collection's"),
-            (None, None) => (self.service, "the service's"),
-        };
-        if threshold >= self.model || self.force {
-            return Ok(threshold.max(0.0));
-        }
-        let sentence = format!(
-            "threshold: {threshold} ({source}) is below {}, the embedding model's own; strangers are that much alike, and would be erased as well",
-            self.model
-        );
-        Err(refuse(sentence)
-            .value(threshold.to_string())
-            .reason("strangers_match")
-            .allowed([format!("a number from {} to 1", self.model), "force=true".to_owned()]))
+/// Returns the threshold that an erasure uses. It is at least 0, because faces of one person never
+/// have a negative cosine. `model` is the embedding model's own threshold, at which its rate of false
+/// matches was measured (`models.toml`).
+///
+/// # Errors
+/// 422 for a threshold below the model's own, from whatever source, unless `force` is set: at that
+/// similarity strangers match, and an erasure cannot be undone.
+pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32, ApiError> {
+    let MatchThreshold { value, source } = threshold;
+    if value >= model || force {
+        return Ok(value.max(0.0));
     }
+    let whose = match source {
+        ThresholdSource::Request => "the request's",
+        ThresholdSource::Collection => "the collection's",
+        ThresholdSource::Service | ThresholdSource::Model => "the service's",
+    };
+    let sentence = format!(
+        "threshold: {value} ({whose}) is below {model}, the embedding model's own; strangers are that much alike, and would be erased as well"
+    );
+    Err(refuse(sentence)
+        .value(value.to_string())
+        .reason("strangers_match")
+        .allowed([format!("a number from {model} to 1"), "force=true".to_owned()]))
 }
 
 /// Refuses thresholds below 0, because faces of one person never have a negative cosine, and above 1.

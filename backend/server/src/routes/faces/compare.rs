@@ -140,7 +140,7 @@ pub(super) async fn compare_faces(
         .embedding
         .similarity(&b.embedding)
         .ok_or_else(|| ApiError::internal("embeddings of two lengths"))?;
-    let threshold = params.threshold.map(Cosine::get).or(own).unwrap_or_else(|| state.match_threshold());
+    let threshold = state.match_threshold(params.threshold.map(Cosine::get), own).value;
     Ok(Json(CompareAnswer {
         similarity,
         r#match: similarity >= threshold,

@@ -197,8 +197,8 @@ pub(super) async fn search_faces(
     let probe = Probe::prepare(&state, &caller, input, &params).await?;
     let store = caller.store();
     let collection = probe.collection;
-    let default_threshold = collection.match_threshold.unwrap_or_else(|| state.match_threshold());
-    let threshold = params.threshold.map_or(default_threshold, Cosine::get);
+    let threshold =
+        state.match_threshold(params.threshold.map(Cosine::get), collection.match_threshold).value;
     let query = SearchQuery {
         collection_id: collection.id,
         embedding: probe.embedding,

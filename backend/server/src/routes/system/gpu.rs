@@ -160,7 +160,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 )]
 pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
     let report = state.services.analyzer.engine().report();
-    let threshold = state.match_threshold();
+    let threshold = state.match_threshold(None, None).value;
     let matching = MatchingView {
         model: state.services.analyzer.engine().embedder().name.clone(),
         threshold,
