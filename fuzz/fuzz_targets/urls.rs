@@ -1,4 +1,5 @@
-//! Any text as an address: the normal form is its own normal form, and nothing longer than the limit passes.
+//! Any text as an address: the normal form is its own normal form, and nothing longer than the
+//! limit passes.
 #![no_main]
 use crawler::urls;
 use libfuzzer_sys::fuzz_target;

@@ -9,8 +9,8 @@
 //! every image four faces. Addresses have about 60 characters; hashes and embeddings are random.
 //!
 //! The server should have no other load, because WAL is counted for the whole server. The example
-//! creates its own database and prints one JSON document, which `docs/explanation/SCALING.md` uses. The
-//! defaults are 20,000 images and 128 dimensions.
+//! creates its own database and prints one JSON document, which `docs/explanation/SCALING.md` uses.
+//! The defaults are 20,000 images and 128 dimensions.
 #![allow(missing_docs)]
 
 use queue::{Claim, NewJob, Queue};

@@ -30,7 +30,8 @@ pub struct Cluster {
     socket_dir: PathBuf,
     database: String,
     exited: watch::Receiver<bool>,
-    /// Set before the server is stopped: what it says of the connections that it closes is expected.
+    /// Set before the server is stopped: what it says of the connections that it closes is
+    /// expected.
     stopping: Arc<AtomicBool>,
     _lock: File,
 }

@@ -2,8 +2,8 @@
 //!
 //! A held group has a row in `job_groups`, and all its live jobs carry the flag `held`. The index
 //! that claims read does not contain held jobs. A hold therefore costs one update per job of the
-//! group, once, and nothing per claim. Parked jobs (see `partitions`) carry the flag already and cost
-//! nothing here.
+//! group, once, and nothing per claim. Parked jobs (see `partitions`) carry the flag already and
+//! cost nothing here.
 //!
 //! Each change of a whole group takes the group's exclusive lock, which waits for transactions that
 //! add, complete or fail jobs of the group. It then updates the rows in two passes: first all rows

@@ -92,8 +92,8 @@ pub struct NewJob {
     /// The tenant for which the job runs; nil if the job belongs to no tenant. While jobs of
     /// several tenants are due, one tenant gets at most three quarters of a runner's places.
     pub tenant: Uuid,
-    /// Partition key. At most `Config::partition_window` jobs with the same kind, group and partition
-    /// key are unparked at a time. Requires a group.
+    /// Partition key. At most `Config::partition_window` jobs with the same kind, group and
+    /// partition key are unparked at a time. Requires a group.
     pub partition_key: Option<String>,
 }
 

@@ -1,12 +1,12 @@
 //! Limits how many jobs of one partition key are ready, so that a million jobs for one slow host do
 //! not delay others.
 //!
-//! At most `Config::partition_window` jobs with the same kind, group and partition key are unparked.
-//! Over all partition keys of one kind and group the limit is `Config::group_window`. Jobs beyond
-//! these limits are parked when they are enqueued. A parked job carries the held flag, so claims,
-//! holds and releases never read it. When half of a key's window is free, its best parked jobs are
-//! unparked with the current time. They therefore run after jobs that were enqueued in the
-//! meantime.
+//! At most `Config::partition_window` jobs with the same kind, group and partition key are
+//! unparked. Over all partition keys of one kind and group the limit is `Config::group_window`.
+//! Jobs beyond these limits are parked when they are enqueued. A parked job carries the held flag,
+//! so claims, holds and releases never read it. When half of a key's window is free, its best
+//! parked jobs are unparked with the current time. They therefore run after jobs that were enqueued
+//! in the meantime.
 //!
 //! A group can have a million partition keys. One pass visits a bounded number of groups, and a
 //! bounded number of keys in those groups that have room. The next pass of the process continues

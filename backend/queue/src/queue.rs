@@ -214,9 +214,9 @@ impl Queue {
     }
 }
 
-/// Inserts jobs in input order. A job is parked if its partition key has `partition_window` unparked
-/// jobs, or its group has `group_window` of them over all keys. Jobs earlier in the same call
-/// count.
+/// Inserts jobs in input order. A job is parked if its partition key has `partition_window`
+/// unparked jobs, or its group has `group_window` of them over all keys. Jobs earlier in the same
+/// call count.
 const ENQUEUE: &str = "
 with n as materialized (
     select *, row_number() over (partition by kind, group_id, partition_key order by priority, position) as place

@@ -1,7 +1,7 @@
 //! Deletion of a collection: it becomes inaccessible at once, and its content is erased in steps.
 //!
-//! `mark_collection_deleted` is fast for any size. Then call `erase_some` until nothing is left. Each call
-//! is a small separate transaction; it can be interrupted at any time and repeated.
+//! `mark_collection_deleted` is fast for any size. Then call `erase_some` until nothing is left.
+//! Each call is a small separate transaction; it can be interrupted at any time and repeated.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
 use crate::erasure::delete_images;

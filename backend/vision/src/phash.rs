@@ -4,10 +4,10 @@
 //! All three are made from one grey reduction of the whole image, stretched to a square, so they do
 //! not depend on its size. Bits are in reading order; the first one is the highest.
 //!
-//! docs/reference/ACCURACY.md lists how edits of 47 photographs change the hashes, and how far different
-//! images are apart. The thresholds keep a distance from both, and a larger one from different
-//! images. A missed duplicate is only scanned twice, but a different image that is taken for a
-//! duplicate is lost.
+//! docs/reference/ACCURACY.md lists how edits of 47 photographs change the hashes, and how far
+//! different images are apart. The thresholds keep a distance from both, and a larger one from
+//! different images. A missed duplicate is only scanned twice, but a different image that is taken
+//! for a duplicate is lost.
 
 use crate::Frame;
 use crate::grey::grey_row;
@@ -66,8 +66,9 @@ impl PerceptualHashes {
     /// - `p` at most 24 and `d` at most 4: the same image with a mark in a corner. A mark changes
     ///   all of `p`, but few bits of `d`.
     ///
-    /// docs/reference/ACCURACY.md has the measurements. The store's look-up (`near`) finds every stored image
-    /// that this function accepts. If these distances grow, its distances must grow too.
+    /// docs/reference/ACCURACY.md has the measurements. The store's look-up (`near`) finds every
+    /// stored image that this function accepts. If these distances grow, its distances must grow
+    /// too.
     pub fn is_near(&self, other: &Self) -> bool {
         let (p, d, a) = self.distance(other);
         a <= 12 && ((p <= 10 && d <= 12) || (p <= 24 && d <= 4))

@@ -23,8 +23,8 @@ pub(super) const DELETION_LOG: &str = "erasures.jsonl";
 ///
 /// Works beside a running service. A folder that has a backup already is brought up to date: blobs
 /// that are there are not copied again, and those that nothing names any more are removed. Write
-/// the deletion log often (--only-erasures) and keep a copy of it elsewhere: `restore` deletes again
-/// what it says was deleted.
+/// the deletion log often (--only-erasures) and keep a copy of it elsewhere: `restore` deletes
+/// again what it says was deleted.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
     /// Where to; made when it is not there, for its owner alone
@@ -69,8 +69,8 @@ pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result
 }
 
 /// Writes the backup. The database comes first: blobs are written before the rows that name them,
-/// so the blobs of the dump exist by then. The deletion log comes last, so that it contains everything
-/// deleted in the meantime.
+/// so the blobs of the dump exist by then. The deletion log comes last, so that it contains
+/// everything deleted in the meantime.
 async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<Report> {
     database.store.check_schema().await?;
     let folder = &args.folder;

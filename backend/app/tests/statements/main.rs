@@ -5,8 +5,8 @@
 //! `concat!` macros ([`source`]). Postgres then checks its syntax, tables, columns and types. The
 //! number of parameters must be the number of `.bind` calls, and a scalar has one column.
 //!
-//! `sqlx::query!` would check the Rust types as well. It would also compile the macros of sqlx, keep
-//! a file for each statement, and need a database for each change; statements put together by
+//! `sqlx::query!` would check the Rust types as well. It would also compile the macros of sqlx,
+//! keep a file for each statement, and need a database for each change; statements put together by
 //! `concat!` could not use it.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod source;

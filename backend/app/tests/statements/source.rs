@@ -206,8 +206,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns the name of the function of sqlx that a call names. What a `QueryBuilder` puts together is
-/// not constant, and left out.
+/// Returns the name of the function of sqlx that a call names. What a `QueryBuilder` puts together
+/// is not constant, and left out.
 fn function(call: &ExprCall) -> Option<String> {
     let Expr::Path(path) = &*call.func else { return None };
     let names: Vec<String> = path.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
@@ -260,7 +260,8 @@ impl Names {
         own.or_else(|| self.constants.get(&(String::new(), name.to_owned())))
     }
 
-    /// Returns the texts that an expression can be; none if it is not known before the program runs.
+    /// Returns the texts that an expression can be; none if it is not known before the program
+    /// runs.
     fn evaluate(&self, expr: &Expr, locals: &HashMap<String, Expr>) -> Vec<String> {
         let all = |parts: Vec<&Expr>| {
             let texts: Vec<Vec<String>> = parts.iter().map(|part| self.evaluate(part, locals)).collect();

@@ -148,7 +148,8 @@ pub struct ModelFile {
     /// (docs/reference/ACCURACY.md).
     #[serde(default)]
     pub int8: bool,
-    /// Embedders: how well the model distinguishes people, if it was measured (docs/reference/ACCURACY.md).
+    /// Embedders: how well the model distinguishes people, if it was measured
+    /// (docs/reference/ACCURACY.md).
     pub accuracy: Option<Accuracy>,
     /// Milliseconds on one core for one face (embedders) or one 640x640 canvas (detectors), if
     /// measured (docs/reference/PERFORMANCE.md).

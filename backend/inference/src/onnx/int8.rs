@@ -4,8 +4,8 @@
 //! Weights become signed bytes with one scale for each output: `w = q * scale`, `scale = max |w| /
 //! 127`. Activations become unsigned bytes at run time, with the range that they have for this one
 //! item (ONNX Runtime's operator `com.microsoft.DynamicQuantizeMatMul`). No table of ranges is
-//! needed; fixed ranges are less accurate (docs/reference/ACCURACY.md). The items of one batch would share a
-//! range, so this form is for single items. All other operators stay FP32.
+//! needed; fixed ranges are less accurate (docs/reference/ACCURACY.md). The items of one batch
+//! would share a range, so this form is for single items. All other operators stay FP32.
 //!
 //! The product needs its channels last. The runtime merges the transpositions around it with the
 //! layout change that its blocked convolutions need in any case.

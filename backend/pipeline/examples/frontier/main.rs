@@ -12,8 +12,8 @@
 //! numbers of pages per host follow a Zipf distribution. Some hosts are slow, dead or busy. Four
 //! crawls of very different size run at the same time.
 //!
-//! Prints one JSON document. `docs/explanation/SCALING.md` explains what the figures mean and what they do not
-//! prove.
+//! Prints one JSON document. `docs/explanation/SCALING.md` explains what the figures mean and what
+//! they do not prove.
 #![allow(missing_docs)]
 
 mod ledger;

@@ -8,8 +8,8 @@
 //!
 //! [`Passes::Auto`] takes a level of tiles in two cases only. In the first, the previous level
 //! showed tiny faces, which makes more of them likely. In the second, a large image has shown no
-//! sure face yet, and the level has few tiles. docs/reference/ACCURACY.md lists what each mode finds and
-//! costs.
+//! sure face yet, and the level has few tiles. docs/reference/ACCURACY.md lists what each mode
+//! finds and costs.
 //!
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
 

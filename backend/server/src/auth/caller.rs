@@ -11,7 +11,8 @@ use store::keys::{ApiKey, KeyHash};
 use store::{Store, Tx, retried};
 use uuid::Uuid;
 
-/// Who calls. Handlers take rows from `store()` alone: what it does not show is not there for this caller.
+/// Who calls. Handlers take rows from `store()` alone: what it does not show is not there for this
+/// caller.
 #[derive(Clone)]
 pub(crate) struct Caller {
     key: Option<(Arc<ApiKey>, KeyHash)>,
@@ -85,7 +86,8 @@ impl Caller {
         Ok(found.await?)
     }
 
-    /// The collection by whose settings faces are judged: the one named, else the key's own; `None` is the service's settings.
+    /// The collection by whose settings faces are judged: the one named, else the key's own; `None`
+    /// is the service's settings.
     ///
     /// # Errors
     /// Those of [`Self::collection`].

@@ -11,12 +11,14 @@ use store::{Store, retried};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// How long a key is believed without asking the database: a revoked key works no longer than this in any service.
+/// How long a key is believed without asking the database: a revoked key works no longer than this
+/// in any service.
 pub const CACHED: Duration = Duration::from_secs(5);
 /// Least time between two notes in the database that a key is in use.
 const NOTED: Duration = Duration::from_secs(60);
 
-/// A cache in front of the table of keys. Only keys that exist are in it, so callers cannot fill it.
+/// A cache in front of the table of keys. Only keys that exist are in it, so callers cannot fill
+/// it.
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: Mutex<HashMap<KeyHash, (Instant, Arc<ApiKey>)>>,
@@ -83,7 +85,8 @@ impl Keyring {
     }
 
     async fn ask(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>, ApiError> {
-        // The age counts from before the question: what changes while it is answered is not believed longer.
+        // The age counts from before the question: what changes while it is answered is not
+        // believed longer.
         let since = Instant::now();
         let found = retried("find_key", || store.find_key(hash)).await?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);

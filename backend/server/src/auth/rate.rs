@@ -1,6 +1,7 @@
 //! Requests per minute of each key: a token bucket that holds a minute's worth and fills evenly.
 //!
-//! Every service counts for itself: behind a load balancer with three of them a key gets up to three times its rate.
+//! Every service counts for itself: behind a load balancer with three of them a key gets up to
+//! three times its rate.
 use crate::{ApiError, Code};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use governor::clock::{Clock, DefaultClock};
@@ -73,8 +74,9 @@ impl Rates {
 }
 
 impl Standing {
-    /// `RateLimit` and `RateLimit-Policy`, as the IETF's draft on rate limit fields (draft-ietf-httpapi-ratelimit-headers) has them:
-    /// `q` requests in `w` seconds, `r` of them left, all of them again after `t` seconds.
+    /// `RateLimit` and `RateLimit-Policy`, as the IETF's draft on rate limit fields
+    /// (draft-ietf-httpapi-ratelimit-headers) has them: `q` requests in `w` seconds, `r` of them
+    /// left, all of them again after `t` seconds.
     pub(super) fn write(self, headers: &mut HeaderMap) {
         let Self { rate, left } = self;
         let full_in = (u64::from(rate - left.min(rate)) * MINUTE.as_secs()).div_ceil(u64::from(rate));

@@ -113,7 +113,8 @@ pub(crate) struct Quality {
     pub(crate) truncation: Measure,
     /// The detector's score.
     pub(crate) det_score: Measure,
-    /// What a learned model says, where one is installed (`models.quality` names it). It has no part in `overall` and no demand in any profile.
+    /// What a learned model says, where one is installed (`models.quality` names it). It has no
+    /// part in `overall` and no demand in any profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) learned: Option<Measure>,
 }
@@ -182,7 +183,8 @@ impl From<store::images::Source> for Source {
     }
 }
 
-/// The places of an image, shared by everything in one answer that shows the image: its faces can be a thousand.
+/// The places of an image, shared by everything in one answer that shows the image: its faces can
+/// be a thousand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     list: Arc<[Source]>,
@@ -202,7 +204,8 @@ pub(crate) struct FirstPlaces {
 const SOURCE_FRAME: usize = 200;
 
 impl Places {
-    /// The first places, at least one and no more than fit into an equal share of the bytes that an answer with `lists` such lists spends on them.
+    /// The first places, at least one and no more than fit into an equal share of the bytes that an
+    /// answer with `lists` such lists spends on them.
     pub(crate) fn first(&self, lists: usize) -> FirstPlaces {
         let share = MOST_BYTES / lists.max(1);
         let mut bytes = 0;

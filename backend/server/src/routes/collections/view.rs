@@ -52,7 +52,8 @@ pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection,
     })
 }
 
-/// Refuses what cannot be a collection's name. A name in the form of an id could be taken for another collection in a path.
+/// Refuses what cannot be a collection's name. A name in the form of an id could be taken for
+/// another collection in a path.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))

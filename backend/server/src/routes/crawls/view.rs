@@ -61,8 +61,8 @@ pub(super) struct CrawlView {
     /// `web`, or `scan` for local files.
     #[schema(example = "web")]
     kind: String,
-    /// Where it began. Lists and events show at most the first 100 seeds, fewer where these have more
-    /// than 16 KiB; `GET /crawls/{id}` shows all.
+    /// Where it began. Lists and events show at most the first 100 seeds, fewer where these have
+    /// more than 16 KiB; `GET /crawls/{id}` shows all.
     #[schema(example = json!(["https://example.org/"]))]
     seeds: Vec<String>,
     /// How many seeds it has.
@@ -71,7 +71,8 @@ pub(super) struct CrawlView {
     /// Whose it is.
     #[schema(example = "default")]
     collection: String,
-    /// The options it was created with. A key without the scope `write` sees scheme and host of `webhook`, and no more.
+    /// The options it was created with. A key without the scope `write` sees scheme and host of
+    /// `webhook`, and no more.
     #[schema(value_type = Object, example = json!({"scope": "host", "max_depth": 2, "max_pages": 200}))]
     options: serde_json::Value,
     /// When it was created.

@@ -1,4 +1,5 @@
-//! What is to be erased: a likeness in a picture, a face, an image, a person, or what was found at an address.
+//! What is to be erased: a likeness in a picture, a face, an image, a person, or what was found at
+//! an address.
 use super::create::ErasureParams;
 use super::threshold::checked;
 use crate::auth::Caller;
@@ -14,7 +15,8 @@ use url::Url;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// What is to be erased, and how: exactly one of `image_base64`, `face_id`, `image_id`, `subject_id` and `url`.
+/// What is to be erased, and how: exactly one of `image_base64`, `face_id`, `image_id`,
+/// `subject_id` and `url`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/team.html", "collection": "default"}))]
@@ -33,12 +35,13 @@ pub(crate) struct ErasureBody {
     /// The address of an image, or of a page: every image that was found there.
     #[schema(format = Uri)]
     url: Option<String>,
-    /// The collection; the default is the key's own, else `default`, and with `face_id` or `image_id` that one's own.
+    /// The collection; the default is the key's own, else `default`, and with `face_id` or
+    /// `image_id` that one's own.
     collection: Option<String>,
     /// Keep the erased pictures, and the address, from being stored again; the default is true.
     suppress: Option<bool>,
-    /// Keep the person from being stored again, by a one-way sketch of the face; the default is false. Needs a likeness, a face, a person, or an
-    /// image with one face.
+    /// Keep the person from being stored again, by a one-way sketch of the face; the default is
+    /// false. Needs a likeness, a face, a person, or an image with one face.
     suppress_person: Option<bool>,
     /// Lowest similarity of a face that goes; the default is the collection's, else the service's,
     /// else the embedding model's. Below the model's own only with `force`.
@@ -169,8 +172,9 @@ pub(super) fn address(text: &str) -> Result<Url, ApiError> {
     })
 }
 
-/// The normal form of an address, and what else of it can be on record: links to pages are followed as the operator spells them, and earlier
-/// versions stored the addresses of enrolled pictures as they were sent.
+/// The normal form of an address, and what else of it can be on record: links to pages are followed
+/// as the operator spells them, and earlier versions stored the addresses of enrolled pictures as
+/// they were sent.
 async fn spellings(
     state: &AppState,
     caller: &Caller,

@@ -3,8 +3,8 @@ use crate::{ApiError, Code};
 use pipeline::{MatchThreshold, ThresholdSource};
 
 /// Returns the threshold that an erasure uses. It is at least 0, because faces of one person never
-/// have a negative cosine. `model` is the embedding model's own threshold, at which its rate of false
-/// matches was measured (`models.toml`).
+/// have a negative cosine. `model` is the embedding model's own threshold, at which its rate of
+/// false matches was measured (`models.toml`).
 ///
 /// # Errors
 /// 422 for a threshold below the model's own, from whatever source, unless `force` is set: at that
@@ -28,7 +28,8 @@ pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Res
         .allowed([format!("a number from {model} to 1"), "force=true".to_owned()]))
 }
 
-/// Refuses thresholds below 0, because faces of one person never have a negative cosine, and above 1.
+/// Refuses thresholds below 0, because faces of one person never have a negative cosine, and above
+/// 1.
 ///
 /// # Errors
 /// 422 that names the range.

@@ -86,11 +86,12 @@ pub(super) struct ErasureAnswer {
     /// Images that go whole: those that were named, and those whose every face goes.
     #[schema(example = 2)]
     images: usize,
-    /// Enrolled people and clusters that go, with name, external id and metadata: the one that was named, and those
-    /// whose every face goes.
+    /// Enrolled people and clusters that go, with name, external id and metadata: the one that was
+    /// named, and those whose every face goes.
     #[schema(example = 1)]
     subjects: usize,
-    /// Faces of other embedding models than the one in use, which cannot be compared with a likeness and stay.
+    /// Faces of other embedding models than the one in use, which cannot be compared with a
+    /// likeness and stay.
     #[schema(example = 0)]
     not_compared: i64,
     /// Send it as `confirm` with the same call to erase so much; only after a dry run. Good for 15

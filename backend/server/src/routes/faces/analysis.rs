@@ -30,21 +30,26 @@ pub(crate) struct DetectParams {
     /// `auto`: when nothing is found upright, try the picture turned by 90, 180 and 270 degrees.
     #[param(inline, value_type = Option<RotateParam>)]
     pub(crate) rotate: Option<Rotate>,
-    /// `auto`: when a picture whose short side is under 400 pixels shows nothing or only weak faces, look again at it enhanced (see
-    /// `POST /images/enhance`). Coordinates are those of the picture that was sent.
+    /// `auto`: when a picture whose short side is under 400 pixels shows nothing or only weak
+    /// faces, look again at it enhanced (see `POST /images/enhance`). Coordinates are those of the
+    /// picture that was sent.
     #[param(inline, value_type = Option<EnhanceParam>)]
     pub(crate) enhance: Option<Enhance>,
-    /// Side of the square on which faces are looked for, a multiple of 32; larger finds smaller faces and takes longer.
+    /// Side of the square on which faces are looked for, a multiple of 32; larger finds smaller
+    /// faces and takes longer.
     #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
     pub(crate) det_size: Option<DetSize>,
-    /// How often to look: `single`, once; `auto`, also small for faces that fill the frame and in tiles where faces are tiny or a large picture shows
-    /// no sure one; `thorough`, always in tiles down to the picture's own resolution. The default is the service's.
+    /// How often to look: `single`, once; `auto`, also small for faces that fill the frame and in
+    /// tiles where faces are tiny or a large picture shows no sure one; `thorough`, always in tiles
+    /// down to the picture's own resolution. The default is the service's.
     #[param(inline, value_type = Option<PassesParam>)]
     pub(crate) passes: Option<Passes>,
-    /// Demands that `quality.passed` is judged by; the default is the collection's, else the service's.
+    /// Demands that `quality.passed` is judged by; the default is the collection's, else the
+    /// service's.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(crate) quality_profile: Option<vision::Profile>,
-    /// Judge as faces of this collection are judged; the default is the key's own. Nothing is stored in it.
+    /// Judge as faces of this collection are judged; the default is the key's own. Nothing is
+    /// stored in it.
     pub(crate) collection: Option<String>,
 }
 
@@ -157,14 +162,15 @@ pub(crate) struct DetectedFace {
     /// The detector's confidence, 0 to 1.
     #[schema(example = 0.93)]
     pub(crate) det_score: f32,
-    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right first).
+    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right
+    /// first).
     #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
     /// How usable the face is, unless `quality=false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) quality: Option<Quality>,
-    /// The face as a vector of length 1, unless `embeddings=false`. Comparable only within one model, which says how many numbers it has: 128 or
-    /// 512; examples show the first four.
+    /// The face as a vector of length 1, unless `embeddings=false`. Comparable only within one
+    /// model, which says how many numbers it has: 128 or 512; examples show the first four.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = json!([0.1137, -0.0901, 0.1633, -0.0394]))]
     pub(crate) embedding: Option<Vec<f32>>,

@@ -25,7 +25,8 @@ pub(crate) struct StoredFace {
     /// The detector's confidence, 0 to 1.
     #[schema(example = 0.93)]
     pub(crate) det_score: f32,
-    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right first).
+    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right
+    /// first).
     #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
     /// How usable the face is; null where it was not judged.

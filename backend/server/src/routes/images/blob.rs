@@ -4,8 +4,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
-/// A blob as an answer; `None` when it is gone. Keys are content addresses, so the key is the entity tag. Browsers ask again each
-/// time (`no-cache`), so that a picture that was erased is not shown from a cache.
+/// A blob as an answer; `None` when it is gone. Keys are content addresses, so the key is the
+/// entity tag. Browsers ask again each time (`no-cache`), so that a picture that was erased is not
+/// shown from a cache.
 pub(crate) async fn blob_answer(
     state: &AppState,
     key: &str,
@@ -41,7 +42,8 @@ pub(crate) async fn blob_answer(
 /// Longest wait for blobs to be dropped before the answer: what takes longer is done behind it.
 const DROPPING: Duration = Duration::from_secs(10);
 
-/// Drops blobs whose rows are gone, after the commit. A blob that could not be dropped is logged and left to the sweep.
+/// Drops blobs whose rows are gone, after the commit. A blob that could not be dropped is logged
+/// and left to the sweep.
 pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
     if keys.is_empty() {
         return;

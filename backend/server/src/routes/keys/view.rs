@@ -83,7 +83,8 @@ impl From<ApiKey> for KeyView {
     }
 }
 
-/// The key by which keys are changed. Where the service asks for none, whoever reaches it could make one that goes on working once it does.
+/// The key by which keys are changed. Where the service asks for none, whoever reaches it could
+/// make one that goes on working once it does.
 ///
 /// # Errors
 /// 409 where the service asks for no keys.

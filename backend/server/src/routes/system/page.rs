@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use rust_embed::{EmbeddedFile, RustEmbed};
 
-/// What the page is made of, as it is delivered: there is no build step. Part of the binary; debug builds read the folder at each request.
+/// What the page is made of, as it is delivered: there is no build step. Part of the binary; debug
+/// builds read the folder at each request.
 #[derive(RustEmbed)]
 #[folder = "assets/"]
 struct Assets;
@@ -28,8 +29,8 @@ async fn asset(Path(path): Path<String>, uri: Uri, headers: HeaderMap) -> Respon
     }
 }
 
-/// Browsers ask again each time (`no-cache`) and are told by the entity tag that nothing changed: a new version of the service is never
-/// shown with parts of an old one.
+/// Browsers ask again each time (`no-cache`) and are told by the entity tag that nothing changed: a
+/// new version of the service is never shown with parts of an old one.
 fn file(path: &str, request: &HeaderMap) -> Option<Response> {
     let content_type = HeaderValue::from_static(content_type(path)?);
     let EmbeddedFile { data, metadata } = Assets::get(path)?;

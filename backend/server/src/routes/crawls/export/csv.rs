@@ -10,8 +10,9 @@ pub(super) fn head(embeddings: bool) -> String {
     format!("{COLUMNS}{}\r\n", if embeddings { ",embedding" } else { "" })
 }
 
-/// The rows of an image. `image_url` and `page_url` are the first place where the crawl found it, `sources` is the number of places, counted up to 1,000;
-/// an embedding is one field with its components between spaces.
+/// The rows of an image. `image_url` and `page_url` are the first place where the crawl found it,
+/// `sources` is the number of places, counted up to 1,000; an embedding is one field with its
+/// components between spaces.
 pub(super) fn lines(exported: &ExportedImage, embeddings: bool) -> String {
     let image = &exported.image;
     let first = exported.sources.sources.first();
@@ -61,7 +62,8 @@ fn row(fields: impl Iterator<Item = String>) -> String {
     format!("{}\r\n", fields.join(","))
 }
 
-/// In quotes where it has to be. What a spreadsheet would take for a formula gets an apostrophe before it: URLs come from strangers.
+/// In quotes where it has to be. What a spreadsheet would take for a formula gets an apostrophe
+/// before it: URLs come from strangers.
 fn quoted(field: String) -> String {
     let field = if field.starts_with(['=', '+', '@', '\t', '\r']) { format!("'{field}") } else { field };
     if field.contains(['"', ',', '\r', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }

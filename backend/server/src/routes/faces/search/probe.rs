@@ -13,7 +13,8 @@ use store::retried;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// The probe and the options in JSON: exactly one of `url`, `image_base64`, `face_id` and `embedding`.
+/// The probe and the options in JSON: exactly one of `url`, `image_base64`, `face_id` and
+/// `embedding`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg", "collection": "default", "limit": 10}))]
@@ -28,7 +29,8 @@ pub(crate) struct SearchBody {
     face_id: Option<Uuid>,
     /// A vector of the embedding model in use; brought to length 1.
     embedding: Option<Vec<f32>>,
-    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's own.
+    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's
+    /// own.
     collection: Option<String>,
     /// Most matches.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
@@ -182,7 +184,8 @@ impl Probe {
         })
     }
 
-    /// A face of another collection than the one named is as good as none: search stays inside a collection.
+    /// A face of another collection than the one named is as good as none: search stays inside a
+    /// collection.
     async fn of_face(
         state: &AppState,
         caller: &Caller,

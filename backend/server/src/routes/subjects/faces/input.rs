@@ -13,7 +13,8 @@ use vision::Profile;
 /// Most stored faces in one call.
 const MOST: usize = 100;
 
-/// How a face is chosen and judged. With a JSON body the same names may stand in the body, where they win.
+/// How a face is chosen and judged. With a JSON body the same names may stand in the body, where
+/// they win.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -24,14 +25,16 @@ pub(in super::super) struct EnrolParams {
     /// Lowest `det_score` of a face of the picture.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// The picture is an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`): nothing is looked for in it, and the size and pose that the
-    /// face had are not judged.
+    /// The picture is an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`):
+    /// nothing is looked for in it, and the size and pose that the face had are not judged.
     #[param(default = false)]
     pub(super) aligned: Option<bool>,
-    /// What the face must meet, `strict` by default; a face that does not is refused with `low_quality` and the reasons.
+    /// What the face must meet, `strict` by default; a face that does not is refused with
+    /// `low_quality` and the reasons.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(super) quality_profile: Option<Profile>,
-    /// Enrol the face whatever it meets. Poor faces are taken for each other: every one that is enrolled raises the rate of false matches.
+    /// Enrol the face whatever it meets. Poor faces are taken for each other: every one that is
+    /// enrolled raises the rate of false matches.
     #[param(default = false)]
     pub(super) force: Option<bool>,
     /// A face shows one subject. `true` takes it over from another; without it that is a conflict.

@@ -26,8 +26,9 @@ pub(super) enum Enrolled {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhatGoes {
-    /// `delete` (the default): an image that was only ever sent in for enrolment goes when none of its faces shows anybody any more; `keep`: it stays, as
-    /// an image like any other. Images that a crawl or a scan found always stay.
+    /// `delete` (the default): an image that was only ever sent in for enrolment goes when none of
+    /// its faces shows anybody any more; `keep`: it stays, as an image like any other. Images that
+    /// a crawl or a scan found always stay.
     #[param(inline)]
     pub(super) enrolled_images: Option<Enrolled>,
 }
