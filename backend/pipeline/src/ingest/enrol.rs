@@ -70,7 +70,7 @@ pub enum EnrolError {
         found: usize,
     },
     /// The face has no embedding, so it cannot be compared with other faces.
-    #[error("the embedding model has nothing to say about this face")]
+    #[error("no embedding could be computed for this face")]
     NoEmbedding,
     /// The face does not meet the profile.
     #[error("the face does not meet the profile: {}", .0.join(", "))]

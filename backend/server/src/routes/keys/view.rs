@@ -90,7 +90,7 @@ impl From<ApiKey> for KeyView {
 /// 409 where the service asks for no keys.
 pub(super) fn own(caller: &Caller) -> Result<&ApiKey, ApiError> {
     caller.key().ok_or_else(|| {
-        let sentence = "this service asks nobody for a key, so it lets nobody change keys; `facecrawl keys` on its machine does";
+        let sentence = "this service requires no keys (AUTH=none), so keys cannot be changed over HTTP; use `facecrawl keys` on its machine";
         ApiError::new(Code::Conflict, sentence).allowed(["facecrawl keys create", "facecrawl keys revoke", "AUTH=keys"])
     })
 }
