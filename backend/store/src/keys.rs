@@ -69,8 +69,7 @@ scopes! {
     Erase = "erase";
     /// Devices, metrics and jobs: the whole service, so only for keys to all collections.
     System = "system";
-    /// Make, change and delete collections; let in again what an erasure keeps out; read the audit
-    /// log.
+    /// Make, change and delete collections; lift suppressions; read the audit log.
     Admin = "admin";
     /// Make, list and revoke keys, none of which may do more than the key that makes it.
     Keys = "keys";

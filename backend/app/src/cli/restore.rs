@@ -18,9 +18,9 @@ use store::deletion_log::Entry;
 /// Bring a backup back into an empty database, and delete again what was deleted since
 ///
 /// Stop every process of the service first. Faces, images, people and collections that the deletion
-/// logs say were deleted go before anything is served; what is kept out stays out, revoked keys
-/// stay revoked. Only blobs that a row still names are copied. Killed halfway, it is taken up with
-/// --without-database.
+/// logs say were deleted go before anything is served; suppressions and revoked keys
+/// stay in force. Only blobs that a row still names are copied. If the command was interrupted,
+/// continue with --without-database.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
     /// What `backup` wrote

@@ -50,7 +50,8 @@ impl JobError {
         match error {
             FetchError::Later(until) => Self::Later(until),
             FetchError::Refused(reason) if reason == super::robots::UNAVAILABLE => {
-                let detail = "the host's robots.txt is unavailable, so nothing may be fetched from the host".into();
+                let detail =
+                    "the host's robots.txt is unavailable, so nothing may be fetched from the host".into();
                 Self::Retry { code, detail, at: Some(now + robots_retry) }
             }
             FetchError::Status { retry_after, .. } if error.is_transient() => {

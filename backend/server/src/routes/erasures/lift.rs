@@ -9,7 +9,7 @@ use serde_json::json;
 use store::audit::Action;
 use utoipa::ToSchema;
 
-/// What was let in again.
+/// The result of lifting suppressions.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "erasure": {
@@ -21,21 +21,21 @@ use utoipa::ToSchema;
 pub(super) struct LiftAnswer {
     /// The erasure, with the moment in `lifted_at`.
     erasure: ErasureView,
-    /// Pictures, faces, addresses and people that it kept out until now.
+    /// Number of suppressions that were lifted: pictures, faces, addresses and people.
     lifted: u64,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 
-/// Let in again what an erasure keeps out.
+/// Lift the suppressions of an erasure.
 ///
-/// For a mistake, or for somebody who wants to be found again. What was erased stays erased; the
-/// next crawl or scan that finds it stores it. What another erasure also keeps out stays out.
-/// Repeating the call changes nothing.
+/// Use this after a mistake, or when a person agrees to be stored again. Erased data stays erased;
+/// the next crawl or scan that finds it stores it. Data that another erasure also suppresses stays
+/// suppressed. A repeated call changes nothing.
 #[utoipa::path(
     delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
     params(("id" = Uuid, Path, description = "The erasure")),
-    responses((status = 200, description = "It keeps nothing out any more", body = LiftAnswer)),
+    responses((status = 200, description = "The erasure suppresses nothing any more", body = LiftAnswer)),
 )]
 pub(super) async fn lift_suppressions(caller: Caller, Id(id): Id) -> Result<Json<LiftAnswer>, ApiError> {
     let store = caller.store();

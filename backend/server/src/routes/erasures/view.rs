@@ -13,31 +13,31 @@ pub(super) struct ErasureView {
     /// The collection.
     #[schema(example = "default")]
     collection: String,
-    /// By what it was asked for: `likeness`, `face`, `image`, `subject` or `url`.
+    /// Kind of target: `likeness`, `face`, `image`, `subject` or `url`.
     #[schema(example = "likeness")]
     kind: String,
-    /// Whether the pictures, and the address, are kept out.
+    /// Whether the pictures and the address are suppressed.
     #[schema(example = true)]
     suppress: bool,
-    /// Whether the person is kept out.
+    /// Whether the person is suppressed.
     #[schema(example = false)]
     suppress_person: bool,
-    /// Lowest similarity of what went; null unless it was asked for by a likeness.
+    /// Threshold of an erasure by likeness; otherwise null.
     #[schema(example = 0.5)]
     threshold: Option<f32>,
-    /// Faces that went.
+    /// Number of erased faces.
     #[schema(example = 3)]
     faces: i64,
-    /// Images that went whole.
+    /// Number of images that were erased as a whole.
     #[schema(example = 2)]
     images: i64,
-    /// What it keeps out: pictures, faces, addresses and people.
+    /// Number of suppressions: pictures, faces, addresses and people.
     #[schema(example = 2)]
     suppressions: i64,
-    /// When.
+    /// Time of the erasure.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
-    /// When what it kept out was let in again; null while it is kept out.
+    /// Time at which the suppressions were lifted; null while they are in force.
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(example = json!(null))]
     lifted_at: Option<OffsetDateTime>,
