@@ -21,6 +21,6 @@ pub(crate) use error::NotificationError;
 pub use interval::Interval;
 pub use match_threshold::{MatchThreshold, ThresholdSource};
 pub use options::{CrawlOptions, Dedupe, Sitemaps};
-pub(crate) use row::Row;
+pub(crate) use row::{Row, RowEnd};
 pub use secret::Secret;
 pub use traces::forget_jobs;

@@ -3,7 +3,7 @@
 
 use super::Crawls;
 use crate::completion::{finish_if_done, notifications};
-use crate::domain::{CrawlError, Row, jobs};
+use crate::domain::{CrawlError, Row, RowEnd, jobs};
 use queue::{JobRow, JobState, QueueError};
 use store::crawls::Crawl;
 use store::{StoreError, Tx, retried};
@@ -207,8 +207,9 @@ impl Crawls {
             && self.store().crawl_state(tx.conn(), crawl).await?.is_some()
         {
             self.store().lock_crawl(tx.conn(), crawl).await?;
-            let detail = Some("its job was cancelled");
-            Row::new(ledger, id).settle(self.store(), &mut tx, "skipped", "cancelled", detail, None).await?;
+            let (reason, detail) = ("cancelled", "its job was cancelled");
+            let end = RowEnd { state: "skipped", reason, detail, status: None };
+            Row::new(ledger, id).settle(self.store(), &mut tx, end).await?;
             finish_if_done(self.store(), self.queue(), &mut tx, crawl).await?;
         }
         tx.commit().await?;

@@ -8,7 +8,7 @@
 use super::Crawls;
 use crate::completion;
 use crate::domain::jobs::{SCAN_IMAGE, SCAN_PAGE};
-use crate::domain::{CrawlError, Row};
+use crate::domain::{CrawlError, Row, RowEnd};
 use crate::ingest::scan;
 use std::collections::HashSet;
 use store::crawls::{Crawl, CrawlFilter};
@@ -17,6 +17,14 @@ use uuid::Uuid;
 
 /// Number of rows or crawls that one query reads.
 const CHUNK: i64 = 1000;
+
+/// The end of a row whose job was discarded by the queue itself.
+const DISCARDED: RowEnd<'static> = RowEnd {
+    state: "failed",
+    reason: "job_discarded",
+    detail: "its worker died, or its handler panicked, at every attempt",
+    status: None,
+};
 
 /// The result of a reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,10 +89,7 @@ impl Crawls {
                     let mut tx = self.store().begin().await?;
                     self.store().lock_crawl(tx.conn(), crawl.id).await?;
                     for id in &orphans {
-                        let detail = Some("its worker died, or its handler panicked, at every attempt");
-                        Row::new(ledger, *id)
-                            .settle(self.store(), &mut tx, "failed", "job_discarded", detail, None)
-                            .await?;
+                        Row::new(ledger, *id).settle(self.store(), &mut tx, DISCARDED).await?;
                     }
                     tx.commit().await?;
                     done.rows += orphans.len() as u64;

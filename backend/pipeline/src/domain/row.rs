@@ -13,34 +13,40 @@ pub(crate) struct Row {
     id: Uuid,
 }
 
+/// How a row ends that has no result.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowEnd<'a> {
+    /// `failed`, `skipped` or `suppressed`.
+    pub(crate) state: &'static str,
+    /// The reason code.
+    pub(crate) reason: &'a str,
+    /// The reason for people.
+    pub(crate) detail: &'a str,
+    /// The HTTP status, if the server answered.
+    pub(crate) status: Option<u16>,
+}
+
 impl Row {
     pub(crate) fn new(ledger: Ledger, id: Uuid) -> Self {
         Self { ledger, id }
     }
 
     /// Settles the row without a result. Does nothing if the row is not queued.
-    pub(crate) async fn settle(
-        self,
-        store: &Store,
-        tx: &mut Tx,
-        state: &str,
-        reason: &str,
-        detail: Option<&str>,
-        status: Option<u16>,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn settle(self, store: &Store, tx: &mut Tx, end: RowEnd<'_>) -> Result<(), StoreError> {
+        let RowEnd { state, reason, detail, status } = end;
         match self.ledger {
             Ledger::Pages => {
                 let result = PageResult {
                     state: state.into(),
                     reason: Some(reason.into()),
-                    detail: detail.map(Into::into),
+                    detail: Some(detail.into()),
                     status: status.map(i32::from),
                     ..PageResult::default()
                 };
                 store.settle_page(tx.conn(), self.id, &result).await
             }
             Ledger::ImageUrls => {
-                store.settle_image_url(tx.conn(), self.id, state, Some(reason), detail, None).await
+                store.settle_image_url(tx.conn(), self.id, state, Some(reason), Some(detail), None).await
             }
         }
     }

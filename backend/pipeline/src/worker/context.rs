@@ -7,7 +7,7 @@ use super::maps::Maps;
 use super::robots::RobotsCache;
 use crate::completion::CompletionCheck;
 use crate::domain::NotificationError;
-use crate::domain::Row;
+use crate::domain::{Row, RowEnd};
 use crate::ingest::outcome::count_outcome;
 use crate::ingest::suppress;
 use crate::{CrawlOptions, Crawls, Ingest, crawl, profile_of};
@@ -121,10 +121,12 @@ impl Context {
                 Ok(Outcome::Retry(format!("{code}: {detail}"), at))
             }
             JobError::Retry { code, detail, .. } => {
-                self.settle(job, crawl, row, "failed", &code, &detail, None, true).await
+                let end = RowEnd { state: "failed", reason: &code, detail: &detail, status: None };
+                self.settle(job, crawl, row, end, true).await
             }
             JobError::Final { state, code, detail, status } => {
-                self.settle(job, crawl, row, state, &code, &detail, status, false).await
+                let end = RowEnd { state, reason: &code, detail: &detail, status };
+                self.settle(job, crawl, row, end, false).await
             }
         }
     }
@@ -132,27 +134,24 @@ impl Context {
     /// Settles the row, ends the job and, if this was the last row, ends the crawl, in one
     /// transaction. If `spent` is true, the job has no attempts left. It stays as discarded, so
     /// that it can be inspected and retried.
-    #[expect(clippy::too_many_arguments, reason = "the two ends that a row can come to without a result")]
     async fn settle(
         &self,
         job: &ClaimedJob,
         crawl: Uuid,
         row: Row,
-        state: &'static str,
-        code: &str,
-        detail: &str,
-        status: Option<u16>,
+        end: RowEnd<'_>,
         spent: bool,
     ) -> Result<Outcome, QueueError> {
+        let RowEnd { state, reason, detail, .. } = end;
         let ended: Result<(), NotificationError> = retried("settle_row", || async {
             let mut tx = self.store.begin().await?;
             if spent {
-                self.queue.fail(tx.conn(), job.claim, &format!("{code}: {detail}"), true, None).await?;
+                self.queue.fail(tx.conn(), job.claim, &format!("{reason}: {detail}"), true, None).await?;
             } else {
                 self.queue.complete(tx.conn(), job.claim).await?;
             }
             let check = CompletionCheck::begin(&self.store, &mut tx, crawl, job.claim).await?;
-            row.settle(&self.store, &mut tx, state, code, Some(detail), status).await?;
+            row.settle(&self.store, &mut tx, end).await?;
             if state == suppress::STATE {
                 suppress::forget(&self.store, &self.queue, &mut tx, (row.id(), Some(job.claim))).await?;
             }
@@ -163,7 +162,7 @@ impl Context {
         .await;
         match ended {
             Ok(()) => {
-                count_outcome(row.name(), state, Some(code));
+                count_outcome(row.name(), state, Some(reason));
                 Ok(Outcome::Settled)
             }
             Err(NotificationError::Queue(error)) => Err(error),
