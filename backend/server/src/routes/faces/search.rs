@@ -36,7 +36,8 @@ pub(super) struct SearchParams {
     /// Most matches.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
-    /// Lowest similarity; the default is the collection's, else the embedding model's.
+    /// Lowest similarity. The default is that of the collection, else `MATCH_THRESHOLD`, else that
+    /// of the embedding model.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
     /// Compare with every face in scope, never by the approximate index.
@@ -145,7 +146,8 @@ pub(super) struct SearchAnswer {
     /// The lowest similarity that was asked for.
     #[schema(example = 0.5)]
     threshold: f32,
-    /// What it is when nobody asks: the collection's, else the embedding model's.
+    /// Default value: that of the collection, else `MATCH_THRESHOLD`, else that of the embedding
+    /// model.
     #[schema(example = 0.5)]
     default_threshold: f32,
     /// Share of pairs of different people that reach this threshold, as measured for the embedding
