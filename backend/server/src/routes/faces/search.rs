@@ -199,6 +199,7 @@ pub(super) async fn search_faces(
     let probe = Probe::prepare(&state, &caller, input, &params).await?;
     let store = caller.store();
     let collection = probe.collection;
+    let default_threshold = state.match_threshold(None, collection.match_threshold).value;
     let threshold =
         state.match_threshold(params.threshold.map(Cosine::get), collection.match_threshold).value;
     let query = SearchQuery {
