@@ -33,7 +33,7 @@ pub(super) struct ErasureList {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
-/// List what was erased from a collection: numbers, and nothing that says who.
+/// List the erasures of a collection. They contain counts only, nothing that identifies a person.
 #[utoipa::path(
     get, path = "/erasures", operation_id = "list_erasures", tag = "erasures",
     params(ListParams),

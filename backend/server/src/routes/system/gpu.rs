@@ -115,7 +115,8 @@ struct LoadedView {
     memory_after: Option<u64>,
 }
 
-/// From when two faces count as one person, where neither the call nor the collection says it.
+/// The default threshold for matches. It applies if neither the request nor the collection sets
+/// one.
 #[derive(Serialize, ToSchema)]
 struct MatchingView {
     /// The embedder.
