@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DeletionParams {
-    /// Only say what would go.
+    /// Report what would be deleted, and delete nothing.
     #[param(default = false)]
     pub(crate) dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call, not older than 15 minutes; needed where more rows

@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Which records, and how many.
+/// Selects the records to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -32,10 +32,10 @@ pub(super) struct ListParams {
     #[param(value_type = Option<String>, format = DateTime)]
     #[serde(deserialize_with = "time")]
     until: Option<OffsetDateTime>,
-    /// Most records in the answer.
+    /// Maximum number of records in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl From<AuditRecord> for RecordView {
 #[derive(Serialize, ToSchema)]
 pub(super) struct AuditList {
     records: Vec<RecordView>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AAAAAAAABNI")]
     next_cursor: Option<String>,
 }

@@ -26,7 +26,7 @@ pub(super) struct CollectionView {
     /// Days after which images and faces are erased; null is never.
     #[schema(example = 365)]
     retention_days: Option<i32>,
-    /// When it was made.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
 }

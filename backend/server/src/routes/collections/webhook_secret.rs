@@ -34,7 +34,7 @@ pub(super) struct WebhookSecretView {
     /// Shown this once: `x-facecrawl-signature` is checked with it.
     #[schema(example = "6bd1f3a09c…")]
     secret: String,
-    /// When it was made.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// Until when messages carry a second signature, by what signed them before.

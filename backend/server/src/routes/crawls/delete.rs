@@ -23,7 +23,7 @@ pub(super) struct DeleteParams {
     /// Also delete the images, with their faces, that no other crawl found.
     #[param(default = false)]
     with_images: Option<bool>,
-    /// Only say what would go.
+    /// Report what would be deleted, and delete nothing.
     #[param(default = false)]
     dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call, not older than 15 minutes; needed where more images

@@ -68,14 +68,14 @@ pub(super) struct CrawlView {
     /// How many seeds it has.
     #[schema(example = 1)]
     seed_count: i32,
-    /// Whose it is.
+    /// The collection that it belongs to.
     #[schema(example = "default")]
     collection: String,
     /// The options it was created with. A key without the scope `write` sees scheme and host of
     /// `webhook`, and no more.
     #[schema(value_type = Object, example = json!({"scope": "host", "max_depth": 2, "max_pages": 200}))]
     options: serde_json::Value,
-    /// When it was created.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// When it ended; null before.

@@ -31,8 +31,8 @@ const SKETCHED: usize = 1_000;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ErasureParams {
-    /// The collection; the default is the key's own, else `default`. With `face_id` or `image_id`
-    /// it is the collection of that face or image.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id` or
+    /// `image_id` it is the collection of that face or image.
     pub(super) collection: Option<String>,
     /// Keep the erased pictures, and the address, from being stored again.
     #[param(default = true)]
@@ -50,13 +50,13 @@ pub(super) struct ErasureParams {
     /// Look first, with `dry_run`.
     #[param(default = false)]
     pub(super) force: Option<bool>,
-    /// Which face of the picture, best score first; 0 is the best.
+    /// Index of the face in the picture, by descending score; 0 has the best score.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// Only say what would go.
+    /// Report what would be deleted, and delete nothing.
     #[param(default = false)]
     pub(super) dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call, not older than 15 minutes; needed where more faces

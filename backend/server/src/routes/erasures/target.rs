@@ -49,13 +49,13 @@ pub(crate) struct ErasureBody {
     threshold: Option<f64>,
     /// Erase strangers, too, who are as alike as a `threshold` below the embedding model's own.
     force: Option<bool>,
-    /// Which face of the picture, best score first; 0 is the best.
+    /// Index of the face in the picture, by descending score; 0 has the best score.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Only say what would go.
+    /// Report what would be deleted, and delete nothing.
     dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call.
     confirm: Option<String>,

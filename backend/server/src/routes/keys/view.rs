@@ -48,7 +48,7 @@ pub(super) struct KeyView {
     /// Most requests a minute; null is no limit.
     #[schema(example = 600)]
     requests_per_minute: Option<i32>,
-    /// When it was made.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// When it was last used, to the minute; null is never.
