@@ -39,7 +39,7 @@ pub(super) struct ListParams {
     cursor: Option<String>,
 }
 
-/// What was done, by whom, where and when.
+/// A record of one action.
 #[derive(Serialize, ToSchema)]
 struct RecordView {
     /// Grows with time.
@@ -51,18 +51,18 @@ struct RecordView {
     /// What.
     #[schema(example = "face.search")]
     action: String,
-    /// Where; null for what concerns none or all.
+    /// The collection; null for an action that concerns none or all.
     collection_id: Option<Uuid>,
-    /// Its name, while it is there.
+    /// Name of the collection while it exists.
     #[schema(example = "default")]
     collection: Option<String>,
     /// The key; null for a call without one: by the command line, by the service itself, or where
     /// the service asks for no keys.
     key_id: Option<Uuid>,
-    /// In answer to which request.
+    /// Id of the request that caused the action.
     #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]
     request_id: Option<String>,
-    /// More of it: numbers, ids and settings, never a picture or an embedding.
+    /// Details: numbers, ids and settings, never a picture or an embedding.
     #[schema(value_type = Object, example = json!({"probe": "image", "threshold": 0.5, "limit": 20, "matches": 3}))]
     detail: Value,
 }
@@ -93,7 +93,7 @@ pub(super) struct AuditList {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 
-/// Read the audit log: searches, deletions, and what became of keys and collections.
+/// List the records of the audit log: searches, deletions, and changes of keys and collections.
 ///
 /// A key to one collection sees that collection's records.
 #[utoipa::path(

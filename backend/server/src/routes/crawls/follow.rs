@@ -12,19 +12,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// When a caller with too many streams comes back.
+/// Time after which a caller with too many streams may try again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A look at a crawl.
+/// The result of one read of a crawl.
 #[derive(Clone, Debug)]
 pub(super) enum Look {
     /// As it was, and when the look began.
     Is(Instant, Arc<Snapshot>),
-    /// It is not there any more.
+    /// The crawl no longer exists.
     Gone,
 }
 
-/// What is followed, and by whom.
+/// The crawls that have event streams, and the callers of the streams.
 pub(crate) struct Follows {
     interval: Duration,
     most: usize,

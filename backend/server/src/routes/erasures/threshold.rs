@@ -1,4 +1,4 @@
-//! From which similarity a face goes.
+//! Resolves the similarity from which an erasure includes a face.
 use crate::{ApiError, Code};
 use pipeline::{MatchThreshold, ThresholdSource};
 

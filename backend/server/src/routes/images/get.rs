@@ -24,7 +24,7 @@ pub(super) struct ImageAnswer {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// One stored image with its faces and where it was found.
+/// Return a stored image with its faces and the places where it was found.
 #[utoipa::path(
     get, path = "/images/{id}", operation_id = "get_image", tag = "images",
     params(("id" = Uuid, Path, description = "The image")),

@@ -31,7 +31,7 @@ pub(super) struct KeyList {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Keys);
 
-/// List the keys, those that work no more included.
+/// List the keys, including expired and revoked ones.
 ///
 /// A key to one collection sees that collection's keys.
 #[utoipa::path(

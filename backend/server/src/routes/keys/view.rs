@@ -28,12 +28,12 @@ impl ToSchema for ScopeName {
     }
 }
 
-/// A key, without what opens anything.
+/// A key without its secret.
 #[derive(Serialize, ToSchema)]
 pub(super) struct KeyView {
     /// Its id.
     id: Uuid,
-    /// How it begins, for people to tell keys apart.
+    /// The first characters of the key, to identify it.
     #[schema(example = "fc_4fQ9ab")]
     prefix: String,
     /// Who holds it.
@@ -42,7 +42,7 @@ pub(super) struct KeyView {
     /// The collection that it is bound to; null is every collection.
     #[schema(example = "press")]
     collection: Option<String>,
-    /// What it may do.
+    /// Its scopes.
     #[schema(value_type = Vec<ScopeName>, example = json!(["read", "search"]))]
     scopes: Vec<Scope>,
     /// Most requests a minute; null is no limit.
@@ -54,13 +54,13 @@ pub(super) struct KeyView {
     /// When it was last used, to the minute; null is never.
     #[serde(with = "time::serde::rfc3339::option")]
     last_used_at: Option<OffsetDateTime>,
-    /// When it stops working; null is never.
+    /// Time of expiry; null is never.
     #[serde(with = "time::serde::rfc3339::option")]
     expires_at: Option<OffsetDateTime>,
     /// When it was revoked; null is not.
     #[serde(with = "time::serde::rfc3339::option")]
     revoked_at: Option<OffsetDateTime>,
-    /// The key that made it; null for one of the command line.
+    /// The key that created it; null for a key from the command line.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b07")]
     made_by: Option<Uuid>,
 }

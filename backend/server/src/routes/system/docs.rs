@@ -25,7 +25,7 @@ fn text(document: &OpenApi) -> String {
 
 pub(super) const SPEC: Spec = Spec::open();
 
-/// This API as an OpenAPI 3.1 document.
+/// Return this API as an OpenAPI 3.1 document.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "get_openapi", tag = "system",
     responses((status = 200, description = "The document", body = Object, content_type = "application/json",
