@@ -183,8 +183,8 @@ impl From<store::images::Source> for Source {
     }
 }
 
-/// The places of an image, shared by everything in one answer that shows the image: its faces can
-/// be a thousand.
+/// The places of an image. All faces of the image in one answer share them, because an image can
+/// have a thousand faces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     list: Arc<[Source]>,
@@ -196,11 +196,11 @@ pub(crate) struct Places {
 pub(crate) struct FirstPlaces {
     list: Arc<[Source]>,
     shown: usize,
-    /// How many there are, counted up to 1,000.
+    /// Number of places, counted up to 1,000.
     pub(crate) total: i64,
 }
 
-/// Bytes of a source in an answer besides its texts, about.
+/// Approximate bytes of a source in an answer without its texts.
 const SOURCE_FRAME: usize = 200;
 
 impl Places {

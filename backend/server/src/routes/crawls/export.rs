@@ -100,7 +100,7 @@ pub(super) async fn export_crawl(
     Ok((headers, Body::from_stream(body)).into_response())
 }
 
-/// The next page of the stream.
+/// The position of the next page of the stream.
 enum Page {
     /// The first page.
     Read(ExportedPage),

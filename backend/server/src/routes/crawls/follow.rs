@@ -39,7 +39,7 @@ struct Inner {
     followed: Gauge,
 }
 
-/// A stream of a caller, counted while it is open.
+/// An open stream, which counts towards the limit of its caller.
 pub(super) struct Stream {
     open: Gauge,
     _permit: KeyedPermit<CallerId>,
@@ -70,7 +70,7 @@ impl Follows {
     /// Counts a stream.
     ///
     /// # Errors
-    /// 429 where the caller has as many as one may have.
+    /// Fails with 429 if the caller has the maximum number of streams.
     pub(super) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
         let permit = self.streams.try_acquire(caller).ok_or_else(|| {
             let most = self.most;
@@ -106,7 +106,7 @@ impl Follows {
     }
 }
 
-/// The task that looks at one crawl.
+/// The task that reads one crawl.
 struct Task {
     id: Uuid,
     store: Store,
@@ -116,8 +116,8 @@ struct Task {
 }
 
 impl Task {
-    /// Looks until nobody follows any more. A failed look is tried again: a short loss of the
-    /// database should not end what someone watches.
+    /// Reads the crawl until it has no streams. A failed read is repeated, because a short loss of
+    /// the database should not end the streams.
     async fn run(&self) {
         loop {
             tokio::select! {
@@ -135,7 +135,7 @@ impl Task {
 }
 
 impl Inner {
-    /// Ends the looks at a crawl, unless somebody follows it again. Returns whether they ended.
+    /// Ends the task of a crawl unless a new stream was opened. Returns whether it ended.
     fn forget(&self, id: Uuid, in_any_case: bool) -> bool {
         let mut crawls = locked(&self.crawls);
         let is_followed = crawls.get(&id).is_some_and(|looks| looks.receiver_count() > 0);

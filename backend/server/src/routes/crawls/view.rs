@@ -61,7 +61,7 @@ pub(super) struct CrawlView {
     /// `web`, or `scan` for local files.
     #[schema(example = "web")]
     kind: String,
-    /// Where it began. Lists and events show at most the first 100 seeds, fewer where these have
+    /// The seeds. Lists and events show at most the first 100 seeds, fewer where these have
     /// more than 16 KiB; `GET /crawls/{id}` shows all.
     #[schema(example = json!(["https://example.org/"]))]
     seeds: Vec<String>,

@@ -28,11 +28,11 @@ pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Res
         .allowed([format!("a number from {model} to 1"), "force=true".to_owned()]))
 }
 
-/// Refuses thresholds below 0, because faces of one person never have a negative cosine, and above
+/// Rejects thresholds below 0, because faces of one person never have a negative cosine, and above
 /// 1.
 ///
 /// # Errors
-/// 422 that names the range.
+/// Fails with 422, and the message has the range.
 pub(super) fn check_range(threshold: Option<f64>) -> Result<(), ApiError> {
     const ALLOWED: &str = "a number from 0 to 1";
     match threshold.filter(|value| !(0.0..=1.0).contains(value)) {

@@ -1,4 +1,4 @@
-//! A stored face with where its image was found.
+//! A stored face with the places where its image was found.
 use crate::routes::dto::{BoundingBox, FirstPlaces, Places, Quality, Source, points};
 use crate::{ApiError, AppState};
 use serde::Serialize;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use store::faces::FaceFilter;
 use utoipa::ToSchema;
 
-/// No picture is stored with more faces than a page can show.
+/// A page can show all faces of a picture, because no picture is stored with more.
 const MOST_FACES: i64 = 1000;
 
 /// A stored image with its faces.

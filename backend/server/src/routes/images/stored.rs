@@ -1,4 +1,4 @@
-//! A stored image with where it was found.
+//! A stored image with the places where it was found.
 use crate::routes::dto::{FirstPlaces, Source, hash_hex};
 use serde::Serialize;
 use store::images::Image;

@@ -91,8 +91,8 @@ pub(super) async fn create_key(
     Ok((StatusCode::CREATED, Json(CreatedKey { secret, key: key.into() })))
 }
 
-/// Refuses a key that allows more than the key that makes it: another scope, another collection or
-/// a later expiry.
+/// Rejects a key that allows more than the calling key: another scope, another collection or a
+/// later expiry.
 fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
     let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
     if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {

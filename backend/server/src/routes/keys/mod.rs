@@ -1,4 +1,4 @@
-//! API keys. A caller with the scope `keys` makes, lists and revokes them.
+//! API keys. A caller with the scope `keys` creates, lists and revokes them.
 mod create;
 mod current;
 mod list;

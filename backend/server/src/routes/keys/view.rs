@@ -83,11 +83,11 @@ impl From<ApiKey> for KeyView {
     }
 }
 
-/// The key by which keys are changed. Where the service asks for none, whoever reaches it could
-/// make one that goes on working once it does.
+/// Returns the calling key for changes of keys. While the service requires no keys, such changes
+/// fail. Otherwise anyone could create a key that still works after keys are required.
 ///
 /// # Errors
-/// 409 where the service asks for no keys.
+/// Fails with 409 if the service requires no keys.
 pub(super) fn own(caller: &Caller) -> Result<&ApiKey, ApiError> {
     caller.key().ok_or_else(|| {
         let sentence = "this service requires no keys (AUTH=none), so keys cannot be changed over HTTP; use `facecrawl keys` on its machine";
