@@ -56,8 +56,8 @@ struct RecordView {
     /// Name of the collection while it exists.
     #[schema(example = "default")]
     collection: Option<String>,
-    /// The key; null for a call without one: by the command line, by the service itself, or where
-    /// the service asks for no keys.
+    /// The key; null for an action of the command line or of the service itself, and if the service
+    /// requires no keys.
     key_id: Option<Uuid>,
     /// Id of the request that caused the action.
     #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]

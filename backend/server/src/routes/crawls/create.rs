@@ -80,8 +80,8 @@ pub(crate) struct CreateCrawl {
     /// Obey robots.txt and robots directives.
     #[schema(default = true)]
     respect_robots: Option<bool>,
-    /// Ask servers whether anything changed since the collection's last visit, and keep without a
-    /// fetch what did not change (`not_modified`). `false` fetches everything anew.
+    /// Send conditional requests for URLs that the collection has visited. Unchanged pages and
+    /// images are kept without a download (`not_modified`). `false` fetches everything again.
     #[schema(default = true)]
     revalidate: Option<bool>,
     /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is

@@ -100,7 +100,7 @@ pub(super) async fn export_crawl(
     Ok((headers, Body::from_stream(body)).into_response())
 }
 
-/// The position of the next page of the stream.
+/// The source of the next page of the stream.
 enum Page {
     /// The first page.
     Read(ExportedPage),

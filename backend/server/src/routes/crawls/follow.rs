@@ -82,8 +82,8 @@ impl Follows {
         Ok(Stream { open: self.open.clone(), _permit: permit })
     }
 
-    /// Returns the looks at a crawl from now on, those that found no change too. The first may have
-    /// begun before this call.
+    /// Returns the results of all further reads of a crawl, including those without a change. The
+    /// first read may have begun before this call.
     pub(super) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Look>> {
         let mut crawls = locked(&self.inner.crawls);
         if let Some(looks) = crawls.get(&id) {
@@ -135,7 +135,8 @@ impl Task {
 }
 
 impl Inner {
-    /// Ends the task of a crawl unless a new stream was opened. Returns whether it ended.
+    /// Forgets a crawl, unless it has streams and `in_any_case` is false. Returns false if it was
+    /// kept.
     fn forget(&self, id: Uuid, in_any_case: bool) -> bool {
         let mut crawls = locked(&self.crawls);
         let is_followed = crawls.get(&id).is_some_and(|looks| looks.receiver_count() > 0);

@@ -11,7 +11,7 @@ use store::crawls::CrawlFilter;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Counts that are asked for at a time.
+/// Number of crawls whose counts are loaded at a time.
 const CONCURRENT_COUNTS: usize = 4;
 
 /// State of a crawl.

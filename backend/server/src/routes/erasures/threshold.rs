@@ -7,8 +7,8 @@ use pipeline::{MatchThreshold, ThresholdSource};
 /// false matches was measured (`models.toml`).
 ///
 /// # Errors
-/// 422 for a threshold below the model's own, from whatever source, unless `force` is set: at that
-/// similarity strangers match, and an erasure cannot be undone.
+/// Fails with 422 for a threshold below that of the model, from any source, unless `force` is set.
+/// At that similarity strangers match, and an erasure cannot be undone.
 pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32, ApiError> {
     let MatchThreshold { value, source } = threshold;
     if value >= model || force {

@@ -169,8 +169,8 @@ pub(crate) struct DetectedFace {
     /// How usable the face is, unless `quality=false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) quality: Option<Quality>,
-    /// The face as a vector of length 1, unless `embeddings=false`. Comparable only within one
-    /// model, which says how many numbers it has: 128 or 512; examples show the first four.
+    /// The face as a vector of length 1; absent with `embeddings=false`. Only vectors of one model
+    /// can be compared. The model has 128 or 512 dimensions; examples show the first four.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = json!([0.1137, -0.0901, 0.1633, -0.0394]))]
     pub(crate) embedding: Option<Vec<f32>>,

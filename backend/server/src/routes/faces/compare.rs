@@ -107,7 +107,7 @@ pub(super) const SPEC: Spec =
     responses(
         (status = 200, description = "Their similarity", body = CompareAnswer),
         (status = 415, description = "Not an image, or a content type that carries no two images"),
-        (status = 422, description = "No face in one of the pictures (`field` says in which), or one that cannot be used"),
+        (status = 422, description = "No face in one of the pictures (`field` has its name), or one that cannot be used"),
     ),
 )]
 pub(super) async fn compare_faces(

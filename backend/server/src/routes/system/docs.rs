@@ -12,7 +12,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 /// The document never changes while the process runs.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&crate::openapi()));
-/// The document of a service that asks for keys.
+/// The document of a service that requires keys.
 static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
     let mut document = crate::openapi();
     require_keys(&mut document);

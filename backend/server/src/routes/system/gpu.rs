@@ -12,10 +12,10 @@ struct OperationView {
     /// `quality_checks`.
     #[schema(example = "face_detection")]
     operation: String,
-    /// Whether its flag asks for a GPU.
+    /// Whether its flag requests a GPU.
     #[schema(example = true)]
     gpu_requested: bool,
-    /// The provider asked for.
+    /// The requested provider.
     #[schema(example = "cuda")]
     requested: String,
     /// The provider in use.
