@@ -8,8 +8,9 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
 
-/// Cancel a crawl. Queued pages and images are skipped with the reason `cancelled`; stored faces
-/// are kept.
+/// Cancel a crawl.
+///
+/// Queued pages and images are skipped with the reason `cancelled`; stored faces are kept.
 ///
 /// For a crawl with a schedule, the id of any of its runs is accepted. The current run ends, and no
 /// further run begins.

@@ -37,8 +37,9 @@ pub(super) async fn live() -> Json<Live> {
 
 pub(super) const READY: Spec = Spec::open().problems(&[&[Code::NotReady]]).any_host();
 
-/// Report whether the service can work: the database answers, the models can run, and it is not
-/// stopping.
+/// Report whether the service can work.
+///
+/// It can if the database answers, the models can run, and the service is not stopping.
 #[utoipa::path(
     get, path = "/health/ready", operation_id = "health_ready", tag = "system",
     responses(
