@@ -1,4 +1,5 @@
-//! Any picture that decodes: hashes, thumbnail, views, chips and quality of any landmarks.
+//! Computes hashes, thumbnail, views, chips and quality of arbitrary landmarks for any picture that
+//! decodes.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use vision::{Detection, Limits, PerceptualHashes, Point, Profile, Rect, View, crop, decode, norm_crop, quality};
@@ -12,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(PerceptualHashes::of(&frame).is_near(&PerceptualHashes::of(&frame)));
     let small = crop::thumbnail(&frame, 64);
     assert!(small.width().max(small.height()) <= 64.max(1));
-    // Coordinates out of the file's own bytes, any bit pattern among them.
+    // The coordinates are taken from the bytes of the file, so any bit pattern is possible.
     let number = |i: usize| {
         let at = |k| bytes[(i * 4 + k) % bytes.len()];
         f32::from_le_bytes([at(0), at(1), at(2), at(3)])

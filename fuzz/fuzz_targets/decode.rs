@@ -1,9 +1,9 @@
-//! Any bytes: pixels within the limits, or an error.
+//! Decodes arbitrary bytes. The result is an image within the limits or an error.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use vision::{DecodeError, Limits, decode};
 
-/// Small, so that the time goes into decoders and not into clearing memory.
+/// The limits are small, so that the fuzzer spends its time in decoders and not on clearing memory.
 const LIMITS: Limits = Limits { max_bytes: 1 << 20, max_pixels: 1 << 20, max_side: 4096 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(width.max(height) <= LIMITS.max_side);
         }
         Err(DecodeError::Corrupt { reason, .. }) => {
-            // The caught panic of a decoder is an answer to a caller, and a finding to a fuzzer.
+            // The service reports a caught panic of a decoder as an error. Here it is a bug.
             assert!(!reason.contains("the decoder gave up"), "a decoder panicked");
         }
         Err(_) => {}

@@ -1,5 +1,5 @@
 //! Reads arbitrary JSON bodies. A body that the structure check accepts is within the limits. No
-//! type reads a body that the check refuses.
+//! type reads a body that the check rejects.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;

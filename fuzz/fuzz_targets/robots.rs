@@ -1,4 +1,5 @@
-//! Any robots.txt and any address: an answer, and the same answer twice.
+//! Reads an arbitrary robots.txt and checks an arbitrary address against it. `allows` and `judge`
+//! give the same answer.
 #![no_main]
 use crawler::{Robots, urls};
 use libfuzzer_sys::fuzz_target;

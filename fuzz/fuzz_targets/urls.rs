@@ -1,5 +1,5 @@
-//! Any text as an address: the normal form is its own normal form, and nothing longer than the
-//! limit passes.
+//! Normalises arbitrary text as an address. The normal form is its own normal form, and no longer
+//! than the limit.
 #![no_main]
 use crawler::urls;
 use libfuzzer_sys::fuzz_target;

@@ -8,7 +8,7 @@ test modules at the end of a file do not count.
 import re
 from pathlib import Path
 
-# Crates whose modules stand in one order: each may use those named in its set.
+# Crates whose modules have an order: each module may use the modules in its set.
 ORDER = {
     "pipeline": {
         "domain": set(),

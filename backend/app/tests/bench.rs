@@ -323,7 +323,7 @@ fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
         serde_json::from_slice(&std::fs::read(place.path().join("report.json")).unwrap()).unwrap();
     let sides = report["benchmark_results"]["face_detection"]["small"].as_object().unwrap();
     if sides.contains_key("gpu_true") {
-        // This machine has a GPU and its library, so the command refuses nothing.
+        // This machine has a GPU and its library, so `--gpu` would not fail.
         return;
     }
     let notes = report["notes"].as_array().unwrap();

@@ -9,8 +9,8 @@ use crate::runtime::Runtime;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 
-/// In the order of their dependencies. cuDNN and cuFFT find their own parts: their search path is
-/// their folder.
+/// Libraries of CUDA, each after the libraries that it depends on. cuDNN and cuFFT find their other
+/// files in their own folder.
 const CUDA: [&str; 8] = [
     "libcudart",
     "libnvrtc",

@@ -93,8 +93,9 @@ fn pair(random: &mut Random, cosine: f64) -> (Vec<f32>, Vec<f32>) {
     (a, unit(&b))
 }
 
-/// Prints the shares of pairs of one person that are missed and of pairs of two people that match:
-/// the mean, and the minimum and maximum over the secrets.
+/// Prints two error rates for each rule: the share of pairs of one person that do not match, and
+/// the share of pairs of two people that match. Each rate is the mean, the minimum and the maximum
+/// over the secrets.
 fn photographed(title: &str, faces: &[&Face], planes: &[Planes], most: usize) {
     // The rule of the product, stricter and looser ones, and the same ratio for half and twice the
     // bits.

@@ -4,7 +4,7 @@ use super::{Gain, Results, SideReport, Subject, Summary};
 use std::collections::BTreeMap;
 
 /// Computes the gains in per cent: `(cpu - gpu) / cpu` for times and `(gpu - cpu) / cpu` for
-/// throughput. A GPU side whose work ran on the CPU has no gain, whatever its figures are.
+/// throughput. A GPU run whose work fell back to the CPU has no gain, whatever its figures are.
 pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
     let none = |note: String| Gain {
         time_improvement_percent: None,
@@ -42,7 +42,7 @@ pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
     }
 }
 
-/// Computes the gains where both sides were measured.
+/// Computes the gains for operations and sizes that were measured on both the CPU and the GPU.
 pub(crate) fn analysis(results: &Results) -> Analysis {
     let mut performance_gains: BTreeMap<String, BTreeMap<String, Gain>> = BTreeMap::new();
     for (operation, sizes) in results {

@@ -38,7 +38,7 @@ where
     Round { answers, wall: began.elapsed(), cpu }
 }
 
-/// The totals of all rounds of one side.
+/// The totals of all rounds on the CPU or the GPU.
 #[derive(Default)]
 pub(super) struct Tally {
     /// Milliseconds per image, one value per iteration.

@@ -20,18 +20,19 @@ pub struct Report {
     pub plan: Plan,
     /// The machine and the program that were measured.
     pub system: System,
-    /// Notes for the reader in sentences, such as a missing GPU or a side that fell back.
+    /// Notes for the reader in sentences, such as a missing GPU or a GPU run that fell back to the
+    /// CPU.
     pub notes: Vec<String>,
 }
 
 /// Conclusions from the results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Analysis {
-    /// Gains by operation and size, where both sides were measured.
+    /// Gains by operation and size that were measured on both the CPU and the GPU.
     pub performance_gains: BTreeMap<String, BTreeMap<String, Gain>>,
 }
 
-/// Comparison of the GPU side with the CPU side.
+/// Comparison of the GPU run with the CPU run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gain {
     /// Saved time per image in per cent of the CPU's time; negative if the GPU is slower.
@@ -42,7 +43,7 @@ pub struct Gain {
     pub note: Option<String>,
 }
 
-/// Results of one operation, size and side.
+/// Results of one operation and size on the CPU or the GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct SideReport {
     /// Milliseconds per image: wall time divided by the number of images, with `batch_size` in

@@ -25,10 +25,11 @@ pub(super) struct Forms {
 }
 
 impl Forms {
-    /// Converts the file's bytes into the forms. A file that needs no change is loaded unchanged.
+    /// Reads a model file and builds both forms from `bytes`. A file that needs no conversion keeps
+    /// its original bytes.
     ///
     /// # Errors
-    /// Fails with a text that says how the file contradicts its description.
+    /// Fails with a text that describes how the file differs from its description in the manifest.
     pub(super) fn of(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
         let original = Bytes::from(bytes);
         let mut model = onnx::read(original.clone())?;

@@ -1,5 +1,5 @@
-//! An image operation and how its graphs perform on a device. `subject` is its counterpart for
-//! models.
+//! Runs an image operation on a device, compares its results with those of the CPU, and measures
+//! it. `candidate` does the same for models.
 use super::candidate::steady;
 use super::candidates::memory_share;
 use super::loading::Loading;

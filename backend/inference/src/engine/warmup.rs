@@ -63,8 +63,8 @@ impl<M: Model> Sample<M> {
         Ok(outputs.into_iter().map(|(_, values)| values).collect())
     }
 
-    /// [`Self::run`] with the values of `data`: several items of the sample's shape. Each output
-    /// comes with the length of its first axis.
+    /// Runs the model on `data`, which holds one or more items of the sample's shape. Returns each
+    /// output with the length of its first axis.
     fn run_values(
         &self,
         model: &M,

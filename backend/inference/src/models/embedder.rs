@@ -26,9 +26,9 @@ impl EmbedderModel {
     }
 }
 
-/// Returns the identity of a model's embeddings; only embeddings of one identity are comparable. It
-/// is the hex SHA-256 of the file's SHA-256 and a canonical text of how pixels and weights are
-/// converted.
+/// Returns the identity of a model's embeddings. Only embeddings with the same identity can be
+/// compared. The identity is a SHA-256 in hex. Its input is the file's SHA-256 and a canonical text
+/// that describes how pixels and weights are converted.
 pub(crate) fn identity(file: &ModelFile) -> String {
     let input = &file.input;
     let channels = match input.channels {

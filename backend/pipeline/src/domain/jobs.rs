@@ -157,7 +157,7 @@ pub fn erase_collection(collection: Uuid) -> NewJob {
     CollectionDeletion { collection_id: collection }.job()
 }
 
-/// A run of the clustering.
+/// Payload of the job that runs a clustering.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ClusterJob {
     pub(crate) clustering_id: Uuid,

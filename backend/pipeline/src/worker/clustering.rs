@@ -58,7 +58,8 @@ impl ClusterCollection {
         let mut after = Uuid::nil();
         loop {
             if cancel.is_cancelled() {
-                // Each step is complete. The next claim continues with the remaining faces.
+                // Every finished step is stored, so the next claim continues with the remaining
+                // faces.
                 return Ok(Outcome::Snooze(OffsetDateTime::now_utc()));
             }
             match step(&self.store, &run, after).await? {

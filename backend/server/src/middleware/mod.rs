@@ -1,8 +1,8 @@
-//! Contains the layers around every handler. From the outside in: request id, logs and metrics,
+//! Contains the layers around every handler. They run in this order: request id, logs and metrics,
 //! CORS, headers, panics, timeout, hosts and origins.
 //!
-//! After the authentication follow retries of reads, memory for bodies, and database connections.
-//! The authentication itself is in `auth`.
+//! The layers for retries of reads, memory for bodies and database connections run after
+//! authentication. The authentication itself is in `auth`.
 pub(crate) mod again;
 pub(crate) mod bodies;
 pub(crate) mod headers;

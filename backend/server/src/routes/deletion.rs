@@ -1,29 +1,29 @@
-//! What deletions of much have in common: a look first, and its token.
+//! Shared types of large deletions: the dry run and its confirmation token.
 use serde::{Deserialize, Serialize};
 use store::extent::Extent;
 use utoipa::{IntoParams, ToSchema};
 
-/// A look, or the call itself.
+/// Options of a deletion: a dry run, or the confirmation of one.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DeletionParams {
-    /// Only say what would go.
+    /// Report what would be deleted, and delete nothing.
     #[param(default = false)]
     pub(crate) dry_run: Option<bool>,
-    /// `confirm` of a dry run of the same call, not older than 15 minutes; needed where more rows
-    /// go than `CONFIRM_ABOVE`.
+    /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
+    /// deletes more than `CONFIRM_ABOVE` rows.
     pub(crate) confirm: Option<String>,
 }
 
-/// What would go.
+/// What the call would delete.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "dry_run": true, "images": 1840, "faces": 5130, "subjects": 12, "suppressions": 0,
     "confirm": "1769861700.6982.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk"
 }))]
 pub(crate) struct DeletionPreview {
-    /// True: nothing was changed.
+    /// Always true: nothing was changed.
     dry_run: bool,
     /// Stored images, counted up to a million.
     images: i64,
@@ -31,9 +31,9 @@ pub(crate) struct DeletionPreview {
     faces: i64,
     /// Enrolled people and clusters.
     subjects: i64,
-    /// What keeps erased pictures and people out, which may be stored again afterwards.
+    /// Suppressions of erased pictures and people. Without them these may be stored again.
     suppressions: i64,
-    /// Send it as `confirm` with the same call. Good for 15 minutes.
+    /// Send it as `confirm` with the same call. It is valid for 15 minutes.
     confirm: String,
 }
 

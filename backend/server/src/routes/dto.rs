@@ -12,7 +12,7 @@ use uuid::Uuid;
 #[allow(dead_code, reason = "only describes raw bodies in the OpenAPI document")]
 pub(crate) struct Binary(Vec<u8>);
 
-/// What somebody or something is called: no control characters, and something besides white space.
+/// A name. It has no control characters, and at least one character that is not white space.
 #[derive(ToSchema)]
 #[schema(
     max_length = 200,
@@ -91,9 +91,9 @@ pub(crate) struct Pose {
 pub(crate) struct Quality {
     /// 0 to 1.
     pub(crate) overall: f32,
-    /// Whether the profile's demands are met.
+    /// Whether the face passes the quality profile.
     pub(crate) passed: bool,
-    /// Codes of the demands that are not met.
+    /// Codes of the requirements that the face fails.
     pub(crate) reasons: Vec<String>,
     /// Laplacian variance.
     pub(crate) blur: Measure,
@@ -113,8 +113,8 @@ pub(crate) struct Quality {
     pub(crate) truncation: Measure,
     /// The detector's score.
     pub(crate) det_score: Measure,
-    /// What a learned model says, where one is installed (`models.quality` names it). It has no
-    /// part in `overall` and no demand in any profile.
+    /// Score of a learned model, if one is installed (`models.quality` has its name). It does not
+    /// affect `overall`, and no profile has a requirement for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) learned: Option<Measure>,
 }
@@ -183,8 +183,8 @@ impl From<store::images::Source> for Source {
     }
 }
 
-/// The places of an image, shared by everything in one answer that shows the image: its faces can
-/// be a thousand.
+/// The places of an image. All faces of the image in one answer share them, because an image can
+/// have a thousand faces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     list: Arc<[Source]>,
@@ -196,11 +196,11 @@ pub(crate) struct Places {
 pub(crate) struct FirstPlaces {
     list: Arc<[Source]>,
     shown: usize,
-    /// How many there are, counted up to 1,000.
+    /// Number of places, counted up to 1,000.
     pub(crate) total: i64,
 }
 
-/// Bytes of a source in an answer besides its texts, about.
+/// Approximate bytes of a source in an answer without its texts.
 const SOURCE_FRAME: usize = 200;
 
 impl Places {

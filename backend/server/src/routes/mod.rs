@@ -1,4 +1,4 @@
-//! One folder per resource, one file per operation, the shapes beside them.
+//! The HTTP operations. Each resource has a folder, and each operation has a file with its types.
 pub(crate) mod audit;
 pub(crate) mod collections;
 pub(crate) mod crawls;

@@ -1,4 +1,4 @@
-//! Starts an engine for each side of a benchmark.
+//! Starts the engines of the CPU run and the GPU run of a benchmark.
 use super::{BenchArgs, What};
 use crate::bench::{Side, Subject};
 use crate::config::Settings;
@@ -55,7 +55,7 @@ pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyh
 fn roomy(settings: &Settings, args: &BenchArgs) -> Config {
     let config = settings.inference();
     let in_flight = (args.batch_size as usize).max(2 * config.gpu_batch_size);
-    // A process loads one library, which both sides use.
+    // A process loads one library, which both the CPU run and the GPU run use.
     let dylib_path = settings.library(!args.no_gpu);
     Config { queue_capacity: config.queue_capacity.max(64 * in_flight), dylib_path, ..config }
 }

@@ -200,7 +200,7 @@ fn assemble(
 }
 
 fn system(settings: &Settings, sides: &[Side]) -> System {
-    // The last side is the GPU side, if there is one.
+    // The last run is the GPU run, if there is one.
     let engine = sides.last().map(|side| side.analyzer.engine());
     let report = engine.map(inference::Engine::report);
     let config = settings.inference();

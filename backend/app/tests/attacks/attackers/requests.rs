@@ -16,7 +16,8 @@ struct Attack {
     allowed: &'static [u16],
 }
 
-/// Returns the attacks. The hostile tenant may see nothing of the other tenant.
+/// Returns the requests that the hostile tenant sends. No response may contain data of the other
+/// tenant.
 fn attacks(world: &World) -> Vec<Attack> {
     let base = world.base().to_owned();
     let mut attacks = Vec::new();

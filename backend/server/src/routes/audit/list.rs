@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Which records, and how many.
+/// Selects the records to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -32,14 +32,14 @@ pub(super) struct ListParams {
     #[param(value_type = Option<String>, format = DateTime)]
     #[serde(deserialize_with = "time")]
     until: Option<OffsetDateTime>,
-    /// Most records in the answer.
+    /// Maximum number of records in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// What was done, by whom, where and when.
+/// A record of one action.
 #[derive(Serialize, ToSchema)]
 struct RecordView {
     /// Grows with time.
@@ -51,18 +51,18 @@ struct RecordView {
     /// What.
     #[schema(example = "face.search")]
     action: String,
-    /// Where; null for what concerns none or all.
+    /// The collection; null for an action that concerns none or all.
     collection_id: Option<Uuid>,
-    /// Its name, while it is there.
+    /// Name of the collection while it exists.
     #[schema(example = "default")]
     collection: Option<String>,
-    /// The key; null for a call without one: by the command line, by the service itself, or where
-    /// the service asks for no keys.
+    /// The key; null for an action of the command line or of the service itself, and if the service
+    /// requires no keys.
     key_id: Option<Uuid>,
-    /// In answer to which request.
+    /// Id of the request that caused the action.
     #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]
     request_id: Option<String>,
-    /// More of it: numbers, ids and settings, never a picture or an embedding.
+    /// Details: numbers, ids and settings, never a picture or an embedding.
     #[schema(value_type = Object, example = json!({"probe": "image", "threshold": 0.5, "limit": 20, "matches": 3}))]
     detail: Value,
 }
@@ -86,14 +86,14 @@ impl From<AuditRecord> for RecordView {
 #[derive(Serialize, ToSchema)]
 pub(super) struct AuditList {
     records: Vec<RecordView>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AAAAAAAABNI")]
     next_cursor: Option<String>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 
-/// Read the audit log: searches, deletions, and what became of keys and collections.
+/// List the records of the audit log: searches, deletions, and changes of keys and collections.
 ///
 /// A key to one collection sees that collection's records.
 #[utoipa::path(

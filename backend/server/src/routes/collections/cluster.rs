@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// How faces are clustered.
+/// Options of a clustering.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterBody {
@@ -26,7 +26,7 @@ pub(crate) struct ClusterBody {
     /// model. Higher values split people, lower values mix them.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.48)]
     threshold: Option<Cosine>,
-    /// Also cluster faces that failed their quality profile; poor faces are taken for each other.
+    /// Also cluster faces that failed their quality profile. Such faces are easily confused.
     #[schema(example = false)]
     any_quality: Option<bool>,
 }
@@ -45,13 +45,13 @@ pub(super) struct ClusteringView {
     /// Least mean similarity of the faces of two clusters that become one.
     #[schema(example = 0.48)]
     threshold: f32,
-    /// Whether faces that failed their quality profile take part.
+    /// Whether faces that failed their quality profile are clustered.
     #[schema(example = false)]
     any_quality: bool,
     /// New faces when it began.
     #[schema(example = 1200)]
     faces: i64,
-    /// How many of them have been looked at.
+    /// Number of these faces that have been processed.
     #[schema(example = 640)]
     looked: i64,
     /// Faces that were given a subject.
@@ -66,7 +66,7 @@ pub(super) struct ClusteringView {
     /// Why it failed.
     #[schema(example = json!(null))]
     error: Option<String>,
-    /// When it was asked for.
+    /// Time of the request.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// When it ended.
@@ -97,18 +97,18 @@ impl ClusteringView {
 
 pub(super) const START: Spec = Spec::needs(Scope::Write);
 
-/// Find out which faces of a collection are one person.
+/// Cluster the faces of a collection by person.
 ///
-/// The run works in the background; follow it with `GET /collections/{id}/cluster`. It takes only
-/// faces that no earlier run has taken. They join existing subjects, or become new subjects of
-/// origin `cluster`, which `GET /subjects?origin=cluster` lists. A run never undoes what people
-/// said: it neither merges enrolled subjects nor removes faces from them. While a run is under way,
-/// the answer is that run.
+/// The run works in the background; follow it with `GET /collections/{id}/cluster`. It processes
+/// only faces that no earlier run has processed. They join existing subjects, or become new
+/// subjects of origin `cluster`, which `GET /subjects?origin=cluster` lists. A run never changes
+/// decisions of people: it neither merges enrolled subjects nor removes faces from them. If a run
+/// is in progress, the answer is that run.
 #[utoipa::path(
     post, path = "/collections/{id}/cluster", operation_id = "cluster_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     request_body = ClusterBody,
-    responses((status = 202, description = "The run that is under way", body = ClusteringView)),
+    responses((status = 202, description = "The run in progress", body = ClusteringView)),
 )]
 pub(super) async fn cluster_collection(
     State(state): State<AppState>,
@@ -134,7 +134,7 @@ pub(super) async fn cluster_collection(
 
 pub(super) const LATEST: Spec = Spec::needs(Scope::Read);
 
-/// The latest clustering of a collection, and how far it is.
+/// Return the latest clustering of a collection and its progress.
 #[utoipa::path(
     get, path = "/collections/{id}/cluster", operation_id = "get_clustering", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),

@@ -15,7 +15,7 @@ use store::audit::Action;
 use store::collections::CollectionSettings;
 use utoipa::ToSchema;
 
-/// A collection to make. What is left out or null is the service's own.
+/// A collection to create. An absent or null field uses the default of the service.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "press-archive", "quality_profile": "strict", "match_threshold": 0.45}))]
@@ -23,7 +23,7 @@ pub(crate) struct CreateCollection {
     /// Its unique name; not in the form of a UUID.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: String,
-    /// Demands that faces are judged by.
+    /// Quality profile by which faces are judged.
     #[schema(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
     /// Similarity from which two faces count as one person.
@@ -34,7 +34,7 @@ pub(crate) struct CreateCollection {
     retention_days: Option<Bounded<1, 36500>>,
 }
 
-/// The word for a profile in the database.
+/// Returns the name of a profile in the database.
 pub(super) fn profile_name(profile: vision::Profile) -> String {
     match profile {
         vision::Profile::Off => "off",
@@ -44,21 +44,21 @@ pub(super) fn profile_name(profile: vision::Profile) -> String {
     .to_owned()
 }
 
-/// A retention in days as the database has it.
+/// Converts a retention in days to the type of the database.
 pub(super) fn days(value: Bounded<1, 36500>) -> i32 {
     i32::try_from(value.get()).unwrap_or(i32::MAX)
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Conflict]]);
 
-/// Make a collection: the unit of isolation.
+/// Create a collection, which is the unit of isolation.
 ///
-/// Needs a key to all collections.
+/// Requires a key for all collections.
 #[utoipa::path(
     post, path = "/collections", operation_id = "create_collection", tag = "collections",
     request_body = CreateCollection,
     responses(
-        (status = 201, description = "It is there; `Location` names it", body = CollectionView, headers(("location"))),
+        (status = 201, description = "The collection was created; its URL is in `Location`", body = CollectionView, headers(("location"))),
         (status = 409, description = "The name is taken"),
     ),
 )]

@@ -18,15 +18,16 @@ pub(super) const SPEC: Spec =
 
 /// Delete a collection with everything in it: crawls, images, faces, people, suppressions and keys.
 ///
-/// The collection is out of reach at once, and its name is free. Its crawls are cancelled, and a
-/// worker erases its rows and pictures piece by piece. The audit log records `collection.erased`
-/// when nothing is left. `default` is emptied and stays, with its settings and keys.
+/// The collection is inaccessible at once, and its name can be used again. Its crawls are
+/// cancelled, and a worker erases its rows and pictures piece by piece. The audit log records
+/// `collection.erased` when nothing is left. `default` is emptied and stays, with its settings and
+/// keys.
 #[utoipa::path(
     delete, path = "/collections/{id}", operation_id = "delete_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),
     responses(
-        (status = 200, description = "What would go (`dry_run`)", body = DeletionPreview),
-        (status = 202, description = "It is out of reach, and is being erased"),
+        (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
+        (status = 202, description = "The collection is inaccessible, and its data is being erased"),
     ),
 )]
 pub(super) async fn delete_collection(

@@ -7,7 +7,7 @@ use axum::Json;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// One collection.
+/// Return a collection.
 #[utoipa::path(
     get, path = "/collections/{id}", operation_id = "get_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),

@@ -18,7 +18,7 @@ pub(super) struct CollectionList {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NoParams {}
 
-// The operation takes no parameters and refuses any.
+// The operation takes no parameters and rejects any.
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::BadQuery]]);
 
 /// List the collections that the caller can reach.

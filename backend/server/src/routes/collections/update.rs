@@ -18,7 +18,8 @@ use store::collections::CollectionSettings;
 use store::extent::Extent;
 use utoipa::ToSchema;
 
-/// What to change. What is left out stays; null is the service's own.
+/// The changes to a collection. An absent field keeps its value; null selects the default of the
+/// service.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"match_threshold": 0.5, "retention_days": null}))]
@@ -26,7 +27,7 @@ pub(crate) struct UpdateCollection {
     /// A new name, with a key to all collections; `default` keeps its own.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: Option<String>,
-    /// Demands that faces are judged by, from now on.
+    /// Quality profile by which new faces are judged.
     #[schema(inline, value_type = Option<ProfileParam>)]
     #[serde(default, deserialize_with = "given")]
     quality_profile: Option<Option<vision::Profile>>,
@@ -40,11 +41,11 @@ pub(crate) struct UpdateCollection {
     retention_days: Option<Option<Bounded<1, 36500>>>,
 }
 
-/// The collection, or what its retention would take.
+/// The changed collection, or what its retention would delete.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum UpdateAnswer {
-    /// It is changed.
+    /// The changed collection.
     Changed(CollectionView),
     /// After a dry run.
     Preview(DeletionPreview),
@@ -55,15 +56,15 @@ pub(super) const SPEC: Spec =
 
 /// Change a collection.
 ///
-/// A retention that takes more than `CONFIRM_ABOVE` images and faces at once needs the token of a
-/// dry run.
+/// A retention that deletes more than `CONFIRM_ABOVE` images and faces at once requires the token
+/// of a dry run.
 #[utoipa::path(
     patch, path = "/collections/{id}", operation_id = "update_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),
     request_body = UpdateCollection,
     responses(
-        (status = 200, description = "The collection as it is now; with `dry_run` what its retention would take at once", body = UpdateAnswer),
-        (status = 409, description = "The name is taken, or is not to be changed"),
+        (status = 200, description = "The changed collection; with `dry_run` what its retention would delete at once", body = UpdateAnswer),
+        (status = 409, description = "The name is taken or cannot be changed"),
     ),
 )]
 pub(super) async fn update_collection(

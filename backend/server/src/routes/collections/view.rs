@@ -17,7 +17,8 @@ pub(super) struct CollectionView {
     /// Its unique name.
     #[schema(example = "default")]
     name: String,
-    /// Demands that faces are judged by: `off`, `standard`, `strict`; null is the service's own.
+    /// Quality profile by which faces are judged: `off`, `standard`, `strict`; null is the default
+    /// of the service.
     #[schema(example = "standard")]
     quality_profile: Option<String>,
     /// Similarity from which two faces count as one person; null is the embedding model's own.
@@ -26,7 +27,7 @@ pub(super) struct CollectionView {
     /// Days after which images and faces are erased; null is never.
     #[schema(example = 365)]
     retention_days: Option<i32>,
-    /// When it was made.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
 }
@@ -44,7 +45,7 @@ impl From<Collection> for CollectionView {
     }
 }
 
-/// The collection of a path, if the caller can reach it.
+/// Returns the collection of a path if the caller can reach it.
 pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection, ApiError> {
     Ok(match which {
         NameOrId::Id(id) => caller.store().collection_by_id(id).await?,
@@ -52,8 +53,8 @@ pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection,
     })
 }
 
-/// Refuses what cannot be a collection's name. A name in the form of an id could be taken for
-/// another collection in a path.
+/// Rejects invalid names of collections. A name in the form of an id could mean another collection
+/// in a path.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))

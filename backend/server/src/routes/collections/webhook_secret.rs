@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 /// Hours during which the earlier secret also signs, unless the caller chooses.
 const OVERLAP_HOURS: u64 = 24;
 
-/// How a collection's webhooks change to a new secret.
+/// Options of a new webhook secret.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RotateWebhookSecret {
@@ -28,13 +28,13 @@ pub(super) struct RotateWebhookSecret {
     overlap_hours: Option<Bounded<0, 168>>,
 }
 
-/// A secret that was made.
+/// A new secret.
 #[derive(Serialize, ToSchema)]
 pub(super) struct WebhookSecretView {
     /// Shown this once: `x-facecrawl-signature` is checked with it.
     #[schema(example = "6bd1f3a09c…")]
     secret: String,
-    /// When it was made.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// Until when messages carry a second signature, by what signed them before.
@@ -44,7 +44,7 @@ pub(super) struct WebhookSecretView {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Conflict]]);
 
-/// Give a collection's webhooks a secret of their own, or a new one.
+/// Create or replace the secret of a collection's webhooks.
 ///
 /// The new secret signs messages about the collection's crawls from now on. It is shown this once
 /// and stored nowhere.
@@ -53,8 +53,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confl
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),
     request_body = RotateWebhookSecret,
     responses(
-        (status = 201, description = "It signs from now on", body = WebhookSecretView),
-        (status = 409, description = "This service has no secret to make others of"),
+        (status = 201, description = "The new secret signs from now on", body = WebhookSecretView),
+        (status = 409, description = "This service has no `WEBHOOK_SECRET` to derive others from"),
     ),
 )]
 pub(super) async fn rotate_webhook_secret(

@@ -8,9 +8,11 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
 
-/// End a crawl. What is queued is skipped with the reason `cancelled`; stored faces stay.
+/// Cancel a crawl.
 ///
-/// For a crawl that starts again, any of its runs may be named: the run under way ends, and no
+/// Queued pages and images are skipped with the reason `cancelled`; stored faces are kept.
+///
+/// For a crawl with a schedule, the id of any of its runs is accepted. The current run ends, and no
 /// further run begins.
 #[utoipa::path(
     post, path = "/crawls/{id}/cancel", operation_id = "cancel_crawl", tag = "crawls",

@@ -26,7 +26,7 @@ enum ScopeParam {
     List,
 }
 
-/// How duplicates are told.
+/// How duplicates are detected.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Dedupe in the OpenAPI document")]
@@ -54,7 +54,8 @@ pub(crate) struct CreateCrawl {
     /// Pages (or single images) to begin with, http or https.
     #[schema(value_type = Vec<Url>, min_items = 1, max_items = 10000)]
     seeds: Vec<String>,
-    /// Where the faces go; a collection that exists. The default is the key's own, else `default`.
+    /// The collection that stores the faces; it must exist. The default is the key's own, else
+    /// `default`.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     collection: Option<String>,
     /// `host`: the seeds' hosts; `domain`: their registrable domains; `prefix`: URLs that begin
@@ -79,8 +80,8 @@ pub(crate) struct CreateCrawl {
     /// Obey robots.txt and robots directives.
     #[schema(default = true)]
     respect_robots: Option<bool>,
-    /// Ask servers whether anything changed since the collection's last visit, and keep without a
-    /// fetch what did not change (`not_modified`). `false` fetches everything anew.
+    /// Send conditional requests for URLs that the collection has visited. Unchanged pages and
+    /// images are kept without a download (`not_modified`). `false` fetches everything again.
     #[schema(default = true)]
     revalidate: Option<bool>,
     /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is
@@ -149,8 +150,8 @@ pub(super) const SPEC: Spec =
     post, path = "/crawls", operation_id = "create_crawl", tag = "crawls",
     request_body = CreateCrawl,
     responses(
-        (status = 201, description = "It runs; `Location` names it", body = CrawlView, headers(("location"))),
-        (status = 422, description = "A seed or an option is wrong; `field` says which"),
+        (status = 201, description = "The crawl has started; its URL is in `Location`", body = CrawlView, headers(("location"))),
+        (status = 422, description = "A seed or an option is invalid; `field` has its name"),
     ),
 )]
 pub(super) async fn create_crawl(

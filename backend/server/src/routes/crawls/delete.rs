@@ -15,7 +15,7 @@ use store::audit::Action;
 use store::extent::Extent;
 use utoipa::IntoParams;
 
-/// What goes with the crawl.
+/// Options of the deletion of a crawl.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -23,11 +23,11 @@ pub(super) struct DeleteParams {
     /// Also delete the images, with their faces, that no other crawl found.
     #[param(default = false)]
     with_images: Option<bool>,
-    /// Only say what would go.
+    /// Report what would be deleted, and delete nothing.
     #[param(default = false)]
     dry_run: Option<bool>,
-    /// `confirm` of a dry run of the same call, not older than 15 minutes; needed where more images
-    /// and faces go than `CONFIRM_ABOVE`.
+    /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
+    /// deletes more than `CONFIRM_ABOVE` images and faces.
     confirm: Option<String>,
 }
 
@@ -41,8 +41,8 @@ pub(super) const SPEC: Spec =
     delete, path = "/crawls/{id}", operation_id = "delete_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl"), DeleteParams),
     responses(
-        (status = 200, description = "What would go (`dry_run`)", body = DeletionPreview),
-        (status = 204, description = "It is gone"),
+        (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
+        (status = 204, description = "The crawl was deleted"),
         (status = 409, description = "It has not ended, or will start again; cancel it first"),
     ),
 )]

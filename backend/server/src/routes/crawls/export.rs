@@ -20,7 +20,7 @@ use uuid::Uuid;
 /// speed of the reader.
 const PAGE: i64 = 100;
 
-/// How the lines look.
+/// The format of the lines.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Format {
@@ -28,7 +28,7 @@ enum Format {
     Csv,
 }
 
-/// What to export, and how.
+/// Options of an export.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -37,14 +37,14 @@ pub(super) struct ExportParams {
     /// per face, and one per image without faces.
     #[param(inline)]
     format: Option<Format>,
-    /// With the faces' embeddings.
+    /// Include the embeddings of the faces.
     #[param(default = false)]
     embeddings: Option<bool>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// Everything that a crawl found, as a stream of lines.
+/// Export everything that a crawl found as a stream of lines.
 ///
 /// Images come oldest first, each once, with the places where this crawl found it and its faces. At
 /// most the first 100 places are listed; `sources_total` counts up to 1,000 of them, and
@@ -100,7 +100,7 @@ pub(super) async fn export_crawl(
     Ok((headers, Body::from_stream(body)).into_response())
 }
 
-/// The next page of the stream.
+/// The source of the next page of the stream.
 enum Page {
     /// The first page.
     Read(ExportedPage),

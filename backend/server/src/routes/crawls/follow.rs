@@ -12,19 +12,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// When a caller with too many streams comes back.
+/// Time after which a caller with too many streams may try again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A look at a crawl.
+/// The result of one read of a crawl.
 #[derive(Clone, Debug)]
 pub(super) enum Look {
     /// As it was, and when the look began.
     Is(Instant, Arc<Snapshot>),
-    /// It is not there any more.
+    /// The crawl no longer exists.
     Gone,
 }
 
-/// What is followed, and by whom.
+/// The crawls that have event streams, and the callers of the streams.
 pub(crate) struct Follows {
     interval: Duration,
     most: usize,
@@ -39,7 +39,7 @@ struct Inner {
     followed: Gauge,
 }
 
-/// A stream of a caller, counted while it is open.
+/// An open stream, which counts towards the limit of its caller.
 pub(super) struct Stream {
     open: Gauge,
     _permit: KeyedPermit<CallerId>,
@@ -70,7 +70,7 @@ impl Follows {
     /// Counts a stream.
     ///
     /// # Errors
-    /// 429 where the caller has as many as one may have.
+    /// Fails with 429 if the caller has the maximum number of streams.
     pub(super) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
         let permit = self.streams.try_acquire(caller).ok_or_else(|| {
             let most = self.most;
@@ -82,8 +82,8 @@ impl Follows {
         Ok(Stream { open: self.open.clone(), _permit: permit })
     }
 
-    /// Returns the looks at a crawl from now on, those that found no change too. The first may have
-    /// begun before this call.
+    /// Returns the results of all further reads of a crawl, including those without a change. The
+    /// first read may have begun before this call.
     pub(super) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Look>> {
         let mut crawls = locked(&self.inner.crawls);
         if let Some(looks) = crawls.get(&id) {
@@ -106,7 +106,7 @@ impl Follows {
     }
 }
 
-/// The task that looks at one crawl.
+/// The task that reads one crawl.
 struct Task {
     id: Uuid,
     store: Store,
@@ -116,8 +116,8 @@ struct Task {
 }
 
 impl Task {
-    /// Looks until nobody follows any more. A failed look is tried again: a short loss of the
-    /// database should not end what someone watches.
+    /// Reads the crawl until it has no streams. A failed read is repeated, because a short loss of
+    /// the database should not end the streams.
     async fn run(&self) {
         loop {
             tokio::select! {
@@ -135,7 +135,8 @@ impl Task {
 }
 
 impl Inner {
-    /// Ends the looks at a crawl, unless somebody follows it again. Returns whether they ended.
+    /// Forgets a crawl, unless it has streams and `in_any_case` is false. Returns false if it was
+    /// kept.
     fn forget(&self, id: Uuid, in_any_case: bool) -> bool {
         let mut crawls = locked(&self.crawls);
         let is_followed = crawls.get(&id).is_some_and(|looks| looks.receiver_count() > 0);

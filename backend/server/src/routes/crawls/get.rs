@@ -7,7 +7,7 @@ use axum::Json;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// How a crawl stands.
+/// Return a crawl with its progress.
 #[utoipa::path(
     get, path = "/crawls/{id}", operation_id = "get_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),

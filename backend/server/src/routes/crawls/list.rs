@@ -11,7 +11,7 @@ use store::crawls::CrawlFilter;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Counts that are asked for at a time.
+/// Number of crawls whose counts are loaded at a time.
 const CONCURRENT_COUNTS: usize = 4;
 
 /// State of a crawl.
@@ -37,7 +37,7 @@ impl CrawlState {
     }
 }
 
-/// Which crawls, and how many.
+/// Selects the crawls to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -50,10 +50,10 @@ pub(super) struct ListParams {
     /// Only runs of the series whose first run has this id.
     #[serde(deserialize_with = "uuid")]
     series_id: Option<Uuid>,
-    /// Most crawls in the answer.
+    /// Maximum number of crawls in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]
     limit: Option<Bounded<1, 100>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(super) struct CrawlList {
     crawls: Vec<CrawlView>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }

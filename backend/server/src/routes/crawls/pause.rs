@@ -8,7 +8,7 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
 
-/// Hold a crawl: what runs is finished, nothing more is begun.
+/// Pause a crawl. Running jobs finish, and no further jobs begin.
 #[utoipa::path(
     post, path = "/crawls/{id}/pause", operation_id = "pause_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),

@@ -8,7 +8,7 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
 
-/// Let a held crawl run again.
+/// Resume a paused crawl.
 #[utoipa::path(
     post, path = "/crawls/{id}/resume", operation_id = "resume_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),

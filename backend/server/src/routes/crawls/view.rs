@@ -40,7 +40,7 @@ pub(super) struct ImageCounts {
     suppressed: i64,
 }
 
-/// How far a crawl is. Every page and image URL is counted in exactly one state.
+/// The progress of a crawl. Every page and image URL is counted in exactly one state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Counts {
     pages: PageCounts,
@@ -61,24 +61,24 @@ pub(super) struct CrawlView {
     /// `web`, or `scan` for local files.
     #[schema(example = "web")]
     kind: String,
-    /// Where it began. Lists and events show at most the first 100 seeds, fewer where these have
+    /// The seeds. Lists and events show at most the first 100 seeds, fewer where these have
     /// more than 16 KiB; `GET /crawls/{id}` shows all.
     #[schema(example = json!(["https://example.org/"]))]
     seeds: Vec<String>,
-    /// How many seeds it has.
+    /// Number of seeds.
     #[schema(example = 1)]
     seed_count: i32,
-    /// Whose it is.
+    /// The collection that it belongs to.
     #[schema(example = "default")]
     collection: String,
-    /// The options it was created with. A key without the scope `write` sees scheme and host of
-    /// `webhook`, and no more.
+    /// The options it was created with. A key without the scope `write` sees only scheme and host
+    /// of `webhook`.
     #[schema(value_type = Object, example = json!({"scope": "host", "max_depth": 2, "max_pages": 200}))]
     options: serde_json::Value,
-    /// When it was created.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
-    /// When it ended; null before.
+    /// Time of its end; null while it has not ended.
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(example = json!(null))]
     finished_at: Option<OffsetDateTime>,

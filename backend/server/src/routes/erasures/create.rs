@@ -26,41 +26,41 @@ use uuid::Uuid;
 /// Maximum number of embeddings in memory at a time.
 const SKETCHED: usize = 1_000;
 
-/// Where and how. With a JSON body the same names may stand in the body, where they win.
+/// Options of an erasure. A JSON body may have the same fields; its values take precedence.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ErasureParams {
-    /// The collection; the default is the key's own, else `default`. With `face_id` or `image_id`
-    /// it is the collection of that face or image.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id` or
+    /// `image_id` it is the collection of that face or image.
     pub(super) collection: Option<String>,
     /// Keep the erased pictures, and the address, from being stored again.
     #[param(default = true)]
     pub(super) suppress: Option<bool>,
-    /// Keep the person from being stored again, by a one-way sketch of the face. Needs a likeness,
-    /// a face, a person, or an image with one face.
+    /// Keep the person from being stored again, by a one-way sketch of the face. Requires a
+    /// likeness, a face, a person, or an image with one face.
     #[param(default = false)]
     pub(super) suppress_person: Option<bool>,
-    /// Lowest similarity of a face that goes; the default is the collection's, else the service's,
-    /// else the embedding model's. Below the model's own, at which strangers match, only with
-    /// `force`.
+    /// Lowest similarity of a face that is erased; the default is that of the collection, else of
+    /// the service, else of the embedding model. A value below that of the model, at which
+    /// strangers match, requires `force`.
     #[param(minimum = 0, maximum = 1, example = 0.5)]
     pub(super) threshold: Option<f64>,
-    /// Erase strangers, too, who are as alike as a `threshold` below the embedding model's own.
-    /// Look first, with `dry_run`.
+    /// Allow a `threshold` below that of the embedding model, which also erases strangers. Use
+    /// `dry_run` first.
     #[param(default = false)]
     pub(super) force: Option<bool>,
-    /// Which face of the picture, best score first; 0 is the best.
+    /// Index of the face in the picture, by descending score; 0 has the best score.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// Only say what would go.
+    /// Report what would be deleted, and delete nothing.
     #[param(default = false)]
     pub(super) dry_run: Option<bool>,
-    /// `confirm` of a dry run of the same call, not older than 15 minutes; needed where more faces
-    /// and images go than `CONFIRM_ABOVE`.
+    /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
+    /// erases more than `CONFIRM_ABOVE` faces and images.
     pub(super) confirm: Option<String>,
 }
 
@@ -68,15 +68,15 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
     .problems(&[Code::PICTURE, Code::FACE, &[Code::Conflict, Code::ConfirmationNeeded]])
     .one_of(&["image_base64", "face_id", "image_id", "subject_id", "url"]);
 
-/// Erase a person, a face, an image, or what was found at an address, and keep it from coming back.
+/// Erase a person, a face, an image, or the images found at an address, and suppress them.
 ///
 /// A picture (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every
-/// stored face whose similarity is at least `threshold` is erased. An erased face takes its crop,
-/// chip and embedding along, and the thumbnail of its picture, which shows it. Other faces in the
-/// picture stay. A picture that loses every face is erased whole, with the record of where it was
-/// found. An enrolled person or a cluster that loses every face is erased with name, external id
-/// and metadata. Suppressed pictures are not stored when they are found again. `suppress_person`
-/// also holds for pictures that were never seen.
+/// stored face whose similarity is at least `threshold` is erased. The crop, chip and embedding of
+/// the face are erased too, and the thumbnail of its picture, which shows the face. Other faces in
+/// the picture are kept. A picture that loses every face is erased completely, with the record of
+/// where it was found. An enrolled person or a cluster that loses every face is erased with name,
+/// external id and metadata. Suppressed pictures are not stored when they are found again.
+/// `suppress_person` also applies to new pictures.
 #[utoipa::path(
     post, path = "/erasures", operation_id = "create_erasure", tag = "erasures",
     params(ErasureParams),
@@ -84,8 +84,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
         (ImageForm = "multipart/form-data"), (ErasureBody = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
-        (status = 201, description = "It is gone", body = ErasureAnswer),
-        (status = 200, description = "What would go (`dry_run`)", body = ErasureAnswer, example = json!({
+        (status = 201, description = "The data was erased", body = ErasureAnswer),
+        (status = 200, description = "What the call would erase (`dry_run`)", body = ErasureAnswer, example = json!({
             "dry_run": true, "erasure": null, "confirm": "1769861700.1.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk", "faces": 1, "images": 1, "subjects": 1,
             "not_compared": 0, "affected_subjects": ["0198f1c2-7d10-7000-8000-4a6f1f6e2b04"],
             "affected": [{"face_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b03", "image_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b02", "similarity": 0.71}]

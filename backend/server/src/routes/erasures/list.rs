@@ -8,17 +8,17 @@ use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Which erasures, and how many.
+/// Selects the erasures to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// The collection; the default is the key's own, else `default`.
+    /// The collection; the default is the collection of the key, else `default`.
     collection: Option<String>,
-    /// Most erasures in the answer.
+    /// Maximum number of erasures in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -26,14 +26,14 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(super) struct ErasureList {
     erasures: Vec<ErasureView>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
-/// List what was erased from a collection: numbers, and nothing that says who.
+/// List the erasures of a collection. They contain counts only, nothing that identifies a person.
 #[utoipa::path(
     get, path = "/erasures", operation_id = "list_erasures", tag = "erasures",
     params(ListParams),

@@ -11,7 +11,7 @@ mod view;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// The routes of this resource.
+/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(list::SPEC, routes!(list::list_erasures))

@@ -1,5 +1,5 @@
-//! What is to be erased: a likeness in a picture, a face, an image, a person, or what was found at
-//! an address.
+//! Reads the target of an erasure: a likeness in a picture, a face, an image, a person, or the
+//! images found at an address.
 use super::create::ErasureParams;
 use super::threshold::checked;
 use crate::auth::Caller;
@@ -15,13 +15,13 @@ use url::Url;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// What is to be erased, and how: exactly one of `image_base64`, `face_id`, `image_id`,
+/// The target and the options of an erasure: exactly one of `image_base64`, `face_id`, `image_id`,
 /// `subject_id` and `url`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/team.html", "collection": "default"}))]
 pub(crate) struct ErasureBody {
-    /// A picture of the person: every stored face that is alike goes.
+    /// A picture of the person; every similar stored face is erased.
     image_base64: Option<String>,
     /// A stored face.
     #[serde(default, deserialize_with = "uuid")]
@@ -43,25 +43,25 @@ pub(crate) struct ErasureBody {
     /// Keep the person from being stored again, by a one-way sketch of the face; the default is
     /// false. Needs a likeness, a face, a person, or an image with one face.
     suppress_person: Option<bool>,
-    /// Lowest similarity of a face that goes; the default is the collection's, else the service's,
-    /// else the embedding model's. Below the model's own only with `force`.
+    /// Lowest similarity of a face that is erased; the default is that of the collection, else of
+    /// the service, else of the embedding model. A value below that of the model requires `force`.
     #[schema(minimum = 0, maximum = 1)]
     threshold: Option<f64>,
-    /// Erase strangers, too, who are as alike as a `threshold` below the embedding model's own.
+    /// Allow a `threshold` below that of the embedding model, which also erases strangers.
     force: Option<bool>,
-    /// Which face of the picture, best score first; 0 is the best.
+    /// Index of the face in the picture, by descending score; 0 has the best score.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Only say what would go.
+    /// Report what would be deleted, and delete nothing.
     dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call.
     confirm: Option<String>,
 }
 
-/// What is asked for.
+/// The target that the request has.
 pub(super) struct Asked {
     pub(super) target: Target,
     pub(super) collection: Collection,
@@ -70,7 +70,7 @@ pub(super) struct Asked {
     pub(super) digest: String,
 }
 
-/// A target as it came in.
+/// A target and its options as the request has them.
 pub(super) enum TargetInput {
     Picture(Bytes),
     Source(ImageSource),
@@ -116,7 +116,7 @@ impl ErasureBody {
 }
 
 impl TargetInput {
-    /// What it stands for, and in which collection.
+    /// Returns what the target refers to, and its collection.
     pub(super) async fn resolve(
         self,
         state: &AppState,
@@ -206,7 +206,7 @@ async fn likeness(
     params: &ErasureParams,
 ) -> Result<Asked, ApiError> {
     let collection = caller.collection(params.collection.as_deref()).await?;
-    // Before any work is done.
+    // This check comes before any work is done.
     let request = params.threshold.map(|threshold| threshold as f32);
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;

@@ -1,4 +1,4 @@
-//! From which similarity a face goes.
+//! Resolves the similarity from which an erasure includes a face.
 use crate::{ApiError, Code};
 use pipeline::{MatchThreshold, ThresholdSource};
 
@@ -7,8 +7,8 @@ use pipeline::{MatchThreshold, ThresholdSource};
 /// false matches was measured (`models.toml`).
 ///
 /// # Errors
-/// 422 for a threshold below the model's own, from whatever source, unless `force` is set: at that
-/// similarity strangers match, and an erasure cannot be undone.
+/// Fails with 422 for a threshold below that of the model, from any source, unless `force` is set.
+/// At that similarity strangers match, and an erasure cannot be undone.
 pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32, ApiError> {
     let MatchThreshold { value, source } = threshold;
     if value >= model || force {
@@ -28,11 +28,11 @@ pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Res
         .allowed([format!("a number from {model} to 1"), "force=true".to_owned()]))
 }
 
-/// Refuses thresholds below 0, because faces of one person never have a negative cosine, and above
+/// Rejects thresholds below 0, because faces of one person never have a negative cosine, and above
 /// 1.
 ///
 /// # Errors
-/// 422 that names the range.
+/// Fails with 422, and the message has the range.
 pub(super) fn check_range(threshold: Option<f64>) -> Result<(), ApiError> {
     const ALLOWED: &str = "a number from 0 to 1";
     match threshold.filter(|value| !(0.0..=1.0).contains(value)) {

@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// An erasure: numbers, and nothing that says who.
+/// An erasure. It contains counts only, nothing that identifies a person.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ErasureView {
     /// Its id.
@@ -61,7 +61,7 @@ impl ErasureView {
     }
 }
 
-/// A face that would go.
+/// A face that would be erased.
 #[derive(Serialize, ToSchema)]
 struct AffectedFace {
     /// Its id.
@@ -72,10 +72,10 @@ struct AffectedFace {
     similarity: Option<f32>,
 }
 
-/// What went, or with `dry_run` would go.
+/// What was erased, or with `dry_run` would be erased.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ErasureAnswer {
-    /// Whether this was only a look.
+    /// Whether this was a dry run.
     #[schema(example = false)]
     dry_run: bool,
     /// What was done; null after a dry run.
@@ -83,11 +83,11 @@ pub(super) struct ErasureAnswer {
     /// Faces, those of whole images included.
     #[schema(example = 3)]
     faces: usize,
-    /// Images that go whole: those that were named, and those whose every face goes.
+    /// Images that are erased completely: the given image, and images that lose every face.
     #[schema(example = 2)]
     images: usize,
-    /// Enrolled people and clusters that go, with name, external id and metadata: the one that was
-    /// named, and those whose every face goes.
+    /// Enrolled people and clusters that are erased with name, external id and metadata: the given
+    /// one, and those that lose every face.
     #[schema(example = 1)]
     subjects: usize,
     /// Faces of other embedding models than the one in use, which cannot be compared with a
@@ -98,7 +98,7 @@ pub(super) struct ErasureAnswer {
     /// minutes.
     #[schema(example = json!(null))]
     confirm: Option<String>,
-    /// The faces, the most alike first, at most 1000; only after a dry run.
+    /// The faces by descending similarity, at most 1000; only after a dry run.
     #[schema(example = json!(null))]
     affected: Option<Vec<AffectedFace>>,
     /// The people and clusters that would go, at most 1000; only after a dry run.

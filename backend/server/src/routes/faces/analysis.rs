@@ -1,4 +1,4 @@
-//! What is said of a picture and the faces in it.
+//! Analyses a picture, and defines the options and the answer of an analysis.
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, DetSize, Score};
 use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
@@ -18,10 +18,10 @@ pub(crate) struct DetectParams {
     /// Lowest `det_score`; the default comes with the detector (YuNet 0.6, SCRFD 0.5).
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1, example = 0.7)]
     pub(crate) min_score: Option<Score>,
-    /// Keep only the best so many faces.
+    /// Maximum number of faces; those with the best scores are kept.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     pub(crate) max_faces: Option<Bounded<1, 1000>>,
-    /// Answer the embeddings.
+    /// Return the embeddings.
     #[param(default = true)]
     pub(crate) embeddings: Option<bool>,
     /// Judge the quality of each face.
@@ -30,13 +30,13 @@ pub(crate) struct DetectParams {
     /// `auto`: when nothing is found upright, try the picture turned by 90, 180 and 270 degrees.
     #[param(inline, value_type = Option<RotateParam>)]
     pub(crate) rotate: Option<Rotate>,
-    /// `auto`: when a picture whose short side is under 400 pixels shows nothing or only weak
-    /// faces, look again at it enhanced (see `POST /images/enhance`). Coordinates are those of the
-    /// picture that was sent.
+    /// `auto`: if the short side of a picture is under 400 pixels and only weak faces or none are
+    /// found, enhance it and repeat the detection (see `POST /images/enhance`). Coordinates refer
+    /// to the picture that was sent.
     #[param(inline, value_type = Option<EnhanceParam>)]
     pub(crate) enhance: Option<Enhance>,
-    /// Side of the square on which faces are looked for, a multiple of 32; larger finds smaller
-    /// faces and takes longer.
+    /// Side of the detector's square canvas in pixels, a multiple of 32. A larger canvas finds
+    /// smaller faces and takes longer.
     #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
     pub(crate) det_size: Option<DetSize>,
     /// How often to look: `single`, once; `auto`, also small for faces that fill the frame and in
@@ -48,12 +48,12 @@ pub(crate) struct DetectParams {
     /// service's.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(crate) quality_profile: Option<vision::Profile>,
-    /// Judge as faces of this collection are judged; the default is the key's own. Nothing is
-    /// stored in it.
+    /// Use the quality profile of this collection; the default is the collection of the key.
+    /// Nothing is stored in it.
     pub(crate) collection: Option<String>,
 }
 
-/// Whether to look for turned faces.
+/// Whether to detect rotated faces.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Rotate in the OpenAPI document")]
@@ -62,7 +62,7 @@ pub(crate) enum RotateParam {
     Auto,
 }
 
-/// Whether to look at pictures of low resolution twice.
+/// Whether to repeat the detection on enhanced pictures of low resolution.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Enhance in the OpenAPI document")]
@@ -71,7 +71,7 @@ pub(crate) enum EnhanceParam {
     Auto,
 }
 
-/// How often the detector looks at a picture.
+/// Which views of a picture the detector processes.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Passes in the OpenAPI document")]
@@ -81,7 +81,7 @@ pub(crate) enum PassesParam {
     Thorough,
 }
 
-/// Named demands on a face.
+/// A named set of quality requirements.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes vision::Profile in the OpenAPI document")]
@@ -169,8 +169,8 @@ pub(crate) struct DetectedFace {
     /// How usable the face is, unless `quality=false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) quality: Option<Quality>,
-    /// The face as a vector of length 1, unless `embeddings=false`. Comparable only within one
-    /// model, which says how many numbers it has: 128 or 512; examples show the first four.
+    /// The face as a vector of length 1; absent with `embeddings=false`. Only vectors of one model
+    /// can be compared. The model has 128 or 512 dimensions; examples show the first four.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = json!([0.1137, -0.0901, 0.1633, -0.0394]))]
     pub(crate) embedding: Option<Vec<f32>>,
@@ -188,22 +188,23 @@ impl DetectedFace {
     }
 }
 
-/// The models that answered.
+/// The models that produced the answer.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ModelNames {
-    /// Found the faces.
+    /// The detector.
     #[schema(example = "face_detection_yunet_dynamic")]
     pub(crate) detector: String,
-    /// Made the embeddings.
+    /// The embedder.
     #[schema(example = "sface")]
     pub(crate) embedder: String,
-    /// Gave `quality.learned`; only where such a model is installed.
+    /// The model of `quality.learned`; absent if none is installed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "ediffiqa_tiny_jun2024")]
     pub(crate) quality: Option<String>,
 }
 
-/// Where the time went, in milliseconds; `queue` is waiting for memory, a thread or a session.
+/// Durations of the steps in milliseconds; `queue` is the time spent waiting for memory, a thread
+/// or a session.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(example = json!({"decode": 6.1, "detect": 8.0, "align": 0.2, "quality": 0.3, "embed": 5.0, "queue": 0.1, "total": 19.9}))]
 pub(crate) struct Timings {
@@ -236,7 +237,7 @@ pub(crate) struct DetectAnswer {
     pub(crate) image: ImageInfo,
     pub(crate) faces: Vec<DetectedFace>,
     pub(crate) models: ModelNames,
-    /// Where each operation ran.
+    /// The device of each operation.
     #[schema(example = json!({
         "face_detection": "cpu", "face_embedding": "cpu", "image_enhancement": "cpu", "image_processing": "cpu", "quality_checks": "cpu"
     }))]

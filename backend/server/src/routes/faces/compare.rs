@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How two pictures are compared.
+/// Options of a comparison.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -29,7 +29,7 @@ pub(super) struct CompareParams {
     /// Which face of the second picture.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_b: Option<Bounded<0, 999>>,
-    /// Judge by this collection's threshold; the default is the key's own.
+    /// Use the threshold of this collection; the default is the collection of the key.
     collection: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct CompareForm {
     image_b: Vec<u8>,
 }
 
-/// One side of a comparison.
+/// One of the two pictures of a comparison.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ComparedFace {
     image: ImageInfo,
@@ -69,14 +69,14 @@ impl From<Likeness> for ComparedFace {
     }
 }
 
-/// How alike two faces are.
+/// The similarity of two faces.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CompareAnswer {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
-    /// Whether the similarity reaches the threshold. A threshold trades false matches for missed
-    /// ones; a match is no proof of identity.
+    /// Whether the similarity reaches the threshold. A higher threshold gives fewer false matches
+    /// and more missed ones. A match does not prove identity.
     #[schema(example = true)]
     r#match: bool,
     /// Share of pairs of different people that reach this threshold, as measured for the embedding
@@ -107,7 +107,7 @@ pub(super) const SPEC: Spec =
     responses(
         (status = 200, description = "Their similarity", body = CompareAnswer),
         (status = 415, description = "Not an image, or a content type that carries no two images"),
-        (status = 422, description = "No face in one of the pictures (`field` says in which), or one that cannot be used"),
+        (status = 422, description = "No face in one of the pictures (`field` has its name), or one that cannot be used"),
     ),
 )]
 pub(super) async fn compare_faces(

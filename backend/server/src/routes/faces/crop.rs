@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-/// Which picture of a face.
+/// The kind of picture of a face.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum CropKind {
@@ -21,7 +21,7 @@ enum CropKind {
     Chip,
 }
 
-/// Which picture.
+/// Selects the picture of a face.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -34,7 +34,7 @@ pub(super) struct CropParams {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// The picture of a stored face.
+/// Return the picture of a stored face.
 #[utoipa::path(
     get, path = "/faces/{id}/crop", operation_id = "get_face_crop", tag = "faces",
     params(("id" = Uuid, Path, description = "The face"), CropParams),

@@ -14,7 +14,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 #[utoipa::path(
     delete, path = "/faces/{id}", operation_id = "delete_face", tag = "faces",
     params(("id" = Uuid, Path, description = "The face")),
-    responses((status = 204, description = "It is gone")),
+    responses((status = 204, description = "The face was deleted")),
 )]
 pub(super) async fn delete_face(
     State(state): State<AppState>,

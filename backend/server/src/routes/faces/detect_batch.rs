@@ -13,15 +13,15 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// One picture of a batch: its faces, or why there is no answer for it.
+/// The result for one picture of a batch: its faces, or a problem.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum BatchResult {
     /// Analysed.
     Found(Box<DetectAnswer>),
-    /// Refused.
+    /// The picture could not be analysed.
     Failed {
-        /// What was wrong with this picture.
+        /// The problem with this picture.
         problem: Box<Problem>,
     },
 }
@@ -33,7 +33,7 @@ pub(crate) struct BatchAnswer {
     results: Vec<BatchResult>,
 }
 
-// A problem with a single picture stands in its place in the answer.
+// A problem with a single picture is in the answer at the index of the picture.
 pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze).limited_elsewhere();
 
 /// Find the faces in many pictures.

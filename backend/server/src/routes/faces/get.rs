@@ -8,7 +8,7 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// One stored face.
+/// Return a stored face.
 #[utoipa::path(
     get, path = "/faces/{id}", operation_id = "get_face", tag = "faces",
     params(("id" = Uuid, Path, description = "The face")),

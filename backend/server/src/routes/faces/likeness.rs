@@ -1,4 +1,4 @@
-//! The one face of a picture that a call is about.
+//! Selects the face of a picture that a call uses.
 use super::analysis::{DetectedFace, ImageInfo, analyze};
 use crate::extract::values::{Bounded, Score};
 use crate::{ApiError, AppState, Code};

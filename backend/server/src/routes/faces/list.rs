@@ -11,12 +11,12 @@ use store::faces::FaceFilter;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Which faces, and how many.
+/// Selects the faces to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// The collection; the default is the key's own, else `default`.
+    /// The collection; the default is the collection of the key, else `default`.
     collection: Option<String>,
     /// Only faces in images that this crawl found.
     #[serde(deserialize_with = "uuid")]
@@ -27,10 +27,10 @@ pub(super) struct ListParams {
     /// Only faces of at least this overall quality.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Most faces in the answer.
+    /// Maximum number of faces in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(super) struct FaceList {
     faces: Vec<StoredFace>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = json!(null))]
     next_cursor: Option<String>,
 }

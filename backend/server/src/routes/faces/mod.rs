@@ -22,7 +22,7 @@ pub(crate) use stored::{StoredFace, places_by_image, with_sources};
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// The routes of this resource.
+/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(detect::SPEC, routes!(detect::detect_faces))

@@ -40,7 +40,7 @@ pub(super) struct SearchParams {
     /// of the embedding model.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
-    /// Compare with every face in scope, never by the approximate index.
+    /// Compare with every face in scope, without the approximate index.
     #[param(default = false)]
     exact: Option<bool>,
     /// Only faces in images that this crawl found.
@@ -49,7 +49,7 @@ pub(super) struct SearchParams {
     /// Only faces of at least this overall quality.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Which face of the picture, best score first; 0 is the best.
+    /// Index of the face in the picture, by descending score; 0 has the best score.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
@@ -62,7 +62,7 @@ pub(super) struct SearchParams {
     group_by: Option<GroupBy>,
 }
 
-/// What a match is.
+/// The kind of a match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum GroupBy {
@@ -73,7 +73,7 @@ enum GroupBy {
     Subject,
 }
 
-/// A stored face and how alike it is.
+/// A stored face and its similarity.
 #[derive(Serialize, ToSchema)]
 struct Match {
     /// The stored face.
@@ -85,7 +85,7 @@ struct Match {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
-    /// Whom the face shows; null where nobody said so and no clustering found it out.
+    /// The subject that the face shows; null for a face without a subject.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b04")]
     subject_id: Option<Uuid>,
     /// That subject's name.
@@ -98,16 +98,16 @@ struct Match {
     det_score: f32,
     /// How usable the face is; null where it was not judged.
     quality: Option<Quality>,
-    /// Where its image was found: the first places.
+    /// The first places where its image was found.
     #[schema(value_type = Vec<Source>)]
     sources: FirstPlaces,
-    /// In how many places it was found, counted up to 1,000.
+    /// Number of places where it was found, counted up to 1,000.
     #[schema(example = 1)]
     sources_total: i64,
     /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
     #[schema(example = false)]
     sources_cut: bool,
-    /// When it was stored.
+    /// Time at which it was stored.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
 }
@@ -133,17 +133,17 @@ impl Match {
     }
 }
 
-/// The most alike faces. A match is a hint, no proof of identity.
+/// The most similar faces. A match does not prove identity.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SearchAnswer {
     /// Best first.
     matches: Vec<Match>,
-    /// What was searched for.
+    /// The probe.
     probe: ProbeInfo,
     /// Where.
     #[schema(example = "default")]
     collection: String,
-    /// The lowest similarity that was asked for.
+    /// The lowest similarity of a match.
     #[schema(example = 0.5)]
     threshold: f32,
     /// Default value: that of the collection, else `MATCH_THRESHOLD`, else that of the embedding
@@ -155,7 +155,7 @@ pub(super) struct SearchAnswer {
     /// search every stored face is such a pair: expect `match_fmr` times the faces in scope.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
-    /// Whether every face in scope was compared, or the approximate index asked.
+    /// Whether every face in scope was compared. If false, the approximate index was used.
     #[schema(example = true)]
     exact: bool,
     /// The embedding model; faces of other models are never compared.

@@ -1,4 +1,4 @@
-//! A stored face with where its image was found.
+//! A stored face with the places where its image was found.
 use crate::routes::dto::{BoundingBox, FirstPlaces, Places, Quality, Source, points};
 use crate::{ApiError, AppState};
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub(crate) struct StoredFace {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
     pub(crate) id: Uuid,
-    /// Whose it is.
+    /// The collection that it belongs to.
     #[schema(example = "default")]
     pub(crate) collection: String,
     /// The image it was found in.
@@ -34,16 +34,16 @@ pub(crate) struct StoredFace {
     /// The model of its embedding.
     #[schema(example = "sface")]
     pub(crate) embedding_model: String,
-    /// Where its image was found: the first places.
+    /// The first places where its image was found.
     #[schema(value_type = Vec<Source>)]
     pub(crate) sources: FirstPlaces,
-    /// In how many places it was found, counted up to 1,000.
+    /// Number of places where it was found, counted up to 1,000.
     #[schema(example = 1)]
     pub(crate) sources_total: i64,
     /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
     #[schema(example = false)]
     pub(crate) sources_cut: bool,
-    /// When it was stored.
+    /// Time at which it was stored.
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) created_at: OffsetDateTime,
 }

@@ -1,4 +1,4 @@
-//! Blobs in and out of answers.
+//! Sends blobs in answers and removes blobs after deletions.
 use crate::{ApiError, AppState};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -39,11 +39,12 @@ pub(crate) async fn blob_answer(
     }))
 }
 
-/// Longest wait for blobs to be dropped before the answer: what takes longer is done behind it.
+/// Maximum time for which the answer waits until blobs are deleted. Deletions that take longer
+/// continue after the answer.
 const DROPPING: Duration = Duration::from_secs(10);
 
-/// Drops blobs whose rows are gone, after the commit. A blob that could not be dropped is logged
-/// and left to the sweep.
+/// Deletes blobs whose rows were deleted, after the commit. A failed deletion is logged, and the
+/// sweep repeats it.
 pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
     if keys.is_empty() {
         return;

@@ -14,7 +14,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 #[utoipa::path(
     delete, path = "/images/{id}", operation_id = "delete_image", tag = "images",
     params(("id" = Uuid, Path, description = "The image")),
-    responses((status = 204, description = "It is gone")),
+    responses((status = 204, description = "The image was deleted")),
 )]
 pub(super) async fn delete_image(
     State(state): State<AppState>,

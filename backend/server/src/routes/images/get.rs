@@ -10,7 +10,7 @@ use serde::Serialize;
 use store::faces::FaceFilter;
 use utoipa::ToSchema;
 
-/// No picture is stored with more faces than a page can show.
+/// A page can show all faces of a picture, because no picture is stored with more.
 const MOST_FACES: i64 = 1000;
 
 /// A stored image with its faces.
@@ -24,7 +24,7 @@ pub(super) struct ImageAnswer {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// One stored image with its faces and where it was found.
+/// Return a stored image with its faces and the places where it was found.
 #[utoipa::path(
     get, path = "/images/{id}", operation_id = "get_image", tag = "images",
     params(("id" = Uuid, Path, description = "The image")),

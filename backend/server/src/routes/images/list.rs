@@ -12,22 +12,22 @@ use store::images::ImageFilter;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Which images, and how many.
+/// Selects the images to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// The collection; the default is the key's own, else `default`.
+    /// The collection; the default is the collection of the key, else `default`.
     collection: Option<String>,
     /// Only images that this crawl found.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
     /// Only images with (or without) faces.
     has_faces: Option<bool>,
-    /// Most images in the answer.
+    /// Maximum number of images in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(super) struct ImageList {
     images: Vec<StoredImage>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }

@@ -13,7 +13,7 @@ use pipeline::{AnalyzeOptions, profile_of};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How quality is judged.
+/// Options of a quality report.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -21,11 +21,11 @@ pub(super) struct QualityParams {
     /// Lowest `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Demands by which `quality.passed` is judged; the default is the collection's, else the
-    /// service's.
+    /// Quality profile that decides `quality.passed`; the default is that of the collection, else
+    /// of the service.
     #[param(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
-    /// Judge as faces of this collection are judged; the default is the key's own.
+    /// Use the quality profile of this collection; the default is the collection of the key.
     collection: Option<String>,
 }
 

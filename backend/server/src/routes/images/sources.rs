@@ -13,10 +13,10 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Most places in the answer.
+    /// Maximum number of places in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200, default = 50)]
     limit: Option<Bounded<1, 200>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(super) struct SourcePage {
     sources: Vec<Source>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AAAAAAAAA-g")]
     next_cursor: Option<String>,
 }

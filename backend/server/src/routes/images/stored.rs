@@ -1,4 +1,4 @@
-//! A stored image with where it was found.
+//! A stored image with the places where it was found.
 use crate::routes::dto::{FirstPlaces, Source, hash_hex};
 use serde::Serialize;
 use store::images::Image;
@@ -12,7 +12,7 @@ pub(super) struct StoredImage {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     id: Uuid,
-    /// Whose it is.
+    /// The collection that it belongs to.
     #[schema(example = "default")]
     collection: String,
     /// Pixels, as a browser shows it.
@@ -42,13 +42,13 @@ pub(super) struct StoredImage {
     /// Where it was found: the first places.
     #[schema(value_type = Vec<Source>)]
     sources: FirstPlaces,
-    /// In how many places it was found, counted up to 1,000.
+    /// Number of places where it was found, counted up to 1,000.
     #[schema(example = 1)]
     sources_total: i64,
     /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
     #[schema(example = false)]
     sources_cut: bool,
-    /// When it was stored.
+    /// Time at which it was stored.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
 }

@@ -7,13 +7,13 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
-/// A job, in whatever state.
+/// Return a job in any state.
 #[utoipa::path(
     get, path = "/jobs/{id}", operation_id = "get_job", tag = "jobs",
     params(("id" = Uuid, Path, description = "The job")),
     responses(
         (status = 200, description = "The job", body = JobView),
-        (status = 404, description = "No such job; ended ones are kept for a day, discarded ones until they are retried"),
+        (status = 404, description = "No such job. Ended jobs are kept for a day, discarded jobs until they are retried"),
     ),
 )]
 pub(super) async fn get_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {

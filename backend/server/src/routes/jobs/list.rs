@@ -37,7 +37,7 @@ impl StateFilter {
     }
 }
 
-/// Which jobs, and how many.
+/// Selects the jobs to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -51,10 +51,10 @@ pub(super) struct ListParams {
     /// Only jobs of this crawl.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Most jobs in the answer.
+    /// Maximum number of jobs in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(super) struct JobList {
     jobs: Vec<JobView>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }

@@ -7,14 +7,14 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::System).problems(&[&[Code::Conflict]]);
 
-/// Give a discarded or cancelled job a new life with fresh attempts.
+/// Retry a discarded or cancelled job. Its count of attempts starts again at 0.
 #[utoipa::path(
     post, path = "/jobs/{id}/retry", operation_id = "retry_job", tag = "jobs",
     params(("id" = Uuid, Path, description = "The job")),
     responses(
         (status = 200, description = "The job, waiting to run", body = JobView),
         (status = 404, description = "No such job, or not in a state that allows this"),
-        (status = 409, description = "Its crawl has ended, so it would do nothing"),
+        (status = 409, description = "Its crawl has ended, so the job would have no effect"),
     ),
 )]
 pub(super) async fn retry_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
-/// Over which time.
+/// Options of the statistics.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -22,7 +22,7 @@ pub(super) struct StatsParams {
 /// One kind of job.
 #[derive(Serialize, ToSchema)]
 pub(super) struct KindStats {
-    /// Names what its jobs do.
+    /// Name of the kind.
     #[schema(example = "scan_image")]
     kind: String,
     /// Jobs that wait for a worker, their time or room.
@@ -34,13 +34,13 @@ pub(super) struct KindStats {
     /// Jobs that failed and wait for their next attempt.
     #[schema(example = 1)]
     retryable: i64,
-    /// Jobs that were given up and can be retried.
+    /// Discarded jobs, which can be retried.
     #[schema(example = 0)]
     discarded: i64,
     /// Jobs completed per second, within the window.
     #[schema(example = 14.2)]
     completed_per_second: f64,
-    /// Jobs given up per second, within the window.
+    /// Jobs discarded per second, within the window.
     #[schema(example = 0.0)]
     discarded_per_second: f64,
     /// How long the oldest job that is due has waited; null when none is due.
@@ -48,7 +48,7 @@ pub(super) struct KindStats {
     oldest_due_seconds: Option<f64>,
 }
 
-/// How the queue does.
+/// Statistics of the queue.
 #[derive(Serialize, ToSchema)]
 pub(super) struct JobStats {
     /// Seconds over which ended jobs were counted.
@@ -60,7 +60,7 @@ pub(super) struct JobStats {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
-/// How many jobs of each kind wait, run and failed, and how fast they are done.
+/// Count the waiting, running and failed jobs of each kind, and report how fast jobs end.
 #[utoipa::path(
     get, path = "/jobs/stats", operation_id = "get_job_stats", tag = "jobs",
     params(StatsParams),

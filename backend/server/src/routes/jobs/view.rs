@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// Where a job is in its life.
+/// The state of a job.
 #[derive(ToSchema)]
 #[schema(as = JobState, rename_all = "snake_case")]
 #[allow(dead_code, reason = "only describes queue::JobState in the OpenAPI document")]
@@ -23,10 +23,10 @@ pub(super) enum JobStateName {
 pub(super) struct JobView {
     /// Its id.
     id: Uuid,
-    /// Names what it does.
+    /// Its kind.
     #[schema(example = "scan_image")]
     kind: String,
-    /// Where it is in its life.
+    /// Its state.
     #[schema(value_type = JobStateName)]
     state: JobState,
     /// Its input.
@@ -38,16 +38,16 @@ pub(super) struct JobView {
     /// Runs before it is discarded.
     #[schema(example = 5)]
     max_attempts: i16,
-    /// Lower runs first.
+    /// Priority; a lower number runs first.
     #[schema(example = 0)]
     priority: i16,
-    /// Not before this time.
+    /// Time before which it does not run.
     #[serde(with = "time::serde::rfc3339")]
     scheduled_at: OffsetDateTime,
     /// When it was enqueued.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
-    /// When it ended; null before.
+    /// Time of its end; null while it has not ended.
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(example = json!(null))]
     finished_at: Option<OffsetDateTime>,

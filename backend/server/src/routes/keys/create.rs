@@ -14,31 +14,31 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
 
-/// A key to make.
+/// A key to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "press desk", "collection": "press", "scopes": ["read", "search"], "expires_at": "2027-01-31T00:00:00Z"}))]
 pub(crate) struct CreateKey {
-    /// For people: who holds it, 1 to 200 characters.
+    /// Name of its holder, 1 to 200 characters.
     #[schema(value_type = ShortText)]
     name: String,
-    /// The collection that it is bound to, by name; null is every collection, and has to be said.
+    /// Name of the collection that it is bound to. The field is required; null is every collection.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(required)]
     collection: Option<String>,
-    /// What it may do; at least one, and none that the key of this call does not have.
+    /// Its scopes: at least one, and only scopes of the key of this call.
     #[schema(value_type = Vec<ScopeName>, min_items = 1)]
     scopes: Vec<Scope>,
     /// Most requests a minute; null is no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 2_147_483_647)]
     requests_per_minute: Option<Bounded<1, 2_147_483_647>>,
-    /// When it stops working, a time to come; null is never. Not after the key of this call.
+    /// Time of expiry, in the future and not after that of the key of this call; null is never.
     #[serde(default, deserialize_with = "time")]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<OffsetDateTime>,
 }
 
-/// A key that was made, and the key itself.
+/// A new key, with the secret itself.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CreatedKey {
     /// The key itself. It is shown this once; the service keeps its hash.
@@ -50,7 +50,7 @@ pub(super) struct CreatedKey {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict, Code::NotFound]]);
 
-/// Make a key, which may do no more than the key that makes it.
+/// Create a key with at most the permissions of the calling key.
 ///
 /// The new key has only scopes of the calling key, reaches only collections that the calling key
 /// reaches, and expires no later.
@@ -58,8 +58,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
     post, path = "/keys", operation_id = "create_key", tag = "keys",
     request_body = CreateKey,
     responses(
-        (status = 201, description = "It works from now on", body = CreatedKey),
-        (status = 409, description = "This service asks for no keys, or the key of this call has just been revoked"),
+        (status = 201, description = "The key was created and works at once", body = CreatedKey),
+        (status = 409, description = "This service requires no keys, or the key of this call has just been revoked"),
     ),
 )]
 pub(super) async fn create_key(
@@ -91,8 +91,8 @@ pub(super) async fn create_key(
     Ok((StatusCode::CREATED, Json(CreatedKey { secret, key: key.into() })))
 }
 
-/// Refuses a key that allows more than the key that makes it: another scope, another collection or
-/// a later expiry.
+/// Rejects a key that allows more than the calling key: another scope, another collection or a
+/// later expiry.
 fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
     let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
     if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {

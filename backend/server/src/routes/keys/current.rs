@@ -6,20 +6,20 @@ use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// By which key a call is made.
+/// The key of a call.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CurrentKey {
-    /// Whether this service asks for keys (`AUTH=keys`). Where it does not, every caller may do
+    /// Whether this service requires keys (`AUTH=keys`). If it does not, every caller may do
     /// everything except change keys.
     #[schema(example = true)]
     asks_for_keys: bool,
-    /// The key of this call; null where none is asked for.
+    /// The key of this call; null if the service requires no keys.
     key: Option<KeyView>,
 }
 
 pub(super) const SPEC: Spec = Spec::with(Access::AnyKey);
 
-/// Tell by which key this call is made, and what it may do.
+/// Return the key of this call and its permissions.
 #[utoipa::path(
     get, path = "/keys/current", operation_id = "get_current_key", tag = "keys",
     responses((status = 200, description = "The key", body = CurrentKey)),

@@ -8,15 +8,15 @@ use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How many keys.
+/// Selects the page of keys.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Most keys in the answer.
+    /// Maximum number of keys in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -24,14 +24,14 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(super) struct KeyList {
     keys: Vec<KeyView>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Keys);
 
-/// List the keys, those that work no more included.
+/// List the keys, including expired and revoked ones.
 ///
 /// A key to one collection sees that collection's keys.
 #[utoipa::path(

@@ -1,4 +1,4 @@
-//! API keys. A caller with the scope `keys` makes, lists and revokes them.
+//! API keys. A caller with the scope `keys` creates, lists and revokes them.
 mod create;
 mod current;
 mod list;
@@ -11,7 +11,7 @@ pub(crate) use create::CreateKey;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// The routes of this resource.
+/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(create::SPEC, routes!(create::create_key))

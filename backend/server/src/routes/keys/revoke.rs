@@ -9,12 +9,13 @@ use store::audit::Action;
 use store::keys::Revocation;
 use utoipa::{IntoParams, ToSchema};
 
-/// What else is revoked.
+/// Options of a revocation.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RevokeParams {
-    /// Also the key's descendants: the keys that it made, and those that these made.
+    /// Also revoke the descendants of the key: the keys that it created, and the keys that those
+    /// created.
     #[param(default = false)]
     descendants: Option<bool>,
 }
@@ -22,12 +23,12 @@ pub(super) struct RevokeParams {
 /// A key that was revoked.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RevokedKey {
-    /// As it is now.
+    /// The key after the call.
     key: KeyView,
     /// Descendants that were revoked by this call.
     #[schema(example = 0)]
     descendants_revoked: usize,
-    /// Descendants that work on.
+    /// Descendants that still work.
     #[schema(example = 2)]
     descendants_working: usize,
 }
@@ -40,7 +41,7 @@ impl From<Revocation> for RevokedKey {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict]]);
 
-/// End a key for good.
+/// Revoke a key permanently.
 ///
 /// Every service notices within 5 seconds. The key makes no other keys from now on. Keys that it
 /// made keep working, unless `descendants` is true; the answer counts them. Revoking a key again
@@ -49,8 +50,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
     post, path = "/keys/{id}/revoke", operation_id = "revoke_key", tag = "keys",
     params(("id" = Uuid, Path, description = "The key"), RevokeParams),
     responses(
-        (status = 200, description = "The key as it is now, and what became of its descendants", body = RevokedKey),
-        (status = 409, description = "This service asks for no keys"),
+        (status = 200, description = "The revoked key, with the counts of its descendants", body = RevokedKey),
+        (status = 409, description = "This service requires no keys"),
     ),
 )]
 pub(super) async fn revoke_key(

@@ -28,12 +28,12 @@ impl ToSchema for ScopeName {
     }
 }
 
-/// A key, without what opens anything.
+/// A key without its secret.
 #[derive(Serialize, ToSchema)]
 pub(super) struct KeyView {
     /// Its id.
     id: Uuid,
-    /// How it begins, for people to tell keys apart.
+    /// The first characters of the key, to identify it.
     #[schema(example = "fc_4fQ9ab")]
     prefix: String,
     /// Who holds it.
@@ -42,25 +42,25 @@ pub(super) struct KeyView {
     /// The collection that it is bound to; null is every collection.
     #[schema(example = "press")]
     collection: Option<String>,
-    /// What it may do.
+    /// Its scopes.
     #[schema(value_type = Vec<ScopeName>, example = json!(["read", "search"]))]
     scopes: Vec<Scope>,
     /// Most requests a minute; null is no limit.
     #[schema(example = 600)]
     requests_per_minute: Option<i32>,
-    /// When it was made.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     /// When it was last used, to the minute; null is never.
     #[serde(with = "time::serde::rfc3339::option")]
     last_used_at: Option<OffsetDateTime>,
-    /// When it stops working; null is never.
+    /// Time of expiry; null is never.
     #[serde(with = "time::serde::rfc3339::option")]
     expires_at: Option<OffsetDateTime>,
     /// When it was revoked; null is not.
     #[serde(with = "time::serde::rfc3339::option")]
     revoked_at: Option<OffsetDateTime>,
-    /// The key that made it; null for one of the command line.
+    /// The key that created it; null for a key from the command line.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b07")]
     made_by: Option<Uuid>,
 }
@@ -83,11 +83,11 @@ impl From<ApiKey> for KeyView {
     }
 }
 
-/// The key by which keys are changed. Where the service asks for none, whoever reaches it could
-/// make one that goes on working once it does.
+/// Returns the calling key for changes of keys. While the service requires no keys, such changes
+/// fail. Otherwise anyone could create a key that still works after keys are required.
 ///
 /// # Errors
-/// 409 where the service asks for no keys.
+/// Fails with 409 if the service requires no keys.
 pub(super) fn own(caller: &Caller) -> Result<&ApiKey, ApiError> {
     caller.key().ok_or_else(|| {
         let sentence = "this service requires no keys (AUTH=none), so keys cannot be changed over HTTP; use `facecrawl keys` on its machine";

@@ -17,30 +17,30 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "Ada Lovelace", "external_id": "crm-1815", "metadata": {"team": "engines"}}))]
 pub(crate) struct CreateSubject {
-    /// For people, 1 to 200 characters.
+    /// Display name, 1 to 200 characters.
     #[schema(inline, value_type = Option<ShortText>)]
     name: Option<String>,
-    /// Your own key for the person, 1 to 200 characters, unique in the collection.
+    /// Your own id of the person, 1 to 200 characters, unique in the collection.
     #[schema(inline, value_type = Option<ShortText>)]
     external_id: Option<String>,
-    /// An object of yours, at most 16 KiB.
+    /// A JSON object of your choice, at most 16 KiB.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Value>,
-    /// The collection; the default is the key's own, else `default`.
+    /// The collection; the default is the collection of the key, else `default`.
     collection: Option<String>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Conflict, Code::NotFound]]);
 
-/// Make a subject: a person whom faces can show.
+/// Create a subject, which represents a person.
 ///
 /// It has no faces yet; `POST /subjects/{id}/faces` enrols them.
 #[utoipa::path(
     post, path = "/subjects", operation_id = "create_subject", tag = "subjects",
     request_body = CreateSubject,
     responses(
-        (status = 201, description = "It is there; `Location` names it", body = SubjectView, headers(("location"))),
-        (status = 409, description = "The external id is taken"),
+        (status = 201, description = "The subject was created; its URL is in `Location`", body = SubjectView, headers(("location"))),
+        (status = 409, description = "Another subject has this external id"),
     ),
 )]
 pub(super) async fn create_subject(

@@ -13,12 +13,12 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
 /// Delete a subject.
 ///
-/// Faces that were found elsewhere stay, without a subject. Images that were only sent in for
-/// enrolment, and show nobody else who is enrolled, are deleted too, unless `enrolled_images=keep`.
+/// Faces that a crawl or scan found are kept without a subject. Images that were only sent for
+/// enrolment are also deleted if they show no other subject, unless `enrolled_images=keep`.
 #[utoipa::path(
     delete, path = "/subjects/{id}", operation_id = "delete_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), WhatGoes),
-    responses((status = 204, description = "It is gone")),
+    responses((status = 204, description = "The subject was deleted")),
 )]
 pub(super) async fn delete_subject(
     State(state): State<AppState>,

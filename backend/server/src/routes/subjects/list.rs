@@ -9,34 +9,35 @@ use serde::{Deserialize, Serialize};
 use store::subjects::SubjectFilter;
 use utoipa::{IntoParams, ToSchema};
 
-/// How a subject came to be.
+/// Tells how a subject was created.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Origin {
-    /// By somebody's word.
+    /// A caller created or changed the subject.
     Enrolled,
-    /// By clustering, and untouched since.
+    /// Clustering created the subject, and no caller has changed it since.
     Cluster,
 }
 
-/// Which subjects, and how many.
+/// Selects the subjects to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// The collection; the default is the key's own, else `default`.
+    /// The collection; the default is the collection of the key, else `default`.
     collection: Option<String>,
-    /// Only subjects of this name, whatever its case.
+    /// Only subjects with this name; case is ignored.
     name: Option<String>,
-    /// Only the subject with this key of yours.
+    /// Only the subject with this external id.
     external_id: Option<String>,
-    /// `enrolled` by somebody, or a `cluster` that nobody has touched yet.
+    /// `enrolled`: a caller created or changed it; `cluster`: clustering created it, and no caller
+    /// has changed it.
     #[param(inline)]
     origin: Option<Origin>,
-    /// Most subjects in the answer.
+    /// Maximum number of subjects in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(super) struct SubjectList {
     subjects: Vec<SubjectView>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }

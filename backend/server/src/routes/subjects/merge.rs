@@ -12,10 +12,10 @@ use store::subjects::LONGEST_METADATA;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// Most subjects in one call.
+/// Maximum number of subjects in one call.
 const MOST: usize = 100;
 
-/// Who is the same person.
+/// The subjects that show the same person.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MergeSubjects {
@@ -26,19 +26,18 @@ pub(crate) struct MergeSubjects {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Conflict]]);
 
-/// Make one subject of several.
+/// Merge several subjects into one.
 ///
-/// The other subjects' faces become this one's, and the other subjects are gone. A name, an
-/// external id and entries of the metadata are taken over where this subject has none of its own.
-/// The metadata of all of them together may have at most 16 KiB. Clustering never splits the
-/// result.
+/// The faces of the other subjects move to this subject, and the other subjects are deleted. This
+/// subject takes over a name, an external id and metadata entries that it does not have. The
+/// metadata of all of them together may have at most 16 KiB. Clustering never splits the result.
 #[utoipa::path(
     post, path = "/subjects/{id}/merge", operation_id = "merge_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject that stays")),
     request_body = MergeSubjects,
     responses(
-        (status = 200, description = "As it is now", body = SubjectView),
-        (status = 404, description = "One of the subjects is not there"),
+        (status = 200, description = "The merged subject", body = SubjectView),
+        (status = 404, description = "One of the subjects does not exist"),
         (status = 409, description = "They have different external ids"),
     ),
 )]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use store::subjects::SubjectPatch;
 use utoipa::ToSchema;
 
-/// What is to be changed; a field that is not there stays as it is.
+/// The changes to a subject. A field that is absent keeps its value.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "Ada Lovelace"}))]
@@ -24,7 +24,7 @@ pub(crate) struct UpdateSubject {
     #[serde(default, deserialize_with = "given")]
     #[schema(inline, value_type = Option<ShortText>)]
     external_id: Option<Option<String>>,
-    /// Takes the place of the whole object.
+    /// Replaces the whole object.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Value>,
 }
@@ -37,8 +37,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Confl
     params(("id" = Uuid, Path, description = "The subject")),
     request_body = UpdateSubject,
     responses(
-        (status = 200, description = "As it is now", body = SubjectView),
-        (status = 409, description = "The external id is taken"),
+        (status = 200, description = "The changed subject", body = SubjectView),
+        (status = 409, description = "Another subject has this external id"),
     ),
 )]
 pub(super) async fn update_subject(

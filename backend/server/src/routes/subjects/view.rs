@@ -1,4 +1,4 @@
-//! What is said of a subject, and what may be said to make one.
+//! A subject as the API shows it, and the values that callers may set.
 use crate::{ApiError, Code};
 use serde::Serialize;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// Longest name and external id, in characters.
+/// Maximum length of a name and an external id, in characters.
 const LONGEST_TEXT: usize = 200;
 
 /// A person.
@@ -16,28 +16,29 @@ pub(super) struct SubjectView {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b04")]
     id: Uuid,
-    /// Whose it is.
+    /// The collection that it belongs to.
     #[schema(example = "default")]
     collection: String,
-    /// For people; null for a cluster that nobody named yet.
+    /// Display name; null for a cluster without a name.
     #[schema(example = "Ada Lovelace")]
     name: Option<String>,
-    /// The caller's own key; unique in the collection.
+    /// The caller's own id of the person, unique in the collection.
     #[schema(example = "crm-1815")]
     external_id: Option<String>,
-    /// The caller's own object.
+    /// A JSON object that the caller sets.
     #[schema(value_type = Object, example = json!({"team": "engines"}))]
     metadata: Value,
-    /// `enrolled` by somebody, or a `cluster` of alike faces that nobody has touched yet.
+    /// `enrolled`: a caller created or changed it; `cluster`: clustering created it, and no caller
+    /// has changed it.
     #[schema(example = "enrolled")]
     origin: String,
-    /// Faces that show it.
+    /// Number of its faces.
     #[schema(example = 2)]
     face_count: i64,
-    /// The face of the best quality, to show.
+    /// Its face with the best quality.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
     best_face_id: Option<Uuid>,
-    /// When it was made.
+    /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
 }
@@ -58,7 +59,7 @@ impl From<Subject> for SubjectView {
     }
 }
 
-/// A name or an external id, trimmed.
+/// A name or an external id, without surrounding white space.
 pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     let length = text.trim().chars().count();
@@ -72,7 +73,7 @@ pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String
         .allowed([allowed, "null".into()]))
 }
 
-/// The caller's own object.
+/// A JSON object that the caller sets.
 pub(super) fn checked_metadata(metadata: Value) -> Result<Value, ApiError> {
     let refuse = |detail: String| {
         let allowed = format!("a JSON object of at most {LONGEST_METADATA} bytes");

@@ -12,7 +12,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 /// The document never changes while the process runs.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&crate::openapi()));
-/// The document of a service that asks for keys.
+/// The document of a service that requires keys.
 static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
     let mut document = crate::openapi();
     require_keys(&mut document);
@@ -25,7 +25,7 @@ fn text(document: &OpenApi) -> String {
 
 pub(super) const SPEC: Spec = Spec::open();
 
-/// This API as an OpenAPI 3.1 document.
+/// Return this API as an OpenAPI 3.1 document.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "get_openapi", tag = "system",
     responses((status = 200, description = "The document", body = Object, content_type = "application/json",

@@ -12,10 +12,10 @@ struct OperationView {
     /// `quality_checks`.
     #[schema(example = "face_detection")]
     operation: String,
-    /// Whether its flag asks for a GPU.
+    /// Whether its flag requests a GPU.
     #[schema(example = true)]
     gpu_requested: bool,
-    /// The provider asked for.
+    /// The requested provider.
     #[schema(example = "cuda")]
     requested: String,
     /// The provider in use.
@@ -83,7 +83,7 @@ struct DeviceView {
 /// A model on a device.
 #[derive(Serialize, ToSchema)]
 struct LoadedView {
-    /// Which operation it does.
+    /// The operation that uses it.
     #[schema(example = "face_detection")]
     operation: String,
     /// Its file.
@@ -104,7 +104,7 @@ struct LoadedView {
     /// Sessions on it.
     #[schema(example = 2)]
     sessions: usize,
-    /// Loading and warming up.
+    /// Seconds that loading and warm-up took.
     #[schema(example = 0.12)]
     seconds: f64,
     /// Bytes of GPU memory in use before.
@@ -115,7 +115,8 @@ struct LoadedView {
     memory_after: Option<u64>,
 }
 
-/// From when two faces count as one person, where neither the call nor the collection says it.
+/// The default threshold for matches. It applies if neither the request nor the collection sets
+/// one.
 #[derive(Serialize, ToSchema)]
 struct MatchingView {
     /// The embedder.
@@ -130,7 +131,7 @@ struct MatchingView {
     fmr: Option<f64>,
 }
 
-/// What runs where, and why.
+/// The devices and where each operation runs.
 #[derive(Serialize, ToSchema)]
 pub(super) struct GpuAnswer {
     /// ONNX Runtime's version.
@@ -139,13 +140,13 @@ pub(super) struct GpuAnswer {
     /// Providers that both this program and the loaded library were built with.
     #[schema(example = json!(["cpu"]))]
     backends: Vec<String>,
-    /// Every provider that there is.
+    /// All known providers.
     providers: Vec<ProviderView>,
     /// GPUs found.
     devices: Vec<DeviceView>,
     /// The five operations.
     operations: Vec<OperationView>,
-    /// The models in memory, and what loading them took.
+    /// The loaded models, with the time and memory that loading took.
     models: Vec<LoadedView>,
     /// The threshold for matches.
     matching: MatchingView,
@@ -153,7 +154,7 @@ pub(super) struct GpuAnswer {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
-/// Backends, devices, and where each operation runs.
+/// Report the backends, the devices, and the device of each operation.
 #[utoipa::path(
     get, path = "/gpu", operation_id = "get_gpu", tag = "system",
     responses((status = 200, description = "The report", body = GpuAnswer)),

@@ -26,10 +26,10 @@ pub(super) struct Ready {
 
 pub(super) const LIVE: Spec = Spec::open().any_host();
 
-/// Whether the process answers. Looks at nothing else: restart it when this fails.
+/// Report whether the process answers. It checks nothing else; restart the process if this fails.
 #[utoipa::path(
     get, path = "/health/live", operation_id = "health_live", tag = "system",
-    responses((status = 200, description = "It does", body = Live)),
+    responses((status = 200, description = "The process answers", body = Live)),
 )]
 pub(super) async fn live() -> Json<Live> {
     Json(Live { status: "ok", version: env!("CARGO_PKG_VERSION") })
@@ -37,12 +37,14 @@ pub(super) async fn live() -> Json<Live> {
 
 pub(super) const READY: Spec = Spec::open().problems(&[&[Code::NotReady]]).any_host();
 
-/// Whether the service can work: the database answers, the models can run, it is not stopping.
+/// Report whether the service can work.
+///
+/// It can if the database answers, the models can run, and the service is not stopping.
 #[utoipa::path(
     get, path = "/health/ready", operation_id = "health_ready", tag = "system",
     responses(
-        (status = 200, description = "It can", body = Ready),
-        (status = 503, description = "It cannot; `errors` says why"),
+        (status = 200, description = "The service can work", body = Ready),
+        (status = 503, description = "The service cannot work; `errors` has the reasons"),
     ),
 )]
 pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {

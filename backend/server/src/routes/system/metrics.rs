@@ -7,7 +7,7 @@ use queue::JobState;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
-/// Metrics in the Prometheus text format.
+/// Return metrics in the Prometheus text format.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "get_metrics", tag = "system",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain",

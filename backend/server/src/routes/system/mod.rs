@@ -11,7 +11,7 @@ pub(crate) use page::router as page_router;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// The routes of this resource.
+/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     status_router().add(gpu::SPEC, routes!(gpu::get_gpu)).add(docs::SPEC, routes!(docs::get_openapi))
 }

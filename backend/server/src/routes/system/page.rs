@@ -29,8 +29,8 @@ async fn asset(Path(path): Path<String>, uri: Uri, headers: HeaderMap) -> Respon
     }
 }
 
-/// Browsers ask again each time (`no-cache`) and are told by the entity tag that nothing changed: a
-/// new version of the service is never shown with parts of an old one.
+/// Browsers revalidate every file each time (`no-cache`, entity tag), so a new version of the
+/// service is never shown with parts of an old one.
 fn file(path: &str, request: &HeaderMap) -> Option<Response> {
     let content_type = HeaderValue::from_static(content_type(path)?);
     let EmbeddedFile { data, metadata } = Assets::get(path)?;
@@ -44,7 +44,7 @@ fn file(path: &str, request: &HeaderMap) -> Option<Response> {
     })
 }
 
-/// Of the kinds of files that the page has; anything else in the folder is not served.
+/// Returns the content type of a file of the page. Other kinds of files are not served.
 fn content_type(path: &str) -> Option<&'static str> {
     Some(match path.rsplit_once('.')?.1 {
         "html" => "text/html; charset=utf-8",

@@ -17,8 +17,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Starts a site. `/` shows these images of the gallery. `/held` shows an image that responds
-    /// only after `release`.
+    /// Starts a site. The page `/` contains these images of the gallery. The page `/held` contains
+    /// `/held.jpg`, which responds only after `release` is notified.
     pub(crate) async fn with(pictures: &[&str]) -> Self {
         let page: String =
             pictures.iter().map(|name| format!("<img src='/pictures/{name}' alt='{name}'>")).collect();

@@ -62,8 +62,8 @@ fn row(fields: impl Iterator<Item = String>) -> String {
     format!("{}\r\n", fields.join(","))
 }
 
-/// In quotes where it has to be. What a spreadsheet would take for a formula gets an apostrophe
-/// before it: URLs come from strangers.
+/// Quotes a field if necessary. A field that a spreadsheet would read as a formula gets an
+/// apostrophe before it, because URLs come from strangers.
 fn quoted(field: String) -> String {
     let field = if field.starts_with(['=', '+', '@', '\t', '\r']) { format!("'{field}") } else { field };
     if field.contains(['"', ',', '\r', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }

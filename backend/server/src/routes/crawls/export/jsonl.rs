@@ -43,7 +43,7 @@ struct FaceLine<'a> {
     landmarks: Vec<[f32; 2]>,
     quality: Option<Quality>,
     embedding_model: &'a str,
-    /// Only where it was asked for.
+    /// Present only if the request includes embeddings.
     #[serde(skip_serializing_if = "Option::is_none")]
     embedding: Option<&'a [f32]>,
 }

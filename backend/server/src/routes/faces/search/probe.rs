@@ -1,4 +1,4 @@
-//! What is searched for: the best face of a picture, a stored face, or an embedding.
+//! Reads the probe of a search: the best face of a picture, a stored face, or an embedding.
 use super::{GroupBy, SearchParams};
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
@@ -27,7 +27,7 @@ pub(crate) struct SearchBody {
     /// A stored face; it is left out of the matches.
     #[serde(default, deserialize_with = "uuid")]
     face_id: Option<Uuid>,
-    /// A vector of the embedding model in use; brought to length 1.
+    /// A vector of the embedding model in use; it is normalised to length 1.
     embedding: Option<Vec<f32>>,
     /// The collection; the default is the key's own, else `default`, and with `face_id` that face's
     /// own.
@@ -38,7 +38,7 @@ pub(crate) struct SearchBody {
     /// Lowest similarity; the default is the collection's, else the embedding model's.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
     threshold: Option<Cosine>,
-    /// Compare with every face in scope, never by the approximate index.
+    /// Compare with every face in scope, without the approximate index.
     exact: Option<bool>,
     /// Only faces in images that this crawl found.
     #[serde(default, deserialize_with = "uuid")]
@@ -46,7 +46,7 @@ pub(crate) struct SearchBody {
     /// Only faces of at least this overall quality.
     #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Which face of the picture, best score first; 0 is the best.
+    /// Index of the face in the picture, by descending score; 0 has the best score.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
@@ -66,7 +66,7 @@ pub(in super::super) struct SearchForm {
     image: Vec<u8>,
 }
 
-/// A probe as it came in.
+/// A probe as the request has it.
 pub(super) enum ProbeInput {
     Image(Bytes),
     Source(ImageSource),
@@ -105,7 +105,7 @@ impl SearchBody {
     }
 }
 
-/// What was searched for.
+/// The probe as the answer describes it.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(in super::super) enum ProbeInfo {
@@ -131,7 +131,7 @@ pub(in super::super) enum ProbeInfo {
 }
 
 impl ProbeInfo {
-    /// The word for it in JSON and in the audit log.
+    /// Returns the name of its kind in JSON and in the audit log.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Image { .. } => "image",
@@ -141,7 +141,7 @@ impl ProbeInfo {
     }
 }
 
-/// Ready to search.
+/// A probe with its embedding, ready for the search.
 pub(super) struct Probe {
     pub(super) embedding: Vec<f32>,
     pub(super) collection: Collection,
@@ -184,8 +184,8 @@ impl Probe {
         })
     }
 
-    /// A face of another collection than the one named is as good as none: search stays inside a
-    /// collection.
+    /// A face of another collection gives the same error as a face that does not exist, because a
+    /// search stays inside one collection.
     async fn of_face(
         state: &AppState,
         caller: &Caller,

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 use vision::{Profile, QualityReport};
 
-/// A face that shows the subject from now on.
+/// A face that was assigned to the subject.
 #[derive(Serialize, ToSchema)]
 struct EnrolledFace {
     /// The stored face.
@@ -25,16 +25,16 @@ struct EnrolledFace {
     /// Its image.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     image_id: Uuid,
-    /// Demands of the profile that it does not meet; empty unless it was forced.
+    /// Requirements of the profile that it fails; empty unless `force` was set.
     #[schema(example = json!([]))]
     unmet: Vec<String>,
 }
 
-/// What was enrolled.
+/// The enrolled faces and their subject.
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct EnrolAnswer {
     faces: Vec<EnrolledFace>,
-    /// The subject as it is now.
+    /// The subject after the call.
     subject: SubjectView,
 }
 
@@ -44,10 +44,10 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write)
 
 /// Enrol faces of a subject.
 ///
-/// From a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`): its
-/// best face, or the one that `face_index` names. The picture is stored like any other, with a
-/// source of the kind `enrolment`; a file that the collection already has is not stored twice. Or
-/// from stored faces, by `face_ids`.
+/// The faces come from a picture or are stored already. A picture is a multipart part `image`, a
+/// raw body, or JSON with `url` or `image_base64`. Its best face is enrolled, or the one at
+/// `face_index`. The picture is stored with a source of the kind `enrolment`; a file that the
+/// collection already has is not stored twice. `face_ids` enrols stored faces.
 #[utoipa::path(
     post, path = "/subjects/{id}/faces", operation_id = "enrol_subject_faces", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), EnrolParams),
@@ -55,7 +55,7 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write)
         (ImageForm = "multipart/form-data"), (EnrolBody = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
-        (status = 200, description = "The faces show the subject", body = EnrolAnswer),
+        (status = 200, description = "The faces were enrolled", body = EnrolAnswer),
         (status = 404, description = "No such subject or face"),
         (status = 409, description = "A face shows another subject, and `move` is not set"),
         (status = 422, description = "No face in the picture, a face of too low quality (`errors` has the reasons), or a wrong field"),

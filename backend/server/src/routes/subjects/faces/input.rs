@@ -1,4 +1,4 @@
-//! What is enrolled: a picture, or faces that are stored already.
+//! Reads the input of an enrolment: a picture, or faces that are already stored.
 use crate::extract::image::{ImageSource, SourceFields, resolve_at};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::faces::ProfileParam;
@@ -10,34 +10,36 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 use vision::Profile;
 
-/// Most stored faces in one call.
+/// Maximum number of stored faces in one call.
 const MOST: usize = 100;
 
-/// How a face is chosen and judged. With a JSON body the same names may stand in the body, where
-/// they win.
+/// Options that choose a face and judge its quality. A JSON body may have the same fields; its
+/// values take precedence.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct EnrolParams {
-    /// Which face of the picture, best score first; 0 is the best.
+    /// Index of the face in the picture, by descending score; 0 has the best score.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
     /// Lowest `det_score` of a face of the picture.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// The picture is an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`):
-    /// nothing is looked for in it, and the size and pose that the face had are not judged.
+    /// Treat the picture as an aligned crop of 112x112 pixels (see `GET
+    /// /faces/{id}/crop?kind=chip`). No detection runs, and the original size and pose of the face
+    /// are not judged.
     #[param(default = false)]
     pub(super) aligned: Option<bool>,
-    /// What the face must meet, `strict` by default; a face that does not is refused with
-    /// `low_quality` and the reasons.
+    /// Quality profile that the face must pass; the default is `strict`. A face that fails is
+    /// rejected with `low_quality` and the reasons.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(super) quality_profile: Option<Profile>,
-    /// Enrol the face whatever it meets. Poor faces are taken for each other: every one that is
-    /// enrolled raises the rate of false matches.
+    /// Enrol the face even if it fails the quality profile. Faces of poor quality are easily
+    /// confused, so each of them raises the rate of false matches.
     #[param(default = false)]
     pub(super) force: Option<bool>,
-    /// A face shows one subject. `true` takes it over from another; without it that is a conflict.
+    /// Move a face that shows another subject. Without it, such a face is a conflict, because a
+    /// face shows one subject.
     #[param(default = false)]
     pub(super) r#move: Option<bool>,
 }
@@ -72,15 +74,15 @@ pub(crate) struct EnrolBody {
     r#move: Option<bool>,
 }
 
-/// Where a picture was fetched.
+/// The addresses of a fetched picture.
 pub(super) struct Address {
-    /// As the caller spelled it.
+    /// The URL that the caller sent.
     pub(super) asked: String,
-    /// The address that answered.
+    /// The URL that returned the picture, after redirects.
     pub(super) answered: String,
 }
 
-/// What is to be enrolled.
+/// The input of an enrolment.
 pub(super) enum Input {
     /// A file, and where it was fetched from.
     Image(Bytes, Option<Address>),

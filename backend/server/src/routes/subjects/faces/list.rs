@@ -14,10 +14,10 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct ListParams {
-    /// Most faces in the answer.
+    /// Maximum number of faces in the answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -25,7 +25,7 @@ pub(in super::super) struct ListParams {
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct SubjectFaceList {
     faces: Vec<StoredFace>,
-    /// Pass it as `cursor` for the next page; null on the last one.
+    /// Send it as `cursor` to get the next page; null on the last page.
     #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
     next_cursor: Option<String>,
 }

@@ -10,25 +10,25 @@ pub(crate) use input::EnrolBody;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-/// What becomes of images that were sent in for enrolment.
+/// Tells what happens to images that were sent for enrolment.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Enrolled {
-    /// They go when nobody enrolled is left in them.
+    /// They are deleted when none of their faces shows a subject.
     #[default]
     Delete,
-    /// They stay, as images like any other.
+    /// They are kept like other images.
     Keep,
 }
 
-/// What goes with it.
+/// Tells what is deleted with a subject or its face.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhatGoes {
-    /// `delete` (the default): an image that was only ever sent in for enrolment goes when none of
-    /// its faces shows anybody any more; `keep`: it stays, as an image like any other. Images that
-    /// a crawl or a scan found always stay.
+    /// `delete` (the default): an image that was only sent for enrolment is deleted when none of
+    /// its faces shows a subject; `keep`: it is kept like other images. Images that a crawl or a
+    /// scan found are always kept.
     #[param(inline)]
     pub(super) enrolled_images: Option<Enrolled>,
 }

@@ -11,16 +11,16 @@ use store::audit::Action;
 
 pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
 
-/// Say that a face does not show this subject.
+/// Remove a face from a subject.
 ///
-/// Clustering does not assign the face to this subject again. The face stays, unless its image was
-/// only sent in for enrolment: see `enrolled_images`. `enrolled_images=delete`, the default, needs
-/// the scope `erase` besides `write`.
+/// Clustering does not assign the face to this subject again. The face is kept, unless its image
+/// was only sent for enrolment (see `enrolled_images`). `enrolled_images=delete`, the default,
+/// needs the scope `erase` besides `write`.
 #[utoipa::path(
     delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), ("face_id" = Uuid, Path, description = "The face"), WhatGoes),
     responses(
-        (status = 204, description = "It shows nobody"),
+        (status = 204, description = "The face has no subject now"),
         (status = 404, description = "No such subject, or the face does not show it"),
     ),
 )]
