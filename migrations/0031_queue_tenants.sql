@@ -4,5 +4,5 @@ alter table jobs
     -- Who the job is done for; nil for nobody in particular. Jobs enqueued before this migration have none.
     add column tenant uuid not null default '00000000-0000-0000-0000-000000000000';
 
--- The claim's way to the jobs of other tenants when one tenant holds most of a worker's places.
-create index jobs_tenants on jobs (kind, tenant, scheduled_at) where state <> 'running' and not held;
+-- The claim's way to the jobs of each tenant, for the last places of a worker.
+create index jobs_tenants on jobs (kind, tenant, priority, scheduled_at, id) where state <> 'running' and not held;

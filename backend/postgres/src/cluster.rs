@@ -20,8 +20,8 @@ use tokio::sync::watch;
 /// `/.s.PGSQL.5432` and a terminating zero.
 const LONGEST_SOCKET_DIR: usize = 104 - ".s.PGSQL.5432".len() - 2;
 
-/// The server logs this for each connection that it closes when it stops.
-const CLOSED: &str = "terminating connection due to administrator command";
+/// The server logs this for each connection and each process of its own that it ends when it stops.
+const CLOSED: &str = "due to administrator command";
 
 /// A running cluster. Dropping it stops the server; prefer [`Cluster::stop`], which does not block
 /// the thread.

@@ -46,26 +46,30 @@ impl Queue {
             .await?)
     }
 
-    /// Claims due jobs of other tenants: for each `(kind, tenant, limit)`, up to `limit` jobs of
-    /// the kind that do not belong to the tenant.
+    /// Claims due jobs of other tenants: for each `(kind, tenant, limit)` of `slots`, up to `limit`
+    /// jobs of the kind that do not belong to the tenant.
     ///
-    /// The other tenants are served in turn, each one's earliest job first; priorities are ignored.
-    /// A runner calls this when one tenant holds most of its places. Jobs that have to run alone
-    /// are left to [`claim`](Self::claim).
+    /// The tenant with the fewest running jobs comes first. `running` counts them by kind and
+    /// tenant. The jobs of one tenant come in the order of [`claim`](Self::claim). A runner calls
+    /// this for its last places. Jobs that have to run alone are left to [`claim`](Self::claim).
     pub(crate) async fn claim_beside(
         &self,
         slots: &[(&str, Uuid, i64)],
+        running: &[(&str, Uuid, i64)],
         worker: &str,
     ) -> Result<Vec<ClaimedJob>, QueueError> {
-        let kinds: Vec<&str> = slots.iter().map(|slot| slot.0).collect();
-        let tenants: Vec<Uuid> = slots.iter().map(|slot| slot.1).collect();
-        let counts: Vec<i64> = slots.iter().map(|slot| slot.2).collect();
+        let kinds = |rows: &[(&str, Uuid, i64)]| rows.iter().map(|row| row.0.to_owned()).collect::<Vec<_>>();
+        let tenants = |rows: &[(&str, Uuid, i64)]| rows.iter().map(|row| row.1).collect::<Vec<_>>();
+        let counts = |rows: &[(&str, Uuid, i64)]| rows.iter().map(|row| row.2).collect::<Vec<_>>();
         Ok(sqlx::query_as(CLAIM_BESIDE)
-            .bind(kinds)
-            .bind(tenants)
-            .bind(counts)
+            .bind(kinds(slots))
+            .bind(tenants(slots))
+            .bind(counts(slots))
             .bind(interval(self.config.lease))
             .bind(worker)
+            .bind(kinds(running))
+            .bind(tenants(running))
+            .bind(counts(running))
             .fetch_all(&self.pool)
             .await?)
     }
@@ -228,6 +232,8 @@ const CLAIM: &str = concat!(
 const CLAIM_BESIDE: &str = concat!(
     "with recursive wanted as (
     select kind, busy, slots from unnest($1::text[], $2::uuid[], $3::bigint[]) as w(kind, busy, slots)
+), running as (
+    select kind, tenant, jobs from unnest($6::text[], $7::uuid[], $8::bigint[]) as r(kind, tenant, jobs)
 ), tenants as (
     select w.kind, w.busy, w.slots, f.tenant
     from wanted w cross join lateral (
@@ -242,17 +248,19 @@ const CLAIM_BESIDE: &str = concat!(
         order by j.kind, j.tenant limit 1
     ) f
 ), due as (
-    select t.kind, t.slots, d.id, d.scheduled_at,
-           row_number() over (partition by t.kind, t.tenant order by d.scheduled_at) as turn
-    from tenants t cross join lateral (
-        select j.id, j.scheduled_at from jobs j
+    select t.kind, t.slots, d.id, d.scheduled_at, coalesce(r.jobs, 0)
+           + row_number() over (partition by t.kind, t.tenant order by d.priority, d.scheduled_at, d.id) as rank
+    from tenants t
+    left join running r on r.kind = t.kind and r.tenant = t.tenant
+    cross join lateral (
+        select j.id, j.priority, j.scheduled_at from jobs j
         where j.kind = t.kind and j.tenant = t.tenant and j.scheduled_at <= now()
           and j.state <> 'running' and not j.held and j.crashes <= 1
-        order by j.kind, j.tenant, j.scheduled_at limit t.slots
+        order by j.kind, j.tenant, j.priority, j.scheduled_at, j.id limit t.slots
     ) d
     where t.tenant <> t.busy
 ), placed as (
-    select *, row_number() over (partition by kind order by turn, scheduled_at) as place from due
+    select *, row_number() over (partition by kind order by rank, scheduled_at) as place from due
 ), chosen as materialized (
     select id from placed where place <= slots
 ), picked as materialized (

@@ -241,7 +241,7 @@ const FAIL: &str = concat!(
     " returning state
 ), back as (
     update jobs
-    set state = 'retryable', lease_until = null, last_error = $3,
+    set state = 'retryable', lease_until = null, last_error = $3, crashes = case when alone then 1 else crashes end,
         scheduled_at = coalesce($5, clock_timestamp() + make_interval(secs =>
             least($7, $6 * power(2, least(attempt - 1, 60))) * (0.5 + random() / 2)))
     where id = $1 and fence = $2 and state = 'running' and (select count(*) from gate) >= 0
@@ -256,7 +256,7 @@ select state::text from filed union all select state::text from back"
 const SNOOZE: &str = "
 update jobs
 set state = case when attempt > 1 then 'retryable' else 'available' end::job_state, lease_until = null,
-    attempt = attempt - 1, scheduled_at = $3
+    attempt = attempt - 1, scheduled_at = $3, crashes = case when alone then 1 else crashes end
 where id = $1 and fence = $2 and state = 'running'";
 
 const RELEASE: &str = "

@@ -103,8 +103,8 @@ async fn claim_until(
     }
 }
 
-/// Claims once and starts the claimed jobs. Returns their number. If one tenant holds most places
-/// of a kind, jobs of other tenants are claimed first.
+/// Claims once and starts the claimed jobs. Returns their number. For the last quarter of the
+/// places of a kind, jobs of tenants with fewer running jobs are claimed first.
 async fn claim(
     shared: &Arc<Shared>,
     wanted: &[Wanted],
@@ -115,10 +115,13 @@ async fn claim(
     let beside: Vec<(&str, Uuid, i64)> = (wanted.iter())
         .filter_map(|ask| ask.beside.map(|(tenant, most)| (ask.kind.as_str(), tenant, most as i64)))
         .collect();
+    let running: Vec<(&str, Uuid, i64)> = (wanted.iter().filter(|ask| ask.beside.is_some()))
+        .flat_map(|ask| ask.running.iter().map(|(tenant, jobs)| (ask.kind.as_str(), *tenant, *jobs as i64)))
+        .collect();
     let mut found: HashMap<String, usize> = HashMap::new();
     if !beside.is_empty() {
         let sent = Instant::now();
-        let jobs = within(lease, shared.queue.claim_beside(&beside, worker)).await?;
+        let jobs = within(lease, shared.queue.claim_beside(&beside, &running, worker)).await?;
         telemetry::claimed(sent.elapsed());
         for job in &jobs {
             *found.entry(job.kind.clone()).or_default() += 1;
@@ -151,11 +154,15 @@ fn start(
     done: &mpsc::Sender<Done>,
 ) -> usize {
     let count = jobs.len();
-    for job in jobs {
+    // All places are taken before the first job runs, because a job that has to run alone waits
+    // until no other place is taken.
+    for job in &jobs {
         shared.slots.take(&job.kind, job.tenant);
         if job.runs_alone() {
             shared.slots.reserve();
         }
+    }
+    for job in jobs {
         let cancel = shared.active_claims.add(job.claim, sent + shared.queue.config().lease);
         runs.spawn(settling::run(Arc::clone(shared), job, cancel, done.clone()));
     }

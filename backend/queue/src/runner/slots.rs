@@ -37,10 +37,13 @@ struct Tenant {
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) kind: String,
-    /// Claims at most this many jobs of tenants other than this one, before `any`.
+    /// Claims at most this many jobs of tenants other than this one, which has the most running
+    /// jobs, before `any`. Only for the last quarter of the places.
     pub(super) beside: Option<(Uuid, usize)>,
     /// Maximum number of jobs of any tenant, those of other tenants included.
     pub(super) any: usize,
+    /// Number of running jobs by tenant.
+    pub(super) running: Vec<(Uuid, usize)>,
     /// Whether the claim leaves out the jobs of the tenant named in `beside`, because others share
     /// the places.
     withheld: bool,
@@ -67,6 +70,15 @@ impl Slot {
         (self.limit - self.limit.div_ceil(4)).max(1)
     }
 
+    /// Notes that there may be jobs. If only other tenants may have more places, asks for theirs at
+    /// once.
+    fn wake(&mut self) {
+        self.hungry = true;
+        if self.withheld {
+            self.alone = None;
+        }
+    }
+
     fn wanted(&self, kind: &str, now: Instant) -> Wanted {
         let (free, share) = (self.limit - self.used, self.share());
         let busiest = self.tenants.iter().max_by_key(|(_, tenant)| tenant.used);
@@ -77,8 +89,9 @@ impl Slot {
             false => free,
         };
         let is_due = self.alone.is_none_or(|at| now.duration_since(at) >= ALONE);
-        let beside = (most >= share && is_due).then_some((busiest, free));
-        Wanted { kind: kind.to_owned(), beside, any, withheld: any == 0 }
+        let beside = (self.used >= share && is_due).then_some((busiest, free));
+        let running = self.tenants.iter().map(|(id, tenant)| (*id, tenant.used)).collect();
+        Wanted { kind: kind.to_owned(), beside, any, running, withheld: any == 0 }
     }
 }
 
@@ -200,14 +213,14 @@ impl Slots {
 
     /// Records that there may be jobs of any kind.
     pub(super) fn wake(&self) {
-        self.kinds.lock().values_mut().for_each(|slot| slot.hungry = true);
+        self.kinds.lock().values_mut().for_each(Slot::wake);
         self.changed.notify_one();
     }
 
     /// Records that there may be jobs of this kind, or that its next due time changed.
     pub(super) fn wake_kind(&self, kind: &str) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
-            slot.hungry = true;
+            slot.wake();
         }
         self.changed.notify_one();
     }

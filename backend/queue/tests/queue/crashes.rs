@@ -210,3 +210,21 @@ async fn a_suspect_beside_a_long_job_is_not_blamed() {
     until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
     worker.stop().await;
 }
+
+#[tokio::test]
+async fn a_job_that_ran_alone_and_ended_is_a_suspect_no_longer() {
+    let bench = Bench::new().await;
+    let id = bench.add_one(page()).await;
+    for end in ["snooze", "fail"] {
+        bench.run_sql("update jobs set crashes = 2").await;
+        bench.make_due(id).await;
+        let job = bench.claim_one().await;
+        assert!(job.runs_alone());
+        bench.queue.begin_alone(job.claim).await.unwrap();
+        match end {
+            "snooze" => bench.queue.snooze(job.claim, OffsetDateTime::now_utc()).await.unwrap(),
+            _ => assert_eq!(bench.fail(job.claim, false).await.unwrap(), JobState::Retryable),
+        }
+        assert_eq!(bench.count("select crashes::bigint from jobs").await, 1, "after {end}");
+    }
+}

@@ -88,3 +88,30 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
     shared.gates.values().for_each(|gate| gate.add_permits(100_000));
     shared.worker.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_third_tenant_does_not_wait_for_the_backlogs_of_two_others() {
+    let [first, second, third] = [(); 3].map(|()| Uuid::now_v7());
+    let bench = Bench::new().await;
+    bench.add(&vec![of(first); 4_000]).await;
+    bench.add(&vec![of(second); 4_000]).await;
+    let mut shared = Shared::of(bench, &[first, second, third]);
+    for _ in 0..PLACES {
+        shared.next().await;
+    }
+    // Until the second tenant has a share too, which the first one's older jobs do not prevent.
+    let mut ended = 0;
+    while shared.running.get(&second).copied().unwrap_or(0) < 3 {
+        shared.end_one(first);
+        shared.next().await;
+        ended += 1;
+        assert!(ended < 3_500, "the second tenant waits for the whole queue");
+    }
+    shared.bench.add(&vec![of(third); 2]).await;
+    shared.end_one(second);
+    assert_eq!(shared.next().await, third, "the tenant with the fewest running jobs comes first");
+    shared.end_one(first);
+    assert_eq!(shared.next().await, third);
+    shared.gates.values().for_each(|gate| gate.add_permits(100_000));
+    shared.worker.stop().await;
+}
