@@ -10,7 +10,7 @@ const SECTION: &str = "\n## Where is ...?\n";
 const HEAD: [&str; 2] = ["| Behaviour | File | Item |", "|---|---|---|"];
 /// What stands before the name of an item in its definition.
 const KEYWORDS: [&str; 6] = ["fn", "struct", "enum", "const", "macro_rules!", "trait"];
-/// A section that is not found, or has another form, has fewer rows than this.
+/// Minimum number of rows. Fewer rows mean that the section is missing or that its form changed.
 const LEAST_ROWS: usize = 40;
 
 fn root() -> PathBuf {

@@ -25,7 +25,7 @@ const LEVEL: i32 = 4;
 const STEPS: [(u64, i32); 4] = [(4_000, 0), (1_000, 1), (250, 3), (0, 5)];
 /// Expected thousandths of an image per page on an unknown host.
 const UNKNOWN: u64 = 1_000;
-/// Maximum yield that a directory takes over from its host, in thousandths of an image per page.
+/// Maximum yield that a directory inherits from its host, in thousandths of an image per page.
 /// One rich directory must not raise all others.
 const MOST_ASSUMED: u64 = 2_000;
 /// Number of pages as which the assumed yield counts.

@@ -135,7 +135,7 @@ impl Store {
         .await?)
     }
 
-    /// Deletes those of the images that were only sent for enrolment and of which no face shows a
+    /// Deletes any of the images that were sent only for enrolment and have no face assigned to a
     /// subject. Returns the blob keys to delete after the commit.
     pub async fn drop_enrolled(
         &self,

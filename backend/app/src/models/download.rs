@@ -65,8 +65,8 @@ impl Downloader {
                     let settled = tokio::task::spawn_blocking(move || settle(&part, &target, &sha256)).await;
                     match settled.map_err(|error| error.to_string()).and_then(|settled| settled) {
                         Ok(()) => break Ok(()),
-                        // A resumed download may have started with wrong bytes. A whole download
-                        // with a wrong checksum does not get better.
+                        // A resumed download may have started with wrong bytes. If a complete
+                        // download has a wrong checksum, another attempt does not help.
                         Err(reason) if continued == 0 => break Err(reason),
                         Err(reason) => reason,
                     }

@@ -122,8 +122,8 @@ impl Backend for Failing {
 }
 
 impl Engine {
-    /// Returns whether an image operation has a device. Without one its method here fails, and the
-    /// caller uses `vision`.
+    /// Returns whether an image operation has a device. If it has none, the method for it
+    /// fails, and the caller uses the crate `vision` instead.
     pub fn on_device(&self, operation: Operation) -> bool {
         let Inner { pixels, .. } = &*self.inner;
         match operation {

@@ -19,8 +19,8 @@ pub fn canvas() -> Vec<u8> {
     graph.encode()
 }
 
-/// Makes the graph of the model's tensor from the same inputs. Output: `tensor`, floats `[1, 3,
-/// height, width]`, `(level - mean) / std` in the model's channel order.
+/// Builds the graph that computes the input tensor of the model from the same inputs. Output:
+/// `tensor`, floats `[1, 3, height, width]`, `(level - mean) / std` in the model's channel order.
 pub fn tensor(input: &PixelInput) -> Vec<u8> {
     let mut graph = Graph::new();
     let mut drawn = draw(&mut graph);

@@ -276,7 +276,7 @@ impl fmt::Display for Unavailable {
 /// closest, with the original messages of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The reason of the provider that came closest.
+    /// Why the provider that came closest to working is unavailable.
     pub nearest: Unavailable,
     /// The original message of each provider that was tried, one per line.
     pub detail: String,

@@ -6,7 +6,7 @@
 //! fill the frame have a size that detectors can find. The detector then sees tiles of the image at
 //! 2, 4, … times the scale, until it has seen the image at its full resolution.
 //!
-//! [`Passes::Auto`] takes a level of tiles in two cases only. In the first, the previous level
+//! [`Passes::Auto`] processes a level of tiles in only two cases. In the first, the previous level
 //! showed tiny faces, which makes more of them likely. In the second, a large image has shown no
 //! sure face yet, and the level has few tiles. docs/reference/ACCURACY.md lists what each mode
 //! finds and costs.

@@ -74,9 +74,8 @@ impl Rates {
 }
 
 impl Standing {
-    /// `RateLimit` and `RateLimit-Policy`, as the IETF's draft on rate limit fields
-    /// (draft-ietf-httpapi-ratelimit-headers) has them: `q` requests in `w` seconds, `r` of them
-    /// left, all of them again after `t` seconds.
+    /// Writes `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers defines
+    /// them: `q` requests per `w` seconds, `r` remaining, the full quota again after `t` seconds.
     pub(super) fn write(self, headers: &mut HeaderMap) {
         let Self { rate, left } = self;
         let full_in = (u64::from(rate - left.min(rate)) * MINUTE.as_secs()).div_ceil(u64::from(rate));

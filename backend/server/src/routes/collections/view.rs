@@ -17,14 +17,14 @@ pub(super) struct CollectionView {
     /// Its unique name.
     #[schema(example = "default")]
     name: String,
-    /// Quality profile by which faces are judged: `off`, `standard`, `strict`; null is the default
-    /// of the service.
+    /// Quality profile by which faces are judged: `off`, `standard`, `strict`; null means the
+    /// default of the service.
     #[schema(example = "standard")]
     quality_profile: Option<String>,
-    /// Similarity from which two faces count as one person; null is the embedding model's own.
+    /// Similarity from which two faces count as one person; null means the embedding model's own.
     #[schema(example = 0.45)]
     match_threshold: Option<f32>,
-    /// Days after which images and faces are erased; null is never.
+    /// Days after which images and faces are erased; null means never.
     #[schema(example = 365)]
     retention_days: Option<i32>,
     /// Time of creation.

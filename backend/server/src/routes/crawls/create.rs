@@ -94,7 +94,7 @@ pub(crate) struct CreateCrawl {
     #[schema(inline, value_type = Option<SitemapsParam>, default = "robots")]
     sitemaps: Option<Sitemaps>,
     /// Most pages in one directory. Pages that differ only in numbers or queries count as one
-    /// directory. This stops crawls of endless calendars. Null is no limit.
+    /// directory. This stops crawls of endless calendars. Null means no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000000)]
     max_pages_per_directory: Option<Bounded<1, 1_000_000>>,
     /// Start again: the time from the start of one run to the start of the next, `5m` to `366d`

@@ -1,4 +1,4 @@
-//! Sends blobs in answers and removes blobs after deletions.
+//! Serves blobs in responses and removes them after deletions.
 use crate::{ApiError, AppState};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

@@ -22,17 +22,18 @@ pub(crate) struct CreateKey {
     /// Name of its holder, 1 to 200 characters.
     #[schema(value_type = ShortText)]
     name: String,
-    /// Name of the collection that it is bound to. The field is required; null is every collection.
+    /// Name of the collection that it is bound to. The field is required; null means every
+    /// collection.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(required)]
     collection: Option<String>,
     /// Its scopes: at least one, and only scopes of the key of this call.
     #[schema(value_type = Vec<ScopeName>, min_items = 1)]
     scopes: Vec<Scope>,
-    /// Most requests a minute; null is no limit.
+    /// Most requests a minute; null means no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 2_147_483_647)]
     requests_per_minute: Option<Bounded<1, 2_147_483_647>>,
-    /// Time of expiry, in the future and not after that of the key of this call; null is never.
+    /// Time of expiry, in the future and not after that of the key of this call; null means never.
     #[serde(default, deserialize_with = "time")]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<OffsetDateTime>,

@@ -39,25 +39,25 @@ pub(super) struct KeyView {
     /// Who holds it.
     #[schema(example = "press desk")]
     name: String,
-    /// The collection that it is bound to; null is every collection.
+    /// The collection that it is bound to; null means every collection.
     #[schema(example = "press")]
     collection: Option<String>,
     /// Its scopes.
     #[schema(value_type = Vec<ScopeName>, example = json!(["read", "search"]))]
     scopes: Vec<Scope>,
-    /// Most requests a minute; null is no limit.
+    /// Most requests a minute; null means no limit.
     #[schema(example = 600)]
     requests_per_minute: Option<i32>,
     /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
-    /// When it was last used, to the minute; null is never.
+    /// When it was last used, to the minute; null if never.
     #[serde(with = "time::serde::rfc3339::option")]
     last_used_at: Option<OffsetDateTime>,
-    /// Time of expiry; null is never.
+    /// Time of expiry; null if it never expires.
     #[serde(with = "time::serde::rfc3339::option")]
     expires_at: Option<OffsetDateTime>,
-    /// When it was revoked; null is not.
+    /// When it was revoked; null if it was not.
     #[serde(with = "time::serde::rfc3339::option")]
     revoked_at: Option<OffsetDateTime>,
     /// The key that created it; null for a key from the command line.
