@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The five operations; each one's device is chosen separately.
+/// The five operations. Each can run on a different device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -19,7 +19,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All five, in the order of the documentation.
+    /// All operations, in the order of the documentation.
     pub const ALL: [Self; 5] = [
         Self::FaceDetection,
         Self::FaceEmbedding,
@@ -73,16 +73,16 @@ pub enum PerformanceMode {
 /// `CPU_BACKEND`: what runs models on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuBackend {
-    /// ONNX Runtime's own kernels. Embedders with a measured INT8 form (`int8` in `models.toml`)
-    /// run in INT8 where the processor has instructions for 8-bit products. Everything else runs in
-    /// FP32.
+    /// ONNX Runtime's own kernels. Embedders whose INT8 accuracy was measured (`int8` in
+    /// `models.toml`) run in INT8 if the processor has instructions for 8-bit products. All other
+    /// models run in FP32.
     #[default]
     Auto,
     /// The same kernels, always in FP32.
     OnnxRuntime,
     /// The same kernels, with the large matrix products of every embedder in INT8.
     OnnxRuntimeInt8,
-    /// OpenVINO behind ONNX Runtime's interface; the library must be built with it.
+    /// OpenVINO through ONNX Runtime; the library must be built with it.
     OpenVino(Precision),
 }
 
@@ -97,7 +97,7 @@ impl CpuBackend {
     ];
 }
 
-/// The precision of a model's computation. Its inputs and outputs are FP32 in any case.
+/// The precision of a model's computation. Its inputs and outputs are always FP32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32 bits.
@@ -125,15 +125,16 @@ impl Precision {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DetectionCanvas {
-    /// On the CPU without the black border beside the image, which costs time and contains no face.
-    /// Square on devices, where only canvases of equal size share a batch.
+    /// On the CPU, the canvas omits the black border next to the image, which costs time and
+    /// contains no face. On devices it is square, because only canvases of equal size share a
+    /// batch.
     #[default]
     Auto,
-    /// Always square, so that CPUs and devices get the same input.
+    /// Always square, so that CPUs and devices receive the same input.
     Square,
 }
 
-/// How TensorRT builds and keeps its engines.
+/// Options for building and storing TensorRT engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorrtConfig {
     /// `TENSORRT_FP16`: allows half precision where it is faster.
@@ -141,7 +142,7 @@ pub struct TensorrtConfig {
     /// `TENSORRT_CALIBRATION_TABLE`, with `TENSORRT_INT8`: a calibration table, or a folder with
     /// one `MODEL.table` per model. `None` disables 8-bit computation.
     pub calibration: Option<PathBuf>,
-    /// `TENSORRT_WORKSPACE_GB`: GiB of memory that an engine's build may use.
+    /// `TENSORRT_WORKSPACE_GB`: maximum memory in GiB for building an engine.
     pub workspace_gb: f64,
     /// `TENSORRT_CACHE_DIR`: folder for the built engines.
     pub cache_dir: PathBuf,
@@ -153,7 +154,7 @@ impl Default for TensorrtConfig {
     }
 }
 
-/// Whether the CPU provider replaces the device of every operation that asked for a GPU. Tests use
+/// Whether the CPU provider replaces the device of every operation that requests a GPU. Tests use
 /// it to run the device code (sessions, bindings, threads, comparisons) without a GPU. No
 /// environment variable sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,7 +174,7 @@ pub struct Config {
     /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library. `None` lets the system's loader search for
     /// `libonnxruntime`.
     pub dylib_path: Option<PathBuf>,
-    /// The operations that ask for a GPU.
+    /// The operations that request a GPU.
     pub gpu_operations: Vec<Operation>,
     /// `GPU_BACKEND`.
     pub backend: GpuBackend,
@@ -193,19 +194,20 @@ pub struct Config {
     pub performance_mode: PerformanceMode,
     /// `CPU_SESSIONS`: sessions per model on the CPU; 0 uses all cores.
     pub cpu_sessions: usize,
-    /// `CPU_SESSION_THREADS`: threads that compute for one CPU session, at least 1.
+    /// `CPU_SESSION_THREADS`: number of threads per CPU session, at least 1.
     pub cpu_session_threads: usize,
     /// `CPU_BACKEND`.
     pub cpu_backend: CpuBackend,
-    /// `DETECTION_SIZE`: side in pixels of the canvas that a detector of any size is warmed up
-    /// with. TensorRT builds its engine for it.
+    /// `DETECTION_SIZE`: side in pixels of the canvas that warms up a detector with a free input
+    /// size. TensorRT builds its engine for this size.
     pub detection_size: u32,
     /// `DETECTION_CANVAS`.
     pub detection_canvas: DetectionCanvas,
     /// `TENSORRT_…`.
     pub tensorrt: TensorrtConfig,
-    /// Maximum number of requests in a model's queue; background work may fill three quarters of
-    /// it. A full queue makes requests wait. Callers who check for room first are refused.
+    /// Maximum number of requests in a model's queue. Background work may occupy at most three
+    /// quarters of it. If the queue is full, requests wait. Callers that check for room first
+    /// receive an error.
     pub queue_capacity: usize,
 }
 
@@ -224,7 +226,7 @@ impl Default for Config {
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,
             cpu_session_threads: 1,
-            // Gives the same results on every processor; the server's default is `auto`.
+            // Produces the same results on every processor; the server's default is `auto`.
             cpu_backend: CpuBackend::OnnxRuntime,
             detection_size: 640,
             detection_canvas: DetectionCanvas::Auto,

@@ -1,5 +1,5 @@
-//! Execution providers: which exist, which are tried, how each is registered. How an operation gets
-//! a device is in `engine`.
+//! Execution providers: their availability, order and registration. The module `engine` selects the
+//! device of an operation.
 use crate::backend::Placement;
 use crate::report::ProviderReport;
 use crate::runtime::Runtime;
@@ -81,7 +81,8 @@ impl Provider {
         }
     }
 
-    /// Returns whether the program and the library have the provider. The library must be loaded.
+    /// Reports whether the program and the library include the provider. The library must be
+    /// loaded.
     pub(crate) fn report(self) -> ProviderReport {
         ProviderReport { name: self.name(), in_build: self.in_build(), in_library: self.in_library() }
     }
@@ -150,8 +151,8 @@ impl Provider {
         }
     }
 
-    /// Returns what a session registers, in order. A registration that fails is an error, so no
-    /// fallback is silent.
+    /// Returns the providers to register for a session, in order. A failed registration is an
+    /// error, so no fallback is silent.
     pub(crate) fn registrations(self, placement: &Placement) -> ort::Result<Vec<ExecutionProviderDispatch>> {
         let device = i32::try_from(placement.device_id)
             .map_err(|_| ort::Error::new(format!("device id {} is too large", placement.device_id)))?;
@@ -189,7 +190,7 @@ impl Provider {
     }
 }
 
-/// OpenVINO uses as many threads as other sessions, and they are not pinned to cores: parallel
+/// OpenVINO uses as many threads as other sessions. They are not pinned to cores, because parallel
 /// sessions would be pinned to the same cores.
 #[cfg(feature = "openvino")]
 fn openvino(placement: &Placement) -> ExecutionProviderDispatch {

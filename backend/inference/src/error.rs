@@ -61,7 +61,7 @@ pub enum RunError {
         /// The error of the runtime or of the model's code.
         reason: String,
     },
-    /// The deadline passed before there was an answer.
+    /// The deadline passed before the run was completed.
     #[error("{operation} did not answer before the request's deadline")]
     DeadlineExceeded {
         /// The operation.
@@ -78,7 +78,7 @@ pub(crate) const EMPTY_OUTPUT: &str = "the model's output is zero or not finite"
 
 impl RunError {
     /// Returns whether the model ran but its output for this input is empty. This depends on the
-    /// input; every other failure concerns the model or the device.
+    /// input; every other failure is caused by the model or the device.
     pub fn is_empty_output(&self) -> bool {
         matches!(self, Self::Failed { reason, .. } if reason == EMPTY_OUTPUT)
     }

@@ -2,17 +2,18 @@
 
 use std::collections::VecDeque;
 
-/// Identifies on whose behalf work runs. Work waits mainly behind other work of its own requester.
-/// The default value stands for all work without a caller, such as that of crawls.
+/// Identifies the requester of work. Work waits mainly behind other work of its own requester. The
+/// default value represents all work without a caller, such as that of crawls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requester(pub u128);
 
-/// Holds items by requester, in the order of turns. The oldest item of a requester comes first.
+/// A queue with one list of items per requester, in the order of turns. The oldest item of a
+/// requester is the first of its list.
 ///
 /// Each operation takes time linear in the number of items.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    /// Items that come before all others.
+    /// Items that were put back; they are served before all others.
     returned: VecDeque<T>,
     /// The requesters that have items, in the order of their turns. No list is empty.
     turns: VecDeque<(Requester, VecDeque<T>)>,
@@ -25,7 +26,7 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Adds an item. A requester that had no items gets its turn after all others.
+    /// Adds an item. A requester without other items is placed after all other requesters.
     pub fn push(&mut self, requester: Requester, item: T) {
         match self.turns.iter_mut().find(|(other, _)| *other == requester) {
             Some((_, items)) => items.push_back(item),
@@ -33,12 +34,12 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Puts back an item that was taken. It is the next item.
+    /// Puts back an item that was taken. It becomes the next item.
     pub fn put_back(&mut self, item: T) {
         self.returned.push_front(item);
     }
 
-    /// Takes the next item. Its requester gets its next turn after all others.
+    /// Takes the next item. Its requester moves behind all other requesters.
     pub fn pop(&mut self) -> Option<T> {
         self.pop_if(|_| true)
     }

@@ -1,4 +1,4 @@
-//! `models.toml`: which files make a pack, where they come from and how their input is normalised.
+//! `models.toml`: the files of each pack, their sources and the normalisation of their input.
 mod file;
 mod resolved;
 
@@ -59,10 +59,10 @@ impl Manifest {
     }
 
     /// Returns the built-in manifest, extended by the operator's own ([`OWN_MANIFEST`]) if
-    /// `models_dir` has one.
+    /// `models_dir` contains one.
     ///
     /// # Errors
-    /// Fails with a text that names the file and the entry.
+    /// Fails with a message that names the file and the entry.
     pub fn of(models_dir: &Path) -> Result<Self, String> {
         let path = models_dir.join(OWN_MANIFEST);
         match std::fs::read_to_string(&path) {
@@ -75,7 +75,7 @@ impl Manifest {
     /// Reads a manifest.
     ///
     /// # Errors
-    /// Fails with a text that names the wrong entry.
+    /// Fails with a message that names the invalid entry.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::default().and(text)
     }
@@ -83,7 +83,7 @@ impl Manifest {
     /// Adds the entries of `text`. Its packs may use files that are already described.
     ///
     /// # Errors
-    /// Fails if a file or a pack exists already, or an entry is wrong.
+    /// Fails if a file or a pack already exists, or an entry is invalid.
     pub fn and(mut self, text: &str) -> Result<Self, String> {
         let document: Document = toml::from_str(text).map_err(|e| e.to_string())?;
         for file in document.file {

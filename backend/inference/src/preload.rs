@@ -2,8 +2,8 @@
 //!
 //! The provider's library refers to the others by file name, and has no search path. The loader
 //! reuses a library that is already loaded under the same name. Loading the libraries by path first
-//! therefore makes `LD_LIBRARY_PATH` unnecessary. If they are not beside ONNX Runtime, nothing is
-//! loaded and the system's loader searches as usual.
+//! therefore makes `LD_LIBRARY_PATH` unnecessary. If they are not in the folder of ONNX Runtime,
+//! nothing is loaded and the system's loader searches as usual.
 use crate::ep::Provider;
 use crate::runtime::Runtime;
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ const CUDA: [&str; 8] = [
 ];
 const TENSORRT: [&str; 3] = ["libnvinfer", "libnvinfer_plugin", "libnvonnxparser"];
 
-/// Loads the libraries of `provider` that are beside ONNX Runtime, once per process.
+/// Loads the libraries of `provider` from the folder of ONNX Runtime, once per process.
 pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
     static DONE: Mutex<Vec<Provider>> = Mutex::new(Vec::new());
     let wanted: Vec<&str> = match provider {
@@ -41,7 +41,7 @@ pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
     for library in wanted.iter().filter_map(|name| beside(folder, name)) {
         match ort::util::preload_dylib(&library) {
             Ok(()) => tracing::debug!(library = %library.display(), "library loaded by path"),
-            // The provider then fails with its own reason, which is reported.
+            // The provider then fails with its own error, which is reported.
             Err(error) => {
                 tracing::debug!(library = %library.display(), %error, "library cannot be loaded by path");
             }
@@ -49,7 +49,7 @@ pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
     }
 }
 
-/// Returns `NAME.so.VERSION` in the folder; the last by name if there are several versions.
+/// Returns the path of `NAME.so.VERSION` in the folder; the last by name if there are several.
 fn beside(folder: &Path, name: &str) -> Option<PathBuf> {
     let start = format!("{name}.so.");
     let named =

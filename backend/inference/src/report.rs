@@ -1,4 +1,4 @@
-//! Reports which device runs what; the response of `GET /gpu`.
+//! Reports the device of each operation; the response of `GET /gpu`.
 use crate::ep::Provider;
 use crate::unavailable::Refusal;
 use serde::Serialize;
@@ -8,13 +8,13 @@ use serde::Serialize;
 pub struct OperationReport {
     /// `face_detection`, …
     pub operation: &'static str,
-    /// Whether the operation's flag asks for a GPU.
+    /// Whether the operation's flag requests a GPU.
     pub gpu_requested: bool,
     /// The requested provider: `cpu`, `cuda`, …
     pub requested: String,
     /// The provider in use, with its device: `cpu`, `cuda:0`, …
     pub effective: String,
-    /// Why the two differ, in plain words, and what to do about it.
+    /// Why `requested` and `effective` differ, and what to do about it.
     pub reason: Option<String>,
     /// The kind of the first reason, as returned by [`crate::UnavailableKind::name`].
     pub reason_kind: Option<&'static str>,
@@ -100,7 +100,7 @@ pub struct BatchRun {
     pub first_seconds: f64,
     /// Median seconds of later runs, if they were measured.
     pub steady_seconds: Option<f64>,
-    /// Largest distance between an output and the CPU's, as a share of the CPU output's length.
+    /// Maximum distance between an output and the CPU's, as a share of the CPU output's length.
     pub difference: f64,
 }
 

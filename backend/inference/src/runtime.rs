@@ -30,8 +30,8 @@ impl Runtime {
     /// calls return the same library.
     ///
     /// # Errors
-    /// Fails if the library cannot be loaded or initialised, or if another library was loaded
-    /// before. A process can hold only one.
+    /// Fails if the library cannot be loaded or initialised, or if a different library is already
+    /// loaded. A process can load only one.
     pub fn load(path: Option<&Path>) -> Result<Self, StartError> {
         let wanted = locate(path)?;
         let failed = |reason: String| StartError::Library { path: wanted.display().to_string(), reason };
@@ -86,7 +86,7 @@ impl Runtime {
         &self.environment
     }
 
-    /// Runs an attempt that may fail, without the error messages of the library's own log; the
+    /// Runs an attempt that may fail and suppresses the library's own error messages, because the
     /// caller reports the failure. At debug level the messages are logged.
     pub(crate) fn quietly<T>(&self, attempt: impl FnOnce() -> T) -> T {
         if tracing::enabled!(target: "ort::logging", tracing::Level::DEBUG) {
@@ -103,7 +103,7 @@ impl Runtime {
         &self.path
     }
 
-    /// Returns the library's version from its file name, or else its build information.
+    /// Returns the library's version from its file name, or its build information.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -130,7 +130,7 @@ fn locate(path: Option<&Path>) -> Result<PathBuf, StartError> {
 }
 
 /// Returns the version from names such as `libonnxruntime.so.1.31.1` and
-/// `libonnxruntime.1.31.1.dylib`. Other builds only report what they were built from.
+/// `libonnxruntime.1.31.1.dylib`. For other names, it returns the library's build information.
 fn version(path: &Path) -> String {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let numbers: Vec<&str> =
@@ -138,7 +138,7 @@ fn version(path: &Path) -> String {
     if numbers.len() >= 2 { numbers.join(".") } else { ort::info().to_owned() }
 }
 
-/// Rewrites `ort`'s message about an outdated library in plain words; returns other messages
+/// Replaces `ort`'s message about an outdated library with a clearer one; returns other messages
 /// unchanged.
 fn out_of_date(text: &str) -> String {
     let quoted =

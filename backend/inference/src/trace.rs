@@ -1,5 +1,5 @@
-//! Targets of the spans that a profile shows. They are `tracing` spans at trace level, so without a
-//! subscriber each costs only a comparison.
+//! Targets of the spans that a profile contains. They are `tracing` spans at trace level, so
+//! without a subscriber each costs only a comparison.
 
 /// Target of spans that last across awaits: a stage of one image.
 pub const STAGE: &str = "facecrawl::stage";

@@ -21,8 +21,8 @@ pub(super) struct Program {
 }
 
 impl PixelGraphs {
-    /// Builds one session per graph, all on `placement`. On a device every node must run there: a
-    /// provider that would leave nodes to the CPU is rejected.
+    /// Builds one session per graph, all on `placement`. On a device, every node must run on that
+    /// device; a provider that would assign nodes to the CPU is rejected.
     pub fn load(runtime: &Runtime, graphs: &[Vec<u8>], placement: &Placement) -> Result<Self, String> {
         let programs = graphs.iter().map(|graph| Program::load(runtime, graph, placement));
         Ok(Self { programs: programs.collect::<Result<_, _>>()?, label: placement.label() })
@@ -36,7 +36,8 @@ impl Program {
         Ok(Self { session, inputs })
     }
 
-    /// Returns the inputs with their names, in the graph's order. `owned` copies their data.
+    /// Returns the inputs with their names, in the graph's order. With `owned`, their data is
+    /// copied.
     pub(super) fn inputs<'a>(
         &self,
         picture: &'a Picture<'_>,
@@ -82,7 +83,7 @@ fn build(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<
         .with_inter_threads(1)?
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?
-        // The runtime would keep a memory plan for every image size.
+        // Otherwise the runtime would cache a memory plan for each image size.
         .with_memory_pattern(false)?
         .with_execution_providers(placement.provider.registrations(placement)?)?;
     let mut builder = match placement.provider {

@@ -1,5 +1,5 @@
 //! A loaded model on one device. The batcher reaches the runtime only through [`Backend`]; tests
-//! implement it to simulate devices. Which device a model gets is decided in `engine`.
+//! implement it to simulate devices. The module `engine` selects the device of a model.
 mod graphs;
 mod onnx;
 mod prepared;
@@ -17,7 +17,7 @@ use vision::Frame;
 pub struct BatchView<'a> {
     /// `[items, channels, height, width]`.
     pub shape: [usize; 4],
-    /// The values; their number is the product of `shape`.
+    /// The values. Their number is the product of `shape`.
     pub data: &'a [f32],
 }
 
@@ -48,10 +48,10 @@ pub struct Picture<'a> {
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// The device has not enough memory for this batch; a smaller batch may succeed.
+    /// The device does not have enough memory for this batch; a smaller batch may succeed.
     #[error("out of memory: {0}")]
     OutOfMemory(String),
-    /// The device is gone or in an undefined state; every later run on it fails.
+    /// The device is no longer available or is in an undefined state. All later runs on it fail.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
     /// Any other failure.
@@ -69,13 +69,13 @@ pub trait Backend: Send {
         read: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError>;
 
-    /// Returns whether requests come as images ([`Self::run_pictures`]) instead of a tensor.
+    /// Returns whether the backend takes images ([`Self::run_pictures`]) instead of tensors.
     fn takes_pictures(&self) -> bool {
         false
     }
 
     /// Runs a batch of images; see [`Self::run`]. The outputs have the shape of a batch of `items`,
-    /// which is at least the number of images. Outputs beyond the number of images have no meaning.
+    /// which is at least the number of images. The outputs of the additional items are meaningless.
     fn run_pictures(
         &mut self,
         _pictures: &[Picture<'_>],

@@ -13,11 +13,11 @@ use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
 pub struct Placement {
     /// The execution provider.
     pub provider: Provider,
-    /// The device, as the provider numbers it; ignored on the CPU.
+    /// Device index in the provider's numbering; ignored on the CPU.
     pub device_id: u32,
-    /// Bytes of device memory that the session may allocate; ignored on the CPU.
+    /// Maximum device memory in bytes that the session may allocate; ignored on the CPU.
     pub memory_limit: usize,
-    /// Threads that compute for the session on the CPU, at least 1.
+    /// Number of threads of a session on the CPU, at least 1.
     pub threads: usize,
     /// The precision on the CPU; ignored on devices.
     pub precision: Precision,
@@ -41,8 +41,8 @@ impl Placement {
         }
     }
 
-    /// Returns whether a session on `other` can read what a session here leaves in its device's
-    /// memory.
+    /// Returns whether a session on `other` can read tensors that a session on `self` leaves in
+    /// device memory.
     pub fn shares_memory_with(&self, other: &Self) -> bool {
         let memory = self.provider.memory();
         memory.is_some() && memory == other.provider.memory() && self.device_id == other.device_id
@@ -86,7 +86,7 @@ impl OnnxModel {
     /// Builds a session of `model` (the file's bytes).
     ///
     /// # Errors
-    /// Fails with a text that says what the runtime or the model lacks.
+    /// Fails with a message that describes why the session cannot be created.
     pub fn load(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<Self, String> {
         let session = build(runtime, model, placement).map_err(|e| e.to_string())?;
         let [input] = session.inputs() else {
@@ -111,8 +111,8 @@ impl OnnxModel {
         Ok(Self { session, label: placement.label(), input_name, input, outputs, limits: None })
     }
 
-    /// Restricts the session to the shapes in `profile`; it would build an engine for each other
-    /// shape. Those shapes run on `other`. Without `other` their runs fail.
+    /// Restricts the session to the shapes in `profile`, because it would build an engine for any
+    /// other shape. Inputs of other shapes run on `other`. If it is `None`, they fail.
     pub fn limited_to(self, profile: Profile, other: Option<Self>) -> Self {
         Self { limits: Some(ShapeLimits { profile, other: other.map(Box::new) }), ..self }
     }
@@ -136,8 +136,7 @@ impl OnnxModel {
         &self.input_name
     }
 
-    /// Returns `[batch, channels, height, width]` of the input; `None` where the model takes any
-    /// size.
+    /// Returns `[batch, channels, height, width]` of the input. An axis of any length is `None`.
     pub fn input(&self) -> [Option<usize>; 4] {
         self.input
     }
@@ -160,7 +159,7 @@ fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<
         .with_inter_op_spinning(false)?
         .with_memory_pattern(true)?;
     builder = match placement.provider {
-        // Without this policy the runtime on macOS would register CoreML by itself.
+        // Without this policy, the runtime on macOS would register CoreML automatically.
         Provider::Cpu => builder
             .with_auto_device(AutoDevicePolicy::PreferCPU)?
             .with_execution_providers([ort::ep::CPU::default().with_arena_allocator(true).build()])?,
@@ -187,7 +186,7 @@ impl Backend for OnnxModel {
     }
 }
 
-/// Passes outputs that lie in host memory to `read`.
+/// Passes outputs that are in host memory to `read`.
 pub(super) fn show<'a>(
     outputs: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
     read: &mut dyn FnMut(&[OutputView<'_>]),

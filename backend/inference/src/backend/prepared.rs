@@ -1,5 +1,5 @@
-//! A model that takes images. Each image is copied to the device once, as bytes. It becomes a
-//! tensor there, and that tensor enters the model without returning to the host.
+//! A model that takes images. Each image is copied to the device once, as bytes. The device
+//! converts it to a tensor and runs the model without copying the tensor to the host.
 use super::graphs::Program;
 use super::onnx::{OnnxModel, classify, show};
 use super::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
@@ -9,8 +9,8 @@ use crate::runtime::Runtime;
 use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 use ort::value::DynValue;
 
-/// The graphs that run before a model on its device. One makes the model's tensor from an image;
-/// one per batch size joins tensors into a batch.
+/// The graphs that run before a model on its device. One converts an image to the model's input
+/// tensor. There is also one per batch size, which joins tensors into a batch.
 pub struct Preparation {
     tensor: Program,
     stacks: Vec<(usize, Program)>,
@@ -43,16 +43,16 @@ impl Preparation {
         })
     }
 
-    /// Makes the tensor of one image, in the device's memory.
+    /// Creates the tensor of one image in device memory.
     fn tensor(&mut self, picture: &Picture<'_>) -> ort::Result<DynValue> {
-        // A binding copies inputs to a device at once, but it only references inputs in host
+        // A binding copies inputs to a device immediately, but it only references inputs in host
         // memory.
         let owned = self.device.allocation_device() == AllocationDevice::CPU;
         let inputs = self.tensor.inputs(picture, owned)?;
         run_on(&mut self.tensor, inputs.iter().map(|(name, value)| (name.as_str(), &**value)), &self.device)
     }
 
-    /// Makes one tensor of `items` images, in the device's memory. The last image fills the
+    /// Creates one tensor of `items` images in device memory. The last image is repeated in the
     /// remaining slots.
     fn batch(&mut self, pictures: &[Picture<'_>], items: usize) -> ort::Result<DynValue> {
         let mut tensors =
@@ -94,7 +94,7 @@ pub struct PreparedModel {
 }
 
 impl PreparedModel {
-    /// Joins the two; both must be on the same device.
+    /// Combines a model and its preparation, which must be on the same device.
     pub fn new(preparation: Preparation, model: OnnxModel) -> Self {
         Self { preparation, model }
     }

@@ -1,8 +1,8 @@
 //! Moves requests from many callers to the device threads of one model.
 //!
-//! Every backend has its own operating-system thread. All threads of a model take from one queue,
-//! so an idle thread takes the next request, whatever its device's speed. A CPU thread takes one
-//! request at a time; a device that profits from batches takes the requests that wait.
+//! Every backend has its own operating-system thread. All threads of a model share one queue, so an
+//! idle thread takes the next request, regardless of its device's speed. A CPU thread takes one
+//! request at a time. A device that benefits from batches takes several waiting requests.
 mod pictures;
 mod prefetch;
 mod queue;
@@ -31,11 +31,11 @@ pub struct Limits {
     pub queue_capacity: usize,
     /// Maximum number of requests in one run; 1 for CPUs and for models with a fixed batch axis.
     pub max_batch: usize,
-    /// How long the first request of a batch may wait for others to join it.
+    /// Maximum time that the first request of a batch waits for others to join.
     pub max_delay: Duration,
-    /// Whether the next batch is written while one runs. This suits devices that compute beside the
-    /// CPU; on a CPU it would only cost a core. An interactive request that arrives later waits for
-    /// the batch that is already prepared.
+    /// Whether the next batch is written while the current one runs. This helps devices that
+    /// compute independently of the CPU; on a CPU it would only occupy a core. An interactive
+    /// request that arrives later waits for the prepared batch.
     pub prefetch: bool,
 }
 
@@ -49,7 +49,7 @@ impl Default for Limits {
 pub struct Device {
     /// The backend that runs requests.
     pub primary: Box<dyn Backend>,
-    /// The backend that runs them when `primary` fails; `None` fails the request.
+    /// The backend that runs requests when `primary` fails. If it is `None`, the requests fail.
     pub fallback: Option<Box<dyn Backend>>,
 }
 
@@ -90,15 +90,16 @@ struct Shared<M: Model> {
 
 type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
 
-/// How a request waits in the queue.
+/// The terms under which a request is queued.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// The priority class.
     pub priority: Priority,
-    /// On whose behalf the request runs. Requesters of the same priority class are served in turn.
+    /// The caller for whom the request runs. Requesters of the same priority class are served in
+    /// turn.
     pub requester: Requester,
-    /// Time after which nobody needs the answer. A request that still waits at that time is not
-    /// run.
+    /// Time after which the result is no longer needed. A request that is still queued at that time
+    /// is not run.
     pub deadline: Option<Instant>,
 }
 
@@ -133,7 +134,7 @@ impl<M: Model> Waiting for Entry<M> {
 }
 
 impl<M: Model> Batcher<M> {
-    /// Starts one thread per device; with `prefetch` two.
+    /// Starts one thread per device, or two with `prefetch`.
     pub fn start(model: M, devices: Vec<Device>, limits: Limits) -> std::io::Result<Self> {
         let limits = Limits { max_batch: limits.max_batch.max(1), ..limits };
         let shared = Arc::new(Shared {
@@ -166,8 +167,8 @@ impl<M: Model> Batcher<M> {
     /// removes the request from the queue.
     ///
     /// # Errors
-    /// Fails with [`RunError::DeadlineExceeded`] at the deadline of the terms, or at once if it has
-    /// passed.
+    /// Fails with [`RunError::DeadlineExceeded`] at the deadline of the terms, or immediately if it
+    /// has passed.
     pub async fn run(&self, input: M::Input, terms: impl Into<Terms>) -> Reply<M> {
         let terms = terms.into();
         let late = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
@@ -178,7 +179,7 @@ impl<M: Model> Batcher<M> {
             return late();
         }
         match tokio::time::timeout_at(deadline.into(), answer).await {
-            // A worker that took the entry after its deadline dropped it without an answer.
+            // A worker drops an entry whose deadline has passed, without a reply.
             Ok(Err(RunError::Stopped)) if Instant::now() >= deadline => late(),
             Ok(answer) => answer,
             Err(_) => late(),
@@ -189,18 +190,20 @@ impl<M: Model> Batcher<M> {
         let queue = &self.shared.queue;
         let (reply, answer) = oneshot::channel();
         let entry = Entry { shape: self.shared.model.shape(&input), input, since, terms, reply };
-        // A closed queue and a worker that ends without an answer both mean that the engine stops.
+        // A closed queue and a worker that ends without a reply both mean that the engine is
+        // stopping.
         let Ok(place) = queue.place(terms.priority).await else { return Err(RunError::Stopped) };
         let Ok(waiting) = queue.push(entry, terms.priority, place) else { return Err(RunError::Stopped) };
         self.shared.show_depth(waiting);
         answer.await.unwrap_or(Err(RunError::Stopped))
     }
 
-    /// Checks whether a request would be queued at once. For callers who prefer an error to
-    /// waiting.
+    /// Checks whether a request could be queued immediately. This is for callers that prefer an
+    /// error to waiting.
     ///
     /// # Errors
-    /// [`RunError::Overloaded`] when the queue is full, [`RunError::Stopped`] when it is closed.
+    /// Fails with [`RunError::Overloaded`] if the queue is full, and with [`RunError::Stopped`] if
+    /// it is closed.
     pub fn check_room(&self, priority: Priority) -> Result<(), RunError> {
         match self.shared.queue.place_now(priority) {
             Ok(_) => Ok(()),
@@ -222,10 +225,10 @@ impl<M: Model> Batcher<M> {
         self.shared.queue.waiting()
     }
 
-    /// Checks that no device was lost and that a thread is left.
+    /// Checks that no device was lost and that at least one thread is running.
     ///
     /// # Errors
-    /// Returns the reason as a text.
+    /// Returns a message with the reason.
     pub fn ready(&self) -> Result<(), String> {
         if let Some(reason) = &*self.shared.lost.lock() {
             return Err(reason.clone());
@@ -255,7 +258,7 @@ impl<M: Model> Shared<M> {
         });
     }
 
-    /// Estimates when a queue of `waiting` entries will have room again: 50 ms to 60 s.
+    /// Estimates the time until a queue of `waiting` entries has room: 50 ms to 60 s.
     fn patience(&self, waiting: usize) -> Duration {
         let workers = self.workers.load(Ordering::Acquire).max(1) as u64;
         let pace = self.pace.load(Ordering::Relaxed);
@@ -265,12 +268,12 @@ impl<M: Model> Shared<M> {
 }
 
 impl<M: Model> Drop for Threads<M> {
-    /// Waits for the runs in progress: the sessions must end before the process does. No caller
-    /// waits here, because every caller holds a clone.
+    /// Waits for the runs in progress, because the sessions must end before the process does. No
+    /// caller waits for a result here, because every caller holds a clone.
     fn drop(&mut self) {
         self.shared.queue.close();
         for handle in self.handles.drain(..) {
-            // A worker catches its panics; if one escapes, no caller is left to receive it.
+            // A worker catches its panics. If one escapes, no caller remains to receive it.
             let _ = handle.join();
         }
     }

@@ -1,6 +1,6 @@
 //! Writes the next batch while the device runs the current one.
 //!
-//! Each device has two threads, which exchange two tensors. The preparer begins a batch and writes
+//! Each device has two threads, which exchange two tensors. The preparer starts a batch and writes
 //! requests into it as they arrive, until the batch is full or the device is ready. The runner runs
 //! it. At most one batch is prepared in advance, so interactive requests overtake all waiting work
 //! except that batch.
@@ -22,17 +22,17 @@ struct Written<M: Model> {
     state: Result<(), String>,
 }
 
-/// The half of a device that takes entries from the queue and writes batches.
+/// The part of a device's worker that takes entries from the queue and writes batches.
 pub(super) struct Preparer<M: Model> {
     shared: Arc<Shared<M>>,
     ceiling: Arc<AtomicUsize>,
     device_ready: Arc<DeviceReady>,
-    /// Has no buffer: a batch is handed over when the device takes it.
+    /// Unbuffered: `send` blocks until the runner receives the batch.
     written: SyncSender<Written<M>>,
     used: Receiver<Tensor>,
 }
 
-/// The half of a device that runs what the preparer hands over.
+/// The part of a device's worker that runs the batches of the preparer.
 pub(super) struct Runner<M: Model> {
     worker: Worker<M>,
     device_ready: Arc<DeviceReady>,
@@ -56,7 +56,7 @@ pub(super) fn pair<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
 }
 
 impl<M: Model> Preparer<M> {
-    /// Prepares batches until the queue is closed and empty, or the device is gone.
+    /// Prepares batches until the queue is closed and empty, or the runner has ended.
     pub(super) fn work(self) {
         let queue = &self.shared.queue;
         while let Some(entries) = queue.first(self.most(), &self.device_ready) {
@@ -123,7 +123,7 @@ impl<M: Model> Runner<M> {
     }
 }
 
-/// Tells the preparer that the device is gone, however the thread ends.
+/// Notifies the preparer when the runner ends for any reason.
 impl<M: Model> Drop for Runner<M> {
     fn drop(&mut self) {
         self.worker.shared.queue.change(&self.device_ready, DeviceReady::leave);

@@ -1,6 +1,6 @@
 //! The bounded queue in front of a model. It has two priority classes and serves requesters in
-//! turn. A batch holds inputs of one shape. Requests whose callers left take no room. Threads and
-//! devices are not part of it.
+//! turn. A batch contains inputs of one shape. Abandoned requests occupy no room. This module does
+//! not manage threads or devices.
 use crate::engine::Priority;
 use crate::fair_queue::{FairQueue, Requester};
 use parking_lot::{Condvar, Mutex};
@@ -9,43 +9,43 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-/// Consecutive batches that start with interactive work while background work waits; then one batch
-/// starts with background work.
+/// Maximum number of consecutive batches that start with interactive work while background work
+/// waits. The next batch then starts with background work.
 const INTERACTIVE_STREAK: u32 = 8;
 
 /// An entry that can wait in a queue.
 pub(super) trait Waiting {
     /// Returns the input's shape; only entries of one shape share a batch.
     fn shape(&self) -> [usize; 3];
-    /// Returns whether nobody waits for the answer any more, or the deadline has passed.
+    /// Returns whether the caller abandoned the request or its deadline has passed.
     fn left(&self) -> bool;
-    /// Returns when the entry was queued.
+    /// Returns the time at which the entry was queued.
     fn since(&self) -> Instant;
-    /// Returns on whose behalf the entry waits.
+    /// Returns the requester of the entry.
     fn requester(&self) -> Requester;
 }
 
 /// Why the queue did not accept an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The queue is full; this many entries wait.
+    /// The queue is full. Contains the number of waiting entries.
     Full(usize),
     /// The engine is stopping.
     Closed,
 }
 
-/// Device-ready signal: whether a device could run a batch at once. It changes under the queue's
+/// Device-ready signal: whether a device can run a batch immediately. It changes under the queue's
 /// lock (see [`Queue::change`]), so no waiting thread misses a change.
 #[derive(Debug)]
 pub(super) struct DeviceReady {
-    /// Batches that the device asked for and has not received yet. It is a count and not a flag
-    /// because the two threads may report in either order.
+    /// Number of batches that the device requested and has not received yet. It is a count and not
+    /// a flag because the two threads may report in either order.
     asked: AtomicI64,
     gone: AtomicBool,
 }
 
 impl DeviceReady {
-    /// Creates a signal; `free` means that the device can run a batch at once.
+    /// Creates a signal; `free` means that the device can run a batch immediately.
     pub(super) fn new(free: bool) -> Self {
         Self { asked: AtomicI64::new(free.into()), gone: AtomicBool::new(false) }
     }
@@ -55,27 +55,27 @@ impl DeviceReady {
     fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
-    /// Records that the device asks for a batch.
+    /// Records that the device requests a batch.
     pub(super) fn ask(&self) {
         self.asked.fetch_add(1, Ordering::AcqRel);
     }
-    /// Records that the device was given a batch.
+    /// Records that the device received a batch.
     pub(super) fn give(&self) {
         self.asked.fetch_sub(1, Ordering::AcqRel);
     }
-    /// Records that the device will never ask again.
+    /// Records that the device will not request any more batches.
     pub(super) fn leave(&self) {
         self.gone.store(true, Ordering::Release);
     }
 }
 
-/// Room for one entry; dropping it returns the room.
+/// A reservation of room for one entry, released on drop.
 pub(super) struct Place {
     _room: OwnedSemaphorePermit,
     _crawl_room: Option<OwnedSemaphorePermit>,
 }
 
-/// An entry and its room. An entry that was put back holds no room.
+/// An entry and its reservation. An entry that was put back has no reservation.
 struct Placed<E> {
     entry: E,
     _place: Option<Place>,
@@ -83,13 +83,13 @@ struct Placed<E> {
 
 pub(super) struct Queue<E> {
     state: Mutex<State<E>>,
-    /// Room for all entries; waiters receive it in the order of arrival.
+    /// Room for entries of both classes, granted in the order of arrival.
     room: Arc<Semaphore>,
     /// Room for background entries.
     crawl_room: Arc<Semaphore>,
     /// Wakes one idle worker.
     arrived: Condvar,
-    /// Wakes workers that hold a batch with room, and those whose device is busy.
+    /// Wakes workers whose batch has room, and workers whose device is busy.
     more: Condvar,
 }
 
@@ -106,7 +106,7 @@ impl<E: Waiting> State<E> {
         self.interactive.len() + self.background.len()
     }
 
-    /// Drops entries whose callers left or whose deadline passed.
+    /// Drops abandoned entries and entries whose deadline has passed.
     fn forget_left(&mut self) {
         self.interactive.retain(|placed| !placed.entry.left());
         self.background.retain(|placed| !placed.entry.left());
@@ -114,8 +114,8 @@ impl<E: Waiting> State<E> {
 }
 
 impl<E: Waiting> Queue<E> {
-    /// Creates a queue for `capacity` entries (at least one). Background work may fill three
-    /// quarters of it, so a crawl never blocks interactive callers.
+    /// Creates a queue for `capacity` entries (at least one). Background work may occupy at most
+    /// three quarters of it, so a crawl never blocks interactive callers.
     pub(super) fn new(capacity: usize) -> Self {
         let state = State {
             interactive: FairQueue::default(),
@@ -134,7 +134,7 @@ impl<E: Waiting> Queue<E> {
         }
     }
 
-    /// Returns room for one entry, if there is room now.
+    /// Reserves room for one entry without waiting.
     pub(super) fn place_now(&self, priority: Priority) -> Result<Place, Refused> {
         let place = || {
             let crawl_room = match priority {
@@ -153,8 +153,8 @@ impl<E: Waiting> Queue<E> {
         })
     }
 
-    /// Returns room for one entry as soon as there is room; waiters are served in the order of
-    /// arrival.
+    /// Reserves room for one entry and waits until there is room. Waiters are served in the order
+    /// of arrival.
     pub(super) async fn place(&self, priority: Priority) -> Result<Place, Refused> {
         if let Ok(place) = self.place_now(priority) {
             return Ok(place);
@@ -169,7 +169,7 @@ impl<E: Waiting> Queue<E> {
         Ok(Place { _room: room, _crawl_room: crawl_room })
     }
 
-    /// Adds an entry. Returns how many entries wait now.
+    /// Adds an entry and returns the number of waiting entries.
     pub(super) fn push(&self, entry: E, priority: Priority, place: Place) -> Result<usize, Refused> {
         let mut state = self.state.lock();
         if state.closed {
@@ -189,9 +189,9 @@ impl<E: Waiting> Queue<E> {
         Ok(waiting)
     }
 
-    /// Waits for work and takes up to `most` entries of one shape. It takes those that wait now,
-    /// and those that arrive until the first has waited for `delay`. Returns `None` when the queue
-    /// is closed and empty.
+    /// Waits for work and takes up to `most` entries of one shape. It takes the entries that are
+    /// waiting, and those that arrive before the first one has waited for `delay`. Returns `None`
+    /// when the queue is closed and empty.
     pub(super) fn take(&self, most: usize, delay: Duration) -> Option<Vec<E>> {
         let device_ready = DeviceReady::new(true);
         let mut batch = self.first(most, &device_ready)?;
@@ -207,8 +207,8 @@ impl<E: Waiting> Queue<E> {
     }
 
     /// Waits for the next entry and takes up to `most` entries of its shape. Returns `None` when
-    /// the queue is closed and empty, or the device is gone. While the device is busy and an idle
-    /// worker exists, the entries are left to that worker.
+    /// the queue is closed and empty, or the device requests no more batches. While the device is
+    /// busy, entries are left to idle workers, if there are any.
     pub(super) fn first(&self, most: usize, device_ready: &DeviceReady) -> Option<Vec<E>> {
         let mut state = self.state.lock();
         loop {
@@ -240,7 +240,7 @@ impl<E: Waiting> Queue<E> {
 
     /// Waits for up to `room` more entries of `shape` for a batch. Returns no entries if the batch
     /// should run as it is. This is the case if the device is ready at or after `until`, the device
-    /// is gone, or the queue is closed.
+    /// requests no more batches, or the queue is closed.
     pub(super) fn more(
         &self,
         shape: [usize; 3],
@@ -269,7 +269,7 @@ impl<E: Waiting> Queue<E> {
         }
     }
 
-    /// Wakes a thread for the remaining entries; it may have missed their arrival.
+    /// Wakes a thread for the remaining entries, because it may have missed their arrival.
     fn pass_on(&self, state: &State<E>) {
         if state.waiting() > 0 {
             if state.idle > 0 {
@@ -300,12 +300,12 @@ impl<E: Waiting> Queue<E> {
         self.more.notify_all();
     }
 
-    /// Returns how many entries wait.
+    /// Returns the number of waiting entries.
     pub(super) fn waiting(&self) -> usize {
         self.state.lock().waiting()
     }
 
-    /// Rejects new entries; workers finish the entries that wait.
+    /// Rejects new entries. Workers still process the waiting entries.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.close_rooms();
@@ -313,7 +313,7 @@ impl<E: Waiting> Queue<E> {
         self.more.notify_all();
     }
 
-    /// Rejects new entries and drops those that wait.
+    /// Rejects new entries and drops the waiting ones.
     pub(super) fn abandon(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -322,14 +322,14 @@ impl<E: Waiting> Queue<E> {
         self.close_rooms();
     }
 
-    /// Ends the waits for room in a closed queue.
+    /// Closes the semaphores, so that callers that wait for room receive an error.
     fn close_rooms(&self) {
         self.room.close();
         self.crawl_room.close();
     }
 }
 
-/// Takes the next entry; drops entries whose callers left.
+/// Takes the next entry and drops abandoned ones.
 fn first<E: Waiting>(state: &mut State<E>) -> Option<E> {
     state.forget_left();
     let crawl_turn = state.streak >= INTERACTIVE_STREAK && !state.background.is_empty();
@@ -341,7 +341,7 @@ fn first<E: Waiting>(state: &mut State<E>) -> Option<E> {
     state.background.pop().map(|placed| placed.entry)
 }
 
-/// Moves entries of `shape` into `batch` until it holds `most`.
+/// Moves entries of `shape` into `batch` until it contains `most` entries.
 fn gather<E: Waiting>(state: &mut State<E>, shape: [usize; 3], most: usize, batch: &mut Vec<E>) {
     for priority in [&mut state.interactive, &mut state.background] {
         while batch.len() < most

@@ -5,13 +5,13 @@ use crate::models::Model;
 use crate::trace::RUN;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Batch sizes. A run is padded to the next size, so that a device compiles or tunes for few
+/// Batch sizes. A run is padded to the next size, so that a device compiles or tunes only a few
 /// shapes.
 const BUCKETS: [usize; 5] = [1, 4, 8, 16, 32];
-/// Maximum values of an input buffer that is kept between runs (a 2560x2560 canvas fits).
+/// Maximum number of values of an input buffer that is kept between runs: a 2560x2560 canvas.
 const KEPT_VALUES: usize = 3 * 2560 * 2560;
 
-/// Returns the batch sizes up to `most`, `most` included.
+/// Returns the batch sizes up to and including `most`.
 pub(crate) fn buckets(most: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = BUCKETS.into_iter().filter(|size| *size < most).collect();
     let mut last = 32;
@@ -31,7 +31,7 @@ pub(super) fn bucket(buckets: &[usize], count: usize) -> usize {
 /// The result of a run: one result per entry, or the reason why the whole batch failed.
 pub(super) type Outcome<M> = Result<Vec<Result<<M as Model>::Output, String>>, BackendError>;
 
-/// The values of a batch, item after item.
+/// The values of a batch, one item after the other.
 #[derive(Default)]
 pub(super) struct Tensor {
     values: Vec<f32>,
@@ -57,7 +57,7 @@ impl Tensor {
         &mut self.values[from..to]
     }
 
-    /// Frees memory that only an exceptional batch needed.
+    /// Frees the memory of an exceptionally large batch.
     pub(super) fn shrink(&mut self) {
         if self.values.capacity() > KEPT_VALUES {
             self.values = Vec::new();
@@ -65,7 +65,7 @@ impl Tensor {
     }
 }
 
-/// Writes the entries, which have one shape, and runs them. `tensor` is scratch space.
+/// Writes entries of one shape and runs them. `tensor` is scratch space.
 pub(super) fn attempt<M: Model>(
     model: &M,
     backend: &mut dyn Backend,

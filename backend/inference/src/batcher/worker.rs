@@ -13,11 +13,11 @@ pub(super) struct Worker<M: Model> {
     pub(super) shared: Arc<Shared<M>>,
     device: Device,
     buckets: Vec<usize>,
-    /// The largest batch that fits into the device's memory, as far as known.
+    /// Current maximum batch size. It is lowered when the device runs out of memory.
     pub(super) ceiling: Arc<AtomicUsize>,
     tensor: Tensor,
     lost: bool,
-    /// Whether the worker left its work to others and is no longer counted.
+    /// Whether the worker has retired and is no longer counted.
     retired: bool,
 }
 
@@ -31,7 +31,8 @@ struct Part<M: Model> {
 impl<M: Model> Worker<M> {
     pub(super) fn new(shared: Arc<Shared<M>>, device: Device) -> Self {
         let buckets = buckets(shared.limits.max_batch);
-        // Counted here and not on the thread, so that a batcher is ready as soon as it has started.
+        // Counted here instead of on the thread, so that a batcher is ready as soon as it has
+        // started.
         shared.workers.fetch_add(1, Ordering::AcqRel);
         let ceiling = Arc::new(AtomicUsize::new(shared.limits.max_batch));
         Self { shared, device, buckets, ceiling, tensor: Tensor::default(), lost: false, retired: false }
@@ -52,8 +53,8 @@ impl<M: Model> Worker<M> {
         self.ceiling.load(Ordering::Acquire)
     }
 
-    /// Returns whether the worker ends because its device is lost and other workers remain. It
-    /// would take requests that they can run.
+    /// Returns whether the worker ends because its device is lost and other workers remain.
+    /// Otherwise it would take requests that the others can run.
     pub(super) fn retire(&mut self) -> bool {
         let all_but_one = |workers: usize| (workers > 1).then(|| workers - 1);
         self.retired = self.lost
@@ -61,13 +62,13 @@ impl<M: Model> Worker<M> {
         self.retired
     }
 
-    /// Answers every entry of `batch`.
+    /// Runs the entries of `batch` and replies to all of them.
     pub(super) fn serve(&mut self, batch: Vec<Entry<M>>) {
         let parts = self.split(batch, false);
         self.serve_parts(parts);
     }
 
-    /// Answers every entry of `parts`, the last part first.
+    /// Runs `parts`, the last part first, and replies to all of their entries.
     fn serve_parts(&mut self, mut parts: Vec<Part<M>>) {
         while let Some(part) = parts.pop() {
             if part.entries.len() > self.ceiling() {
@@ -94,8 +95,8 @@ impl<M: Model> Worker<M> {
         run(&mut self.device, &mut self.tensor, &self.buckets, &self.shared.model)
     }
 
-    /// Handles the outcome of a run: answers, uses the fallback, or returns smaller parts to try.
-    /// The last part is tried first.
+    /// Handles the outcome of a run: sends the results, uses the fallback, or returns smaller parts
+    /// to retry. The last part is retried first.
     fn settle(&mut self, part: Part<M>, outcome: Outcome<M>, started: Instant) -> Vec<Part<M>> {
         let Part { mut entries, halved } = part;
         match outcome {
@@ -122,8 +123,8 @@ impl<M: Model> Worker<M> {
         Vec::new()
     }
 
-    /// Answers every entry of a batch that another thread wrote into `tensor`. `written` is the
-    /// error of that thread, if any.
+    /// Runs a batch that another thread wrote into `tensor`, and replies to all of its entries.
+    /// `written` contains the error of that thread, if any.
     pub(super) fn serve_written(
         &mut self,
         batch: Vec<Entry<M>>,
@@ -135,7 +136,7 @@ impl<M: Model> Worker<M> {
         }
         if batch.len() > self.ceiling() || written.is_err() {
             // The batch was written before the device ran out of memory, or one entry panics: each
-            // part is written again.
+            // part is rewritten.
             return self.serve(batch);
         }
         let started = Instant::now();
@@ -158,7 +159,7 @@ impl<M: Model> Worker<M> {
         parts
     }
 
-    /// Lowers the largest batch below the size that failed with `failed` entries.
+    /// Lowers the maximum batch size below the size that failed with `failed` entries.
     fn lower(&mut self, failed: usize, reason: &str) {
         let tried = bucket(&self.buckets, failed);
         self.buckets.retain(|size| *size < tried);
@@ -176,7 +177,7 @@ impl<M: Model> Worker<M> {
         );
     }
 
-    /// Runs the entries one by one on the fallback, or answers them with the error.
+    /// Runs the entries one by one on the fallback, or replies to them with the error.
     fn fall_back(&mut self, part: Vec<Entry<M>>, error: &BackendError, started: Instant) {
         let operation = self.shared.operation();
         if let BackendError::DeviceLost(reason) = error
@@ -245,12 +246,12 @@ fn answer<M: Model>(
         let reply = result
             .map(|output| Timed { output, queued, ran })
             .map_err(|reason| RunError::Failed { operation, reason });
-        // The caller may have left; then nobody needs the answer.
+        // The send fails if the caller dropped its future.
         let _ = entry.reply.send(reply);
     }
 }
 
-/// Drops all waiting requests when the last worker ends, so that their callers get an error.
+/// Drops all waiting requests when the last worker ends, so that their callers receive an error.
 impl<M: Model> Drop for Worker<M> {
     fn drop(&mut self) {
         if !self.retired && self.shared.workers.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -5,14 +5,14 @@ mod nvidia;
 use crate::ep::Provider;
 use crate::report::GpuDevice;
 
-/// Returns this machine's GPUs, with the values that their drivers report now.
+/// Returns this machine's GPUs, with the values that their drivers currently report.
 pub(crate) fn discover() -> Vec<GpuDevice> {
     let mut devices = nvidia::discover();
     devices.extend(amd::discover());
     devices
 }
 
-/// Returns the device that `provider` numbers as `id`, as the driver lists it.
+/// Returns the driver's entry for the device that `provider` numbers as `id`.
 pub(crate) fn of(provider: Provider, id: u32) -> Option<GpuDevice> {
     let devices = match provider {
         Provider::Cuda | Provider::Tensorrt => nvidia::discover(),
@@ -31,7 +31,7 @@ pub(crate) struct Drivers {
     pub(crate) devices: usize,
 }
 
-/// Returns what the drivers of `provider` report now; empty for providers without a driver.
+/// Returns the current report of the drivers of `provider`; empty for providers without a driver.
 pub(crate) fn drivers(provider: Provider) -> Drivers {
     match provider {
         Provider::Cuda | Provider::Tensorrt => {
@@ -71,7 +71,7 @@ fn folders(path: &std::path::Path) -> Vec<std::path::PathBuf> {
 
 #[cfg(test)]
 pub(super) mod testing {
-    //! A folder that looks like a part of `/proc` or `/sys`.
+    //! A temporary folder that imitates a part of `/proc` or `/sys`.
     #![allow(clippy::unwrap_used)]
     use std::path::{Path, PathBuf};
 

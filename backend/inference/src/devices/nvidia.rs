@@ -3,7 +3,7 @@
 //!
 //! Both number the devices in PCI bus order. CUDA uses that order with
 //! `CUDA_DEVICE_ORDER=PCI_BUS_ID` and without `CUDA_VISIBLE_DEVICES`. On machines with different
-//! GPUs set `CUDA_DEVICE_ORDER`, so that `GPU_DEVICE_ID` names the device that is listed here.
+//! GPUs, set `CUDA_DEVICE_ORDER` so that `GPU_DEVICE_ID` refers to the device listed here.
 use super::folders;
 use crate::report::GpuDevice;
 use nvml_wrapper::Nvml;
@@ -43,8 +43,8 @@ fn read_managed(nvml: &Nvml) -> Result<Vec<GpuDevice>, NvmlError> {
     let driver = nvml.sys_driver_version().ok();
     (0..nvml.device_count()?)
         .map(|id| {
-            // A value that a device does not report stays `None`: integrated GPUs have no memory of
-            // their own.
+            // A value that a device does not report is `None`: integrated GPUs have no dedicated
+            // memory.
             let device = nvml.device_by_index(id)?;
             let memory = device.memory_info().ok();
             let capability = device.cuda_compute_capability().ok();

@@ -1,5 +1,5 @@
-//! The attempts to get devices at one start. A failure that concerns all operations is not repeated
-//! for each, and every refusal is reported once.
+//! Attempts to use devices during one start. A failure that affects all operations is not repeated
+//! for each of them, and each reason is reported once.
 use super::candidates::candidates;
 use crate::ep::Provider;
 use crate::runtime::Runtime;
@@ -14,7 +14,7 @@ const ON_THE_CPU: &str = "no GPU for these operations; they run on the CPU";
 pub(super) struct Attempts<'a> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
-    /// Failures that concern all operations, by provider and device.
+    /// Failures that affect all operations, by provider and device.
     hopeless: RefCell<Vec<(Provider, u32, Unavailable)>>,
     refused: RefCell<Vec<Refused>>,
 }
@@ -32,8 +32,8 @@ impl<'a> Attempts<'a> {
         Self { config, runtime, hopeless: RefCell::default(), refused: RefCell::default() }
     }
 
-    /// Runs `prove` on all configured devices with one provider after the other. Returns the
-    /// results of the first provider that works on all of them, or why none does.
+    /// Runs `prove` on all configured devices, with one provider after the other. Returns the
+    /// results of the first provider that works on all of them, or the reason if there is none.
     pub(super) fn first_that_works<T>(
         &self,
         mut prove: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
@@ -60,7 +60,7 @@ impl<'a> Attempts<'a> {
         Err(Refusal::of(&tried))
     }
 
-    /// Runs `prove` on one device, unless an earlier attempt failed for a reason that concerns all
+    /// Runs `prove` on one device, unless an earlier attempt failed for a reason that affects all
     /// operations.
     pub(super) fn attempt<T>(
         &self,
@@ -86,8 +86,8 @@ impl<'a> Attempts<'a> {
         })
     }
 
-    /// Handles an operation that gets no GPU. With `FORCE_GPU_ONLY` this is an error; otherwise it
-    /// is counted and a warning follows.
+    /// Handles an operation for which no GPU is available. With `FORCE_GPU_ONLY` this is an error.
+    /// Otherwise the fallback is counted, and [`Self::tell`] logs a warning.
     pub(super) fn refuse(
         &self,
         operation: Operation,
@@ -105,7 +105,7 @@ impl<'a> Attempts<'a> {
         Ok(())
     }
 
-    /// Counts a fallback now; [`Self::tell`] logs the warning. Every fallback is reported.
+    /// Counts a fallback immediately; [`Self::tell`] logs it later. Every fallback is reported.
     pub(super) fn fell_back(
         &self,
         operation: Operation,
@@ -132,7 +132,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Logs each reason once, with the operations that it concerns.
+    /// Logs each reason once, with the operations that it affects.
     pub(super) fn tell(&self) {
         for Refused { operations, provider, refusal, message } in self.refused.borrow().iter() {
             let concerned = Operation::ALL.into_iter().filter(|operation| operations.contains(operation));

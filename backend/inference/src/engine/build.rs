@@ -34,11 +34,11 @@ pub struct BuiltEngine {
 /// Builds the engines of all models of the pack for every configured device. Blocks for minutes.
 ///
 /// # Errors
-/// [`StartError::NoTensorrt`] if TensorRT cannot be used, [`StartError::Library`] and
-/// [`StartError::Model`].
+/// Fails with [`StartError::NoTensorrt`] if TensorRT cannot be used, or with
+/// [`StartError::Library`] or [`StartError::Model`].
 pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEngine>, StartError> {
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
-    // Checked before the models are read, because TensorRT is most often what is missing.
+    // Checked before the models are read, because a missing TensorRT is the most frequent failure.
     available(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
     let (candidate, reference) = detector(config, &runtime, pack)?;
     let mut built = build(candidate, reference)?;

@@ -1,4 +1,4 @@
-//! A candidate model: a model that is loaded and checked, and how it performs on each device.
+//! Loads and checks a candidate model, and tests it on each device.
 use super::candidates::memory_share;
 use super::forms::Forms;
 use super::loading::Loading;
@@ -15,11 +15,11 @@ use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, devices};
 use bytes::Bytes;
 use std::time::Instant;
 
-/// Number of further runs of a batch size; their median is the steady time.
+/// Number of runs of a batch size after the first one. Their median is the steady time.
 const STEADY_RUNS: usize = 5;
 
-/// A candidate model with its first result on the CPU. The results of every device are compared
-/// with it.
+/// A candidate model with its first result on the CPU, which is compared with the results of every
+/// device.
 pub(super) struct CandidateModel<'a, M: Model> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
@@ -49,7 +49,7 @@ pub(super) struct Trial {
 }
 
 impl<'a, M: Model> CandidateModel<'a, M> {
-    /// Reads the pack's file of `kind` and runs it once on the CPU. Returns the CPU session too.
+    /// Reads the pack's file of `kind` and runs it once on the CPU. Also returns the CPU session.
     pub(super) fn load(
         config: &'a Config,
         runtime: &'a Runtime,
@@ -74,8 +74,8 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
         let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
         let sample = Sample::new(&model, sample(&model));
-        // The first run on the CPU warms up this session and shows that the outputs can be read.
-        // Other devices are compared with its outputs.
+        // The first run on the CPU warms up this session and verifies that the outputs can be read.
+        // The outputs of other devices are compared with its outputs.
         let expected = sample.run(&model, &mut reference, 1).map_err(failed)?;
         let input_name = reference.input_name().to_owned();
         let any_size = reference.input()[2].is_none();
@@ -95,8 +95,8 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         Ok((candidate, reference))
     }
 
-    /// Allows batches on devices. A fixed batch axis is made free; a run on the CPU must then give
-    /// every item of a batch the same result as alone.
+    /// Allows batches on devices. A fixed batch axis is made free. A run on the CPU must then
+    /// produce the same result for every item of a batch as for the item alone.
     pub(super) fn allow_batches(&mut self, reference: &mut OnnxModel) {
         let wanted = self.config.gpu_batch_size.max(1);
         if reference.input()[0].is_none() || wanted == 1 {
@@ -132,8 +132,8 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     }
 
     /// Loads the model on one device, runs every batch size, and compares the results with the
-    /// CPU's. `measure` runs only the smallest and the largest size, and repeats them to find their
-    /// steady time.
+    /// CPU's. With `measure`, it runs only the smallest and the largest size, and repeats them to
+    /// measure their steady time.
     pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
         let loading = Loading {
             operation: self.model.operation(),
@@ -196,8 +196,8 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         Ok(engine)
     }
 
-    /// Returns a CUDA session for canvases that the engine was not built for; `None` if it is not
-    /// needed or CUDA is absent.
+    /// Returns a CUDA session for canvases that the engine was not built for. Returns `None` if it
+    /// is not needed or CUDA is not available.
     fn beside_tensorrt(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
         if !self.any_size || Provider::Cuda.absence(self.runtime).is_some() {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Runs a model on the CPU as `CPU_BACKEND` asks, if that is not ONNX Runtime's own kernels in
-//! FP32.
+//! Runs a model on the CPU with the backend that `CPU_BACKEND` selects, unless that is ONNX
+//! Runtime's own kernels in FP32.
 use super::candidate::CandidateModel;
 use crate::backend::{OnnxModel, Placement};
 use crate::ep::Provider;
@@ -48,8 +48,8 @@ pub(super) fn prove<M: Model>(
     }
 }
 
-/// Returns whether the processor has instructions for sums of 8-bit products. Without them ONNX
-/// Runtime computes in INT8 too, but slower, and on x86 with sums that overflow.
+/// Returns whether the processor has instructions for sums of 8-bit products. Without them, ONNX
+/// Runtime still supports INT8, but it is slower, and on x86 the sums overflow.
 fn multiplies_bytes() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

@@ -3,12 +3,12 @@ use crate::manifest::{ModelFamily, ModelFile, ModelKind, ResolvedPack, WeightSto
 use crate::onnx;
 use bytes::Bytes;
 
-/// Returns the bytes of the pack's model of `kind` with weights in FP32, whatever the file stores.
-/// Every ONNX runtime can load them.
+/// Returns the bytes of the pack's model of `kind` with weights in FP32, regardless of how the file
+/// stores them. Every ONNX runtime can load the result.
 ///
 /// # Errors
-/// Fails with a text that says which file is missing, corrupt or different from its description in
-/// the manifest.
+/// Fails with a message that names the file that is missing, corrupt or different from its
+/// description in the manifest.
 pub fn fp32_model(pack: &ResolvedPack, kind: ModelKind) -> Result<Vec<u8>, String> {
     let file =
         pack.pack.file(kind).ok_or_else(|| format!("the pack {} has no such model", pack.pack.name))?;
@@ -29,7 +29,8 @@ impl Forms {
     /// its original bytes.
     ///
     /// # Errors
-    /// Fails with a text that describes how the file differs from its description in the manifest.
+    /// Fails with a message that describes how the file differs from its description in the
+    /// manifest.
     pub(super) fn of(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
         let original = Bytes::from(bytes);
         let mut model = onnx::read(original.clone())?;
@@ -65,7 +66,7 @@ impl Forms {
     /// Returns [`Self::general`] with a free batch axis.
     ///
     /// # Errors
-    /// Fails with a text that says why the axis cannot be made free.
+    /// Fails with a message that describes why the axis cannot be made free.
     pub(super) fn batched(&self) -> Result<Bytes, String> {
         Ok(onnx::write(&onnx::free_batch(onnx::read(self.general.clone())?)?).into())
     }

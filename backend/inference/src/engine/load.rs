@@ -14,11 +14,11 @@ use crate::{Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport,
 use std::time::Instant;
 use vision::{Frame, Letterbox};
 
-/// Margin for embedders whose manifest sets none. Clustering compares each face with all others, so
-/// it needs a higher similarity than a match of two faces.
+/// Cluster margin of embedders whose manifest entry does not set one. Clustering compares each face
+/// with all others, so it needs a higher similarity than a match of two faces.
 const CLUSTER_MARGIN: f32 = 0.12;
 
-/// Returns a value that the manifest must give for a model of this kind.
+/// Returns a value that the manifest must define for a model of this kind.
 fn required<T>(file: &ModelFile, name: &str, value: Option<T>) -> Result<T, StartError> {
     let missing =
         || StartError::Model { model: file.file.clone(), reason: format!("the manifest lacks {name}") };
@@ -141,7 +141,7 @@ fn describe_metrics() {
     );
 }
 
-/// Returns the canvas that the detector will mostly get: width and height.
+/// Returns the width and height of the detector's most frequent canvas.
 fn canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
     model.fixed_size().unwrap_or((config.detection_size, config.detection_size))
 }
@@ -192,8 +192,8 @@ fn alone<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
     Box::new(trial.session)
 }
 
-/// Adds to the report of `quality_checks` where its model runs, if that differs from its image
-/// statistics.
+/// Adds the device of the quality model to the report of `quality_checks`, if it differs from the
+/// device of the image statistics.
 fn join(report: &mut OperationReport, model: &OperationReport, name: &str) {
     if report.effective != model.effective {
         let why = model.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

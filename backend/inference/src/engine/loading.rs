@@ -17,7 +17,7 @@ pub(super) struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// Ends the measurement: logs what was loaded where, with time and memory, and returns it.
+    /// Ends the measurement. Logs and returns the model, its placement, the time and the memory.
     pub(super) fn finish(self, placement: &Placement) -> LoadedModel {
         let after = devices::of(placement.provider, placement.device_id);
         let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);

@@ -1,5 +1,5 @@
-//! The engine: loads the models once and serves all callers. How requests are batched is in
-//! `batcher`.
+//! The engine: loads the models once and serves all callers. The module `batcher` forms the
+//! batches.
 mod attempts;
 mod build;
 mod candidate;
@@ -30,9 +30,9 @@ use vision::{Detection, Frame, Letterbox};
 /// The priority class of a request; interactive work runs first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// A person or an API caller waits for the answer.
+    /// A person or an API caller waits for the result.
     Interactive,
-    /// The request belongs to a crawl or a batch job.
+    /// The request is part of a crawl or a batch job.
     Background,
 }
 
@@ -45,12 +45,12 @@ pub struct DetectorInfo {
     pub sha256: String,
     /// Default `min_score`.
     pub min_score: f32,
-    /// IoU above which two boxes count as one face.
+    /// IoU above which two boxes are treated as one face.
     pub nms_iou: f32,
-    /// The only canvas size that the model takes. `None` if it takes any multiple of 32 pixels;
-    /// SCRFD with five levels needs multiples of 128.
+    /// The only canvas size that the model accepts. `None` if it accepts any multiple of 32 pixels;
+    /// SCRFD with five levels requires multiples of 128.
     pub fixed_size: Option<(u32, u32)>,
-    /// Whether the model finds landmarks; otherwise they are placed as in the mean face.
+    /// Whether the model detects landmarks; otherwise those of the mean face are used.
     pub landmarks: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct EmbedderInfo {
     pub identity: String,
     /// Number of components of an embedding.
     pub dimensions: usize,
-    /// Default similarity at which two faces count as one person.
+    /// Default similarity at which two faces are treated as one person.
     pub match_threshold: f32,
     /// Share of pairs of different people that reach `match_threshold`, if it was measured.
     pub match_fmr: Option<f64>,
@@ -89,7 +89,7 @@ pub struct Timed<T> {
     pub output: T,
     /// Time spent waiting for a session.
     pub queued: Duration,
-    /// Time of the run, preparation of the tensor and decoding of the outputs included.
+    /// Duration of the run, including preparation of the tensor and decoding of the outputs.
     pub ran: Duration,
 }
 
@@ -163,20 +163,20 @@ impl Engine {
         self.deadline
     }
 
-    /// Checks whether the detector would accept an image at once. All other requests wait when a
-    /// queue is full. An image that was begun is always finished, and it may have more faces than a
-    /// queue has room.
+    /// Checks whether the detector would accept an image immediately. All other requests wait if a
+    /// queue is full. Processing of an image that has started is always completed, and the image
+    /// may contain more faces than a queue has room for.
     ///
     /// # Errors
-    /// [`RunError::Overloaded`] when the queue is full, [`RunError::Stopped`] when the engine
-    /// stops.
+    /// Fails with [`RunError::Overloaded`] if the queue is full, and with [`RunError::Stopped`] if
+    /// the engine is stopping.
     pub fn check_room(&self, priority: Priority) -> Result<(), RunError> {
         self.inner.detection.check_room(priority)
     }
 
     /// Returns the faces on `canvas` with `det_score >= min_score` (0..1), in canvas pixels, after
     /// NMS, best first. The sides of `canvas` are multiples of 32 (of 128 for SCRFD with five
-    /// levels), or the detector's fixed size. Dropping the future withdraws the request.
+    /// levels), or the detector's fixed size. Dropping the future cancels the request.
     pub async fn detect(
         &self,
         canvas: Arc<Frame>,
@@ -208,17 +208,17 @@ impl Engine {
         batcher.run(Probe { frame, letterbox, min_score }, self.terms(priority)).await
     }
 
-    /// Returns the embedding of an aligned 112x112 chip. Dropping the future withdraws the request.
+    /// Returns the embedding of an aligned 112x112 chip. Dropping the future cancels the request.
     pub async fn embed(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<Embedding>, RunError> {
         check_chip(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
         self.inner.embedding.run(chip, self.terms(priority)).await
     }
 
     /// Returns the raw output of the learned quality model for an aligned 112x112 chip. Dropping
-    /// the future withdraws the request.
+    /// the future cancels the request.
     ///
     /// # Errors
-    /// [`RunError::Failed`] if the pack has no such model ([`Self::scorer`]).
+    /// Fails with [`RunError::Failed`] if the pack has no such model ([`Self::scorer`]).
     pub async fn score(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<f32>, RunError> {
         let unfit = |reason| unfit(Operation::QualityChecks, reason);
         let (batcher, _) =
@@ -227,10 +227,10 @@ impl Engine {
         batcher.run(chip, self.terms(priority)).await
     }
 
-    /// Returns the letterbox on which the detector should see the image
-    /// ([`crate::DetectionCanvas`]). On the CPU a detector of any size is given no black border;
-    /// for a 3:2 image the border is a third of the canvas. On a device the canvas keeps its size:
-    /// only canvases of equal size share a batch, and each new size may have to be compiled.
+    /// Adapts a letterbox to the detector's device ([`crate::DetectionCanvas`]). On the CPU, a
+    /// detector of any size uses a canvas without the black border, which is a third of the canvas
+    /// for a 3:2 image. On a device, the canvas keeps its size: only canvases of equal size share a
+    /// batch, and each new size may have to be compiled.
     #[must_use]
     pub fn placed(&self, letterbox: Letterbox) -> Letterbox {
         if self.inner.trims_canvases {
@@ -240,7 +240,7 @@ impl Engine {
         }
     }
 
-    /// Returns whether the detector's own device draws the canvases. Then callers need not draw
+    /// Returns whether the detector's own device draws the canvases. If so, callers need not draw
     /// them.
     pub fn detects_frames(&self) -> bool {
         self.inner.detects_frames
@@ -275,7 +275,7 @@ impl Engine {
     /// Checks that every operation can still be served.
     ///
     /// # Errors
-    /// Returns the reason as a text.
+    /// Returns a message with the reason.
     pub fn ready(&self) -> Result<(), String> {
         self.inner.detection.ready()?;
         self.inner.embedding.ready()?;

@@ -18,18 +18,18 @@ use vision::enhance::Enhanced;
 use vision::quality::GreyStatistics;
 use vision::{Frame, Letterbox, Limits};
 
-/// Largest difference in grey levels between the canvas of a device and that of the CPU, and
+/// Maximum difference in grey levels between the canvas of a device and that of the CPU, and
 /// between their enhanced images. The module `graphs` explains the sources of the differences.
 const CANVAS_LEVELS: u8 = 1;
 const ENHANCED_LEVELS: u8 = 4;
-/// Largest relative difference between the statistics of a device and those of the CPU.
+/// Maximum relative difference between the statistics of a device and those of the CPU.
 const SHARE: f64 = 1e-4;
 
-/// Compares a result with the CPU's. Returns the difference as a share of the whole range, or why
-/// it is too large.
+/// Compares a result with the CPU's. Returns the difference as a share of the whole range, or an
+/// error message if it is too large.
 type Same<M> = fn(&<M as Model>::Input, <M as Model>::Output) -> Result<f64, String>;
 
-/// An operation with its graphs and the images that test it.
+/// An operation with its graphs and its test images.
 pub(super) struct PictureSubject<M: Model> {
     pub(super) model: M,
     programs: Vec<Vec<u8>>,
@@ -48,14 +48,14 @@ pub(super) struct PictureTrial {
     pub(super) run: BatchRun,
 }
 
-/// Returns two test images: one of odd size whose border is hard for kernels, and one small enough
-/// to be enhanced.
+/// Returns two test images: one of odd size whose border is difficult for kernels, and one small
+/// enough to be enhanced.
 fn pictures() -> [Arc<Frame>; 2] {
     [portrait(333, 500), portrait(97, 63)].map(Arc::new)
 }
 
 impl PictureSubject<CanvasModel> {
-    /// Returns `image_processing`.
+    /// Creates the test of `image_processing`.
     pub(super) fn canvas() -> Self {
         let sample = |frame: Arc<Frame>| {
             let letterbox = Letterbox::fit((frame.width(), frame.height()), (320, 320));
@@ -71,7 +71,7 @@ impl PictureSubject<CanvasModel> {
 }
 
 impl PictureSubject<EnhancementModel> {
-    /// Returns `image_enhancement`.
+    /// Creates the test of `image_enhancement`.
     pub(super) fn enhancement() -> Self {
         Self {
             model: EnhancementModel,
@@ -86,7 +86,7 @@ impl PictureSubject<EnhancementModel> {
 }
 
 impl PictureSubject<StatisticsModel> {
-    /// Returns `quality_checks`.
+    /// Creates the test of `quality_checks`.
     pub(super) fn statistics() -> Self {
         Self {
             model: StatisticsModel,
@@ -99,7 +99,7 @@ impl PictureSubject<StatisticsModel> {
 
 impl<M: Model> PictureSubject<M> {
     /// Loads the graphs on one device, runs the samples, and compares the results with the CPU's
-    /// code. `measure` repeats the first sample to find its steady time.
+    /// code. With `measure`, it repeats the first sample to measure its steady time.
     pub(super) fn try_on(
         &self,
         config: &Config,

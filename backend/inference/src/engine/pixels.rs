@@ -1,5 +1,5 @@
-//! The image operations on devices. They get devices in the same way as models, and callers use
-//! them through the engine.
+//! The image operations on devices. Their devices are selected in the same way as those of models,
+//! and callers use them through the engine.
 use super::attempts::Attempts;
 use super::picture_subject::PictureSubject;
 use super::placement::on_the_cpu;
@@ -14,7 +14,7 @@ use vision::enhance::Enhanced;
 use vision::quality::GreyStatistics;
 use vision::{Frame, Letterbox, Limits as DecodeLimits};
 
-/// The devices of the image operations; `None` for an operation that has none.
+/// The devices of the image operations; `None` for an operation without a device.
 pub(super) struct PixelDevices {
     pub(super) canvas: Option<Batcher<CanvasModel>>,
     enhancement: Option<Batcher<EnhancementModel>>,
@@ -122,8 +122,8 @@ impl Backend for Failing {
 }
 
 impl Engine {
-    /// Returns whether an image operation has a device. If it has none, the method for it
-    /// fails, and the caller uses the crate `vision` instead.
+    /// Returns whether an image operation runs on a device. If not, the method for it fails, and
+    /// the caller uses the crate `vision` instead.
     pub fn on_device(&self, operation: Operation) -> bool {
         let Inner { pixels, .. } = &*self.inner;
         match operation {
@@ -169,8 +169,8 @@ impl Engine {
         batcher.run(CanvasRequest { frame, letterbox }, self.terms(priority)).await
     }
 
-    /// Returns whether the CPU's code may repeat what failed with `error` on a device. If so, it
-    /// counts and logs the fallback, and the caller must run it.
+    /// Returns whether the CPU's code may repeat a request that failed with `error` on a device. If
+    /// so, it counts and logs the fallback, and the caller must run the CPU's code.
     pub fn stands_in(&self, operation: Operation, error: &RunError) -> bool {
         if self.inner.force_gpu_only || !matches!(error, RunError::Failed { .. }) {
             return false;

@@ -23,7 +23,7 @@ pub(super) struct Placed<M> {
     pub(super) loads: Vec<LoadedModel>,
 }
 
-/// Returns the requested provider as the report shows it.
+/// Returns the requested provider in the form used in the report.
 fn requested(config: &Config, operation: Operation) -> String {
     if !config.gpu_operations.contains(&operation) {
         return Provider::Cpu.name().to_owned();
@@ -35,7 +35,7 @@ fn requested(config: &Config, operation: Operation) -> String {
     }
 }
 
-/// Returns the report of an operation before it gets a device.
+/// Returns the report of an operation before its device is selected.
 pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationReport {
     OperationReport {
         operation: operation.name(),
@@ -48,7 +48,7 @@ pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationRepo
     }
 }
 
-/// Places the model on the devices that its operation asks for, or on the CPU. `reference` is the
+/// Places the model on the devices that its operation requests, or on the CPU. `reference` is the
 /// CPU session that `subject` was loaded with.
 pub(super) fn place<M: Model>(
     attempts: &Attempts<'_>,
@@ -106,19 +106,19 @@ pub(super) fn place<M: Model>(
     Ok(Placed { model: candidate.model, devices, max_batch: 1, report, loads })
 }
 
-/// Warning for operations that do not use what `CPU_BACKEND` selects. It does not fail the start:
-/// the operations run on the CPU, as requested.
+/// Warning for operations that cannot use the backend that `CPU_BACKEND` selects. The start does
+/// not fail, because the operations run on the CPU, as requested.
 const BY_ONNX_RUNTIME: &str =
     "what CPU_BACKEND selects is not usable for these operations; ONNX Runtime computes them in FP32";
 
-/// Loads sessions in parallel until `wanted` exist, `first` included.
+/// Loads sessions in parallel until there are `wanted` sessions, including `first`.
 ///
 /// Each session has its own copy of the weights, because sharing saves almost nothing. At this
-/// optimisation level the runtime fuses the weights and rewrites them into its kernels' layout, per
-/// session. Measured: resident memory of each further session, without sharing, with a container of
-/// prepacked weights, and with every weight as a shared initialiser too. MobileFaceNet takes 8.4,
-/// 8.4 and 7.9 MB. YuNet takes 17.7 MB and SCRFD 2.5G 46.4 MB in all three cases; most of it is
-/// activations.
+/// optimisation level, the runtime fuses the weights and rewrites them into its kernels' layout,
+/// per session. The resident memory of each further session was measured without sharing, with a
+/// container of prepacked weights, and additionally with every weight as a shared initialiser.
+/// MobileFaceNet takes 8.4, 8.4 and 7.9 MB. YuNet takes 17.7 MB and SCRFD 2.5G 46.4 MB in all three
+/// cases; most of this memory is activations.
 fn more_sessions<M: Model>(
     candidate: &CandidateModel<'_, M>,
     first: OnnxModel,
@@ -143,7 +143,7 @@ fn cpu_sessions(config: &Config) -> usize {
     }
 }
 
-/// Returns one session per device on the first provider that works, or why none does.
+/// Returns one session per device on the first provider that works, or the reason if there is none.
 fn providers<M: Model>(
     attempts: &Attempts<'_>,
     candidate: &mut CandidateModel<'_, M>,
@@ -158,7 +158,7 @@ fn providers<M: Model>(
     })
 }
 
-/// Gives each GPU a CPU session as fallback, unless `FORCE_GPU_ONLY` forbids it.
+/// Adds a CPU session as fallback to each GPU, unless `FORCE_GPU_ONLY` forbids it.
 fn with_fallbacks<M: Model>(
     candidate: &CandidateModel<'_, M>,
     found: Vec<Box<dyn Backend>>,

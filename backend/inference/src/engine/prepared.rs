@@ -1,4 +1,4 @@
-//! A detector that takes images. This needs a device on which both the image operation and the
+//! A detector that takes images. This requires a device on which both the image operation and the
 //! detector run.
 use super::warmup::{Sample, TOLERANCE, agree};
 use crate::backend::{Backend, OnnxModel, Placement, Preparation, PreparedModel};
@@ -21,8 +21,8 @@ pub(super) struct Colocation<'a> {
 
 impl Colocation<'_> {
     /// Returns `session` with its preparation graphs if `image_processing` runs on the same device
-    /// and the results agree with those of `session` alone. Otherwise returns `session` unchanged,
-    /// and images reach it as tensors.
+    /// and the results agree with those of `session` alone. Otherwise it returns `session`
+    /// unchanged, and the inputs are tensors.
     pub(super) fn prepare(
         &self,
         model: &DetectorModel,
@@ -38,8 +38,8 @@ impl Colocation<'_> {
         let refused = |reason: &str| {
             tracing::warn!(device, reason, "images are sent to the device as tensors instead of bytes");
         };
-        // The graphs run on the provider of `image_processing`: TensorRT would compile each image
-        // size.
+        // The graphs run on the provider of `image_processing`, because TensorRT would compile an
+        // engine for each image size.
         let graphs =
             placement.provider.for_pixels().map_err(|reason| reason.message()).and_then(|provider| {
                 Preparation::load(
@@ -70,7 +70,7 @@ impl Colocation<'_> {
     }
 
     /// Compares, for every batch size, the model's outputs for an image with those for the tensor
-    /// that the CPU makes of it.
+    /// that the CPU creates from it.
     fn prove(
         &self,
         model: &DetectorModel,

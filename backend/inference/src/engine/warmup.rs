@@ -3,15 +3,15 @@ use crate::backend::{Backend, BatchView, OutputView};
 use crate::models::Model;
 use crate::unavailable::DISAGREES;
 
-/// Largest allowed distance between a device's output and the CPU's, both as vectors, as a share of
-/// the CPU output's length. Reduced precision on GPUs (TF32, FP16) stays below 0.01; a faulty
-/// kernel is far above.
+/// Maximum distance between a device's output and the CPU's, both as vectors, as a share of the CPU
+/// output's length. Reduced precision on GPUs (TF32, FP16) stays below 0.01; a faulty kernel far
+/// exceeds the limit.
 pub(super) const TOLERANCE: f64 = 0.03;
-/// The limit for BF16, which keeps 8 significant bits where TF32 and FP16 keep 11. An embedding
-/// moves by 0.04 (a cosine of 0.999).
+/// The limit for BF16, which has 8 significant bits; TF32 and FP16 have 11. Embeddings change by
+/// 0.04 (a cosine of 0.999).
 pub(super) const BF16_TOLERANCE: f64 = 0.1;
-/// The limit for INT8. The embeddings of 139 faces move by 0.04 in the median and 0.07 at most (a
-/// cosine of 0.9977).
+/// The limit for INT8. The embeddings of 139 faces change by 0.04 in the median and by at most 0.07
+/// (a cosine of 0.9977).
 pub(super) const INT8_TOLERANCE: f64 = 0.15;
 /// The limit for two sessions on the CPU, where only the order of additions differs.
 const SAME: f64 = 1e-3;
@@ -63,8 +63,8 @@ impl<M: Model> Sample<M> {
         Ok(outputs.into_iter().map(|(_, values)| values).collect())
     }
 
-    /// Runs the model on `data`, which holds one or more items of the sample's shape. Returns each
-    /// output with the length of its first axis.
+    /// Runs the model on `data`, which contains one or more items of the sample's shape. Returns
+    /// each output with the length of its first axis.
     fn run_values(
         &self,
         model: &M,
@@ -86,8 +86,8 @@ impl<M: Model> Sample<M> {
         Ok(outputs)
     }
 
-    /// Checks that `many` gives each of four different items in one batch the same result as `one`
-    /// gives it alone.
+    /// Checks that `many` computes the same result for each of four different items in one batch as
+    /// `one` computes for the item alone.
     pub(super) fn independent(
         &self,
         model: &M,
@@ -117,7 +117,7 @@ impl<M: Model> Sample<M> {
         Ok(())
     }
 
-    /// `[channels, height, width]`.
+    /// Returns `[channels, height, width]`.
     pub(super) fn shape(&self) -> [usize; 3] {
         self.shape
     }
@@ -142,7 +142,7 @@ pub(super) fn agree(
     Ok(share)
 }
 
-/// Returns the largest distance between an output of `found` (`batch` equal items) and `expected`
+/// Returns the maximum distance between an output of `found` (`batch` equal items) and `expected`
 /// (one item), as a share of its length. Fails if they cannot be compared.
 fn difference(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result<f64, String> {
     let mut largest = 0.0_f64;

@@ -1,11 +1,11 @@
 //! `image_enhancement`: the steps of [`vision::enhance`]. The host computes the percentiles of the
-//! contrast stretch from a histogram, which costs less than sending the image. The device gets only
-//! the gain and the offset.
+//! contrast stretch from a histogram, which costs less than sending the image. The device receives
+//! only the gain and the offset.
 use super::{PixelAxis, cast, filtered, frame, levels};
 use crate::onnx::builder::{Axis, Element, Graph};
 use vision::enhance::{AMOUNT, RADIUS};
 
-/// Makes the graph of the contrast stretch alone. Inputs: image, gain `[1]`, offset `[1]`. Output:
+/// Builds the graph of the contrast stretch alone. Inputs: image, gain `[1]`, offset `[1]`. Output:
 /// `enhanced`, bytes of the same size, equal to the CPU's.
 pub fn contrast() -> Vec<u8> {
     let mut graph = Graph::new();
@@ -13,13 +13,14 @@ pub fn contrast() -> Vec<u8> {
     finish(&mut graph, &stretched)
 }
 
-/// Makes the graph of stretch, upscale and unsharp mask. Inputs: image, gain `[1]`, offset `[1]`,
+/// Builds the graph of stretch, upscale and unsharp mask. Inputs: image, gain `[1]`, offset `[1]`,
 /// the upscale's rows and columns ([`vision::enhance::Plan::upscale_taps`]), the blur's columns and
 /// rows ([`vision::enhance::Plan::blur_taps`]). Output: `enhanced`, bytes.
 ///
 /// The result differs by at most four grey levels from the CPU's image, and far less on average.
-/// The CPU's Lanczos has fixed-point weights; they can change one rounding between columns and rows
-/// and one afterwards. The unsharp mask turns these two into up to four levels.
+/// The fixed-point weights of the CPU's Lanczos filter can change one rounding between columns and
+/// rows and one afterwards. The unsharp mask amplifies these two differences to at most four
+/// levels.
 pub fn enlargement() -> Vec<u8> {
     const LANCZOS: usize = 6;
     let mut graph = Graph::new();

@@ -1,4 +1,4 @@
-//! Graphs made by code: the image operations for devices.
+//! Graphs built in code: the image operations for devices.
 //!
 //! Each graph computes what `vision` computes on the CPU, step by step. The same filters
 //! ([`vision::Taps`]) are its inputs, and levels are rounded where the CPU rounds to bytes. The
@@ -99,7 +99,7 @@ fn scalar(graph: &mut Graph, value: f32) -> String {
 }
 
 /// Declares the inputs of a filter of `count` taps and applies it; the taps are summed in order.
-/// Bytes become floats only after the gather, so a large image is never held as floats.
+/// Bytes are converted to floats only after the gather, so a large image is never stored as floats.
 fn filtered(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis: PixelAxis) -> String {
     let (indices, weights) = (format!("{name}_at"), format!("{name}_weight"));
     let many = Axis::Fixed(count as i64);

@@ -1,10 +1,10 @@
-//! `image_processing`: draws an image onto the detector's canvas. Equals
-//! [`vision::Letterbox::draw`] and [`crate::models::PixelWriter`].
+//! `image_processing`: draws an image onto the detector's canvas. The results correspond to those
+//! of [`vision::Letterbox::draw`] and [`crate::models::PixelWriter`].
 use super::{PixelAxis, cast, filtered, frame, gather, levels};
 use crate::manifest::{Channels, PixelInput};
 use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 
-/// Makes the graph of the canvas. Inputs: image, rows' filter, columns' filter
+/// Builds the graph of the canvas. Inputs: image, rows' filter, columns' filter
 /// ([`vision::Letterbox::taps`]). Output: `canvas`, bytes `[1, height, width, 3]`.
 ///
 /// The result differs by at most one grey level from the CPU's canvas, which rounds exact halves in
@@ -28,7 +28,7 @@ pub fn tensor(input: &PixelInput) -> Vec<u8> {
         graph.integers("planes", &[2, 1, 0]);
         drawn = gather(&mut graph, &drawn, "planes", 3);
     }
-    // As in `PixelWriter`: the manifest gives mean and std in the order of the planes.
+    // As in `PixelWriter`, the manifest lists mean and std in the order of the planes.
     let scale = graph.row(&[0, 1, 2].map(|plane| 1.0 / input.std[plane]));
     let offset = graph.row(&[0, 1, 2].map(|plane| -input.mean[plane] / input.std[plane]));
     let scaled = graph.add("Mul", &[&drawn, &scale], &[]);

@@ -3,7 +3,7 @@
 use super::{cast, frame, gather, scalar};
 use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 
-/// The rows of the output; each holds one value per row of the image.
+/// The rows of the output; each contains one value per row of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
     /// Sum of grey levels.
@@ -16,7 +16,7 @@ pub enum Row {
     LaplacianSquares = 3,
     /// Sum of squared Sobel gradients.
     Gradient = 4,
-    /// Number of levels at most 5 or at least 250.
+    /// Number of pixels with a level of at most 5 or at least 250.
     Clipped = 5,
 }
 
@@ -25,11 +25,11 @@ impl Row {
     pub const COUNT: usize = 6;
 }
 
-/// Makes the graph of the statistics. Inputs: image, the rows above and below each row (`[height]`
+/// Builds the graph of the statistics. Inputs: image, the rows above and below each row (`[height]`
 /// each), the columns left and right of each column (`[width]` each). Neighbours are reflected at
 /// the border (reflect-101). Output: `sums`, floats `[6, height]` in the order of [`Row`].
 ///
-/// A float32 sum over a whole image would lose digits. Over one row it keeps six digits, and the
+/// A float32 sum over a whole image would lose precision. Over one row it keeps six digits, and the
 /// host adds the rows in 64 bits. Grey levels, Laplacian and gradients are whole numbers below 2²⁴
 /// and therefore exact.
 pub fn statistics() -> Vec<u8> {

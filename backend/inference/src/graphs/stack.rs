@@ -1,8 +1,8 @@
 //! Joins tensors of single images into one batch, on the device that holds them.
 use crate::onnx::builder::{Attribute, Axis, Graph};
 
-/// Makes the graph that joins `count` tensors `item_0`, `item_1`, … of `[1, 3, height, width]` into
-/// `batch`, `[count, 3, height, width]`.
+/// Builds the graph that joins `count` tensors `item_0`, `item_1`, … of `[1, 3, height, width]`
+/// into `batch`, `[count, 3, height, width]`.
 pub fn stack(count: usize) -> Vec<u8> {
     let mut graph = Graph::new();
     let sides = |items| [items, Axis::Fixed(3), Axis::Free("height"), Axis::Free("width")];

@@ -1,4 +1,4 @@
-//! One model file: what it is, where it comes from and how its input is normalised.
+//! One model file: its purpose, its source and the normalisation of its input.
 use std::path::Path;
 
 /// The purpose of a model file.
@@ -13,7 +13,7 @@ pub enum ModelKind {
     Quality,
 }
 
-/// The family of a model: which code reads its outputs.
+/// The family of a model, which selects the code that reads its outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelFamily {
@@ -37,8 +37,8 @@ pub enum Channels {
     Bgr,
 }
 
-/// How pixels become a model's input: planes in `channels` order, each value `(pixel - mean) / std`
-/// with pixel 0..255.
+/// The conversion of pixels to a model's input: planes in `channels` order, each value `(pixel -
+/// mean) / std` with pixel 0..255.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct PixelInput {
     /// Order of the planes.
@@ -62,7 +62,7 @@ pub enum WeightStorage {
 
 impl WeightStorage {
     /// Returns the text that is added to a model's identity if its weights are converted. The
-    /// number rises with every change of the conversion that changes a weight.
+    /// number is increased with every change of the conversion that affects a weight.
     pub(crate) fn identity(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -125,13 +125,13 @@ pub struct ModelFile {
     pub archive_member: Option<String>,
     /// SHA-256 of that archive, hex.
     pub archive_sha256: Option<String>,
-    /// How pixels become the model's input.
+    /// The conversion of pixels to the model's input.
     pub input: PixelInput,
     /// Detectors: the default `min_score`, 0..1.
     pub min_score: Option<f32>,
-    /// Detectors: the IoU above which two boxes count as one face, 0..1.
+    /// Detectors: the IoU above which two boxes are treated as one face, 0..1.
     pub nms_iou: Option<f32>,
-    /// Embedders: the cosine similarity at which two faces count as one person, -1..1.
+    /// Embedders: the cosine similarity at which two faces are treated as one person, -1..1.
     pub match_threshold: Option<f32>,
     /// Embedders: share of pairs of different people that reach `match_threshold`, if it was
     /// measured (docs/reference/ACCURACY.md), 0..1.
@@ -139,8 +139,8 @@ pub struct ModelFile {
     /// Embedders: how far the similarity of two clusters must exceed `match_threshold` before they
     /// are merged, 0..1.
     pub cluster_margin: Option<f32>,
-    /// Embedders: maximum number of differing bits, of 256, at which two sketches count as one
-    /// person (docs/explanation/PRIVACY.md). Derived from `match_threshold` if it was not measured.
+    /// Embedders: maximum number of differing bits, of 256, between two sketches of one person
+    /// (docs/explanation/PRIVACY.md). Derived from `match_threshold` if it was not measured.
     pub sketch_bits: Option<u32>,
     /// Embedders: number of components of an embedding.
     pub dimensions: Option<usize>,

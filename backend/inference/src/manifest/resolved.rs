@@ -17,7 +17,7 @@ impl ResolvedPack {
     /// Checks the SHA-256 of every file.
     ///
     /// # Errors
-    /// Returns one text for each file that is missing or corrupt.
+    /// Returns one message for each file that is missing or corrupt.
     pub fn verify(pack: &Pack, directory: &Path) -> Result<Self, Vec<String>> {
         let faults: Vec<String> =
             pack.files.iter().filter_map(|file| fault(file, &directory.join(&file.file))).collect();
@@ -28,8 +28,8 @@ impl ResolvedPack {
         }
     }
 
-    /// Reads the file's bytes. They are verified again here, so that exactly the bytes that are
-    /// loaded are checked.
+    /// Reads the file and verifies its hash again, so that exactly the bytes that are loaded are
+    /// verified.
     pub(crate) fn read(&self, file: &ModelFile) -> Result<Vec<u8>, String> {
         let path = self.path(file);
         let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -47,7 +47,7 @@ impl ResolvedPack {
     }
 }
 
-/// Returns what is wrong with the file at `path`, if anything.
+/// Returns a description of the fault of the file at `path`, if there is one.
 fn fault(file: &ModelFile, path: &Path) -> Option<String> {
     let mut content = match std::fs::File::open(path) {
         Ok(content) => content,

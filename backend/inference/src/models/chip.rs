@@ -18,15 +18,15 @@ pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
     }
 }
 
-/// Defines what such a model does and what its row means. The conversion of chips and outputs is
-/// the same for all.
+/// Defines the operation of such a model and the meaning of its row. The conversion of chips and
+/// outputs is the same for all of these models.
 pub trait ChipModel: Send + Sync + 'static {
-    /// The result that a row becomes.
+    /// The result that a row is converted to.
     type Output: Send + 'static;
 
     /// The model's operation.
     const OPERATION: Operation;
-    /// What a row is, in the plural; for error messages.
+    /// The plural noun for rows, for error messages.
     const ROWS: &'static str;
 
     /// Returns the writer of the model's input.
@@ -35,7 +35,7 @@ pub trait ChipModel: Send + Sync + 'static {
     /// Returns the number of values in a row.
     fn row(&self) -> usize;
 
-    /// Reads a row; returns `None` if the row holds no result.
+    /// Reads a row; returns `None` if the row contains no result.
     fn read_row(&self, row: &[f32]) -> Option<Self::Output>;
 }
 

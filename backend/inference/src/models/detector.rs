@@ -73,24 +73,24 @@ impl DetectorModel {
         })
     }
 
-    /// Returns the only canvas size that the detector takes; `None` if its input is not fixed.
+    /// Returns the only canvas size that the detector accepts; `None` if its input is not fixed.
     pub fn fixed_size(&self) -> Option<(u32, u32)> {
         self.fixed_size
     }
 
-    /// Returns the number of which both sides of a canvas must be multiples, unless the input is
-    /// fixed.
+    /// Returns the alignment of a canvas in pixels. Both sides must be multiples of it, unless the
+    /// input is fixed.
     pub fn alignment(&self) -> u32 {
         self.alignment
     }
 
-    /// Returns whether the model finds landmarks.
+    /// Returns whether the model detects landmarks.
     pub fn landmarks(&self) -> bool {
         self.landmarks
     }
 
-    /// Checks that the detector takes a canvas of `width` and `height`. The error names the allowed
-    /// sizes.
+    /// Checks that the detector accepts a canvas of `width` and `height`. The error lists the
+    /// allowed sizes.
     pub fn check(&self, (width, height): (u32, u32)) -> Result<(), String> {
         match self.fixed_size {
             Some(size) if size != (width, height) => {

@@ -76,7 +76,7 @@ mod tests {
         let manifest = Manifest::builtin();
         let file = |name: &str| manifest.files.iter().find(|file| file.file == name).unwrap().clone();
         let first = file("mobilefacenet.onnx");
-        // Faces that earlier versions stored keep their model's identity.
+        // The identity must stay the same across versions, because it is stored with every face.
         assert_eq!(identity(&first), "c428bf7a024bee3e34f7a1e984cd74e690a1a2f156aaa1497597ea6ea2fe2429");
         let with = |change: &dyn Fn(&mut ModelFile)| {
             let mut file = first.clone();

@@ -1,4 +1,5 @@
-//! Defines what a model takes and what its outputs mean. It does not depend on the runtime.
+//! Defines the inputs of models and the meaning of their outputs. It does not depend on the
+//! runtime.
 pub mod anchors;
 mod chip;
 mod detector;
@@ -32,8 +33,8 @@ pub trait Model: Send + Sync + 'static {
     /// batch.
     fn shape(&self, input: &Self::Input) -> [usize; 3];
 
-    /// Fills one item of the batch. `slot` has as many values as the product of `shape`. Not called
-    /// for operations that only take images.
+    /// Fills one item of the batch. The length of `slot` is the product of `shape`. Not called for
+    /// operations that only take images.
     fn write(&self, _input: &Self::Input, _slot: &mut [f32]) {
         unreachable!("{} is only run by backends that take pictures", self.operation().name());
     }

@@ -21,7 +21,7 @@ impl PixelWriter {
             Channels::Rgb => [0, 1, 2],
             Channels::Bgr => [2, 1, 0],
         };
-        // The manifest gives mean and std in the order of the planes.
+        // The manifest lists mean and std in the order of the planes.
         Self {
             plane,
             scale: plane.map(|p| 1.0 / input.std[p]),
@@ -39,7 +39,7 @@ impl PixelWriter {
         let [red, green, blue] =
             self.plane.map(|p| by_plane[p].take().expect("every plane belongs to exactly one colour"));
 
-        // Copied: behind `self` the compiler must assume that each store changes them.
+        // Copied to locals: behind `self`, the compiler must assume that each store changes them.
         let (scale, offset) = (self.scale, self.offset);
         for (((rgb, red), green), blue) in frame.data().chunks_exact(3).zip(red).zip(green).zip(blue) {
             *red = f32::from(rgb[0]) * scale[0] + offset[0];

@@ -24,7 +24,7 @@ pub(super) fn has_landmarks(outputs: usize) -> bool {
     outputs == 9 || outputs == 15
 }
 
-/// Returns the number of pixels of which both sides of a canvas must be multiples.
+/// Returns the alignment of a canvas in pixels. Both sides must be multiples of it.
 pub(super) fn alignment(outputs: usize) -> usize {
     if outputs >= 10 { 128 } else { 32 }
 }

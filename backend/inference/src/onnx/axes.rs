@@ -1,4 +1,4 @@
-//! Frees axes of a model that an export fixed although nothing in the model depends on them.
+//! Frees axes that an export fixed although no operator of the model depends on their length.
 //!
 //! Only shape information changes: the shapes of inputs and outputs, and targets of `Reshape` that
 //! begin with 1. Their 1 becomes 0, which means "as in the input". Weights stay unchanged, so
@@ -11,7 +11,7 @@ use bytes::Bytes;
 /// Returns `model` with a free first axis of its inputs and outputs.
 ///
 /// # Errors
-/// Fails with a text that says why an axis cannot be made free.
+/// Fails with a message that describes why an axis cannot be made free.
 pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let constants: Vec<String> = graph.initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
@@ -26,7 +26,7 @@ pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
         *first = free("batch");
     }
     keep_first_axis(graph);
-    // Shapes inferred for one item are wrong for many; the runtime infers them again.
+    // Shapes inferred for one item are wrong for larger batches; the runtime infers new ones.
     graph.value_info.clear();
     Ok(model)
 }
@@ -43,8 +43,8 @@ pub(crate) fn has_fixed_canvas(model: &Model) -> bool {
 /// of its outputs.
 ///
 /// # Errors
-/// Fails with a text that names an input that is not `[batch, 3, height, width]` or an output that
-/// is not `[batch, rows, columns]`.
+/// Fails with a message that names an input that is not `[batch, 3, height, width]` or an output
+/// that is not `[batch, rows, columns]`.
 pub(crate) fn free_canvas(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     for input in &mut graph.input {
@@ -55,14 +55,14 @@ pub(crate) fn free_canvas(mut model: Model) -> Result<Model, String> {
     for output in &mut graph.output {
         let name = output.name().to_owned();
         let [_, rows, _] = axes(output) else { return Err(format!("{name} is no table of rows")) };
-        // The axis has no name: the outputs of different strides have different lengths.
+        // The axis has no name, because the outputs of different strides have different lengths.
         *rows = Axis::default();
     }
     graph.value_info.clear();
     Ok(model)
 }
 
-/// Replaces a first value of 1 by 0 in the targets of `Reshape`.
+/// Replaces a first value of 1 with 0 in the targets of `Reshape`.
 fn keep_first_axis(graph: &mut Graph) {
     let reshapes = graph.node.iter().filter(|node| node.is("Reshape"));
     let targets: Vec<String> = reshapes.filter_map(|node| node.input.get(1).cloned()).collect();
@@ -86,7 +86,7 @@ fn begin_with_zero(target: &mut Tensor) {
     }
 }
 
-/// Returns the axes of a tensor; empty if the value is no tensor or its shape is unknown.
+/// Returns the axes of a tensor; empty if the value is not a tensor or its shape is unknown.
 fn axes(value: &mut ValueInfo) -> &mut [Axis] {
     let tensor = value.kind.as_mut().and_then(|kind| kind.tensor.as_mut());
     let shape: Option<&mut Shape> = tensor.and_then(|tensor| tensor.shape.as_mut());
@@ -148,7 +148,7 @@ mod tests {
 
         assert!(read(Bytes::from_static(b"not an ONNX file")).is_err());
         assert_eq!(read(Bytes::new()).unwrap_err(), "the file has no graph");
-        // Cut off in the middle of a field.
+        // Truncated in the middle of a field.
         assert!(read(Bytes::from_static(&[0x3a, 0x7f, 0x01])).is_err());
     }
 }

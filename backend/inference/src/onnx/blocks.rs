@@ -11,7 +11,7 @@ use super::proto::{Graph, Model, Node, Tensor};
 /// `Reshape` that follows it.
 ///
 /// # Errors
-/// Fails with a text that names the node or tensor with another layout.
+/// Fails with a message that names the node or tensor with an unsupported layout.
 pub(crate) fn expand_blocks(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let mut expanded: Vec<Tensor> = Vec::new();
@@ -61,8 +61,8 @@ fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
     Ok(Tensor::of_floats(output(node), quantized.dims.clone(), &floats.collect::<Vec<f32>>()))
 }
 
-/// How the values of a tensor share scales: each group of `size` neighbours along one axis has one
-/// scale. The last block may be shorter.
+/// The mapping from values to scales: each group of `size` neighbours along one axis has one scale.
+/// The last group may be shorter.
 struct Blocks {
     /// Length of the axis in values.
     length: usize,
@@ -74,7 +74,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Returns `None` if tensor, attributes and number of scales contradict each other.
+    /// Returns `None` if tensor, attributes and number of scales are inconsistent.
     fn new(tensor: &Tensor, node: &Node, scales: usize) -> Option<Self> {
         if scales == 1 {
             return Some(Self { length: 1, inner: 1, size: 1, count: 0 });

@@ -118,7 +118,7 @@ impl Graph {
         self.graph.initializer.push(Tensor::of_raw(name, element::INT64, shape.to_vec(), raw));
     }
 
-    /// Adds a node that computes `output`. Nodes must be added in an order in which they can run.
+    /// Adds a node that computes `output`. Nodes must be added in topological order.
     pub fn node(
         &mut self,
         operator: &str,

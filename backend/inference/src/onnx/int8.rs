@@ -2,13 +2,13 @@
 //! instructions for 8-bit products.
 //!
 //! Weights become signed bytes with one scale for each output: `w = q * scale`, `scale = max |w| /
-//! 127`. Activations become unsigned bytes at run time, with the range that they have for this one
-//! item (ONNX Runtime's operator `com.microsoft.DynamicQuantizeMatMul`). No table of ranges is
-//! needed; fixed ranges are less accurate (docs/reference/ACCURACY.md). The items of one batch
-//! would share a range, so this form is for single items. All other operators stay FP32.
+//! 127`. Activations become unsigned bytes at run time, in the range of the current item (ONNX
+//! Runtime's operator `com.microsoft.DynamicQuantizeMatMul`). No table of ranges is needed; fixed
+//! ranges are less accurate (docs/reference/ACCURACY.md). The items of one batch would share a
+//! range, so this form is for single items. All other operators stay FP32.
 //!
-//! The product needs its channels last. The runtime merges the transpositions around it with the
-//! layout change that its blocked convolutions need in any case.
+//! The product requires the channels as its last axis. The runtime merges the transpositions around
+//! it with the layout change that its blocked convolutions need in any case.
 use super::element;
 use super::proto::{Attribute, Graph, Model, Node, OperatorSet, Tensor};
 
@@ -186,7 +186,7 @@ mod tests {
     fn large_products_become_products_of_bytes_that_are_nearly_the_same() {
         let model = model(1);
         let quantized = quantize_products(read(model.clone().into()).unwrap()).unwrap();
-        // The first convolution has only three channels and stays.
+        // The first convolution has only three channels and remains unchanged.
         let wanted = [
             "Conv",
             "Transpose",

@@ -1,7 +1,7 @@
 //! Reads, edits and writes ONNX files without a runtime.
 //!
-//! Each edit is a function from one [`proto::Model`] to another that computes the same. How
-//! sessions use the result is decided elsewhere.
+//! Each edit converts a [`proto::Model`] to an equivalent one. This module does not decide how
+//! sessions use the result.
 mod axes;
 mod blocks;
 pub mod builder;
@@ -22,7 +22,7 @@ use std::collections::HashSet;
 /// Reads a model file; its weights are not copied.
 ///
 /// # Errors
-/// Fails with a text if the file is no ONNX model or has no graph.
+/// Fails with a message if the file is not an ONNX model or has no graph.
 pub(crate) fn read(file: Bytes) -> Result<Model, String> {
     let model = Model::decode(file).map_err(|_| "the file is no ONNX model".to_owned())?;
     if model.graph.is_some() { Ok(model) } else { Err("the file has no graph".to_owned()) }

@@ -1,11 +1,12 @@
 //! Replaces `PRelu` by operators for which ONNX Runtime's own kernels are fast.
 //!
-//! The runtime's `PRelu` kernel takes one value at a time and leaves the blocked layout of the
-//! convolutions around it. This costs half of SFace's time. With one slope `a` for each channel,
-//! `PRelu(x) = a * x + (1 - a) * Relu(x)`. The runtime computes a product with one factor for each
-//! channel as a convolution in the blocked layout, and fuses the following `Relu` and sum. If no
-//! slope exceeds 1, `Relu((1 - a) * x)` equals `(1 - a) * Relu(x)` and saves a pass. The result
-//! differs only in the last bits. Other runtimes have a fast `PRelu`, so their models keep it.
+//! The runtime's `PRelu` kernel processes one value at a time and does not use the blocked layout
+//! of the surrounding convolutions. It takes half of SFace's time. With one slope `a` for each
+//! channel, `PRelu(x) = a * x + (1 - a) * Relu(x)`. The runtime computes a product with one factor
+//! for each channel as a convolution in the blocked layout, and fuses the following `Relu` and sum.
+//! If no slope exceeds 1, `Relu((1 - a) * x)` equals `(1 - a) * Relu(x)` and saves a pass. The
+//! result differs only in the last bits. Other runtimes have a fast `PRelu`, so their models keep
+//! it.
 use super::proto::{Graph, Model, Node, Tensor};
 
 /// The first opset in which the operators used here broadcast shapes without attributes.
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_written_out_form_computes_the_same() {
-        // Slopes below 0, between 0 and 1, and once above 1.
+        // Slopes below 0, between 0 and 1, and in the second case above 1.
         for slopes in [[-0.5, 0.25, 1.0], [-0.5, 0.25, 1.5]] {
             let model = model(&[3, 1, 1], &slopes);
             let expanded = expand_prelu(read(model.clone().into()).unwrap()).unwrap();

@@ -1,6 +1,6 @@
 //! The messages of the ONNX format (onnx.proto3, version 13 and older) that this program edits.
 //!
-//! Fields that it never reads are kept as bytes. A file that is read and written again loses only
+//! Fields that the program does not use are kept as bytes. Reading and rewriting a file loses only
 //! fields newer than this list. The meaning of element types and attribute types is in the parent
 //! module.
 use bytes::Bytes;

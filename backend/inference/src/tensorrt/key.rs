@@ -37,7 +37,7 @@ impl fmt::Display for EngineKey {
 }
 
 impl EngineKey {
-    /// Returns the folder's name: the model's name for readers, and a hash of the whole key.
+    /// Returns the folder's name: the model's name, for readability, and a hash of the whole key.
     pub(crate) fn folder(&self, model: &str) -> String {
         let hash = hex::encode(Sha256::digest(self.to_string().as_bytes()));
         format!("{model}-{}", &hash[..16])

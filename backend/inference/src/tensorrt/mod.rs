@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Name of the calibration table in an engine's folder.
 const TABLE: &str = "calibration.table";
-/// TensorRT's own tables start with these bytes; other tables are ONNX Runtime's.
+/// TensorRT's own tables start with these bytes; other tables are in ONNX Runtime's format.
 const NATIVE_TABLE: &[u8] = b"TRT-";
 
 /// The folder of an engine and the options of its build.

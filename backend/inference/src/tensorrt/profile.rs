@@ -13,8 +13,8 @@ pub struct Profile {
 
 impl Profile {
     /// Creates the profile for batches of 1 to `most` items of `item` (`[channels, height,
-    /// width]`). The engine is tuned to one item for latency and to `most` items for throughput.
-    /// Smaller batch sizes are within the range.
+    /// width]`). The engine is tuned to one item for latency and to `most` items for throughput. It
+    /// also accepts all smaller batch sizes.
     pub fn new(input: &str, item: [usize; 3], most: usize, mode: PerformanceMode) -> Self {
         let of = |items: usize| [items, item[0], item[1], item[2]];
         let most = most.max(1);

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 /// Start of the file name of TensorRT's main library.
 const LIBRARY: &str = "libnvinfer.so";
 
-/// Returns TensorRT's version. It makes ONNX Runtime load the provider, so a missing TensorRT is
-/// reported at once and clearly.
+/// Returns TensorRT's version. It first loads the provider through ONNX Runtime, so that a missing
+/// TensorRT is reported immediately and clearly.
 pub(crate) fn library_version(runtime: &Runtime, device_id: u32) -> Result<String, String> {
     Provider::Tensorrt.load_library(runtime, device_id).map_err(|e| e.to_string())?;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

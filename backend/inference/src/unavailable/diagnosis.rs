@@ -40,8 +40,8 @@ const OPENED_LATER: [(&str, &str); 3] = [
     ("cudnn library was not found", "libcudnn.so.9"),
     ("unable to load any libcudart", "libcudart.so.13"),
 ];
-/// A library has another version than the one it was linked with. The messages are of glibc's
-/// loader and of ONNX Runtime's check of its interface.
+/// Messages about a library whose version differs from the one used at link time. They come from
+/// glibc's loader and from ONNX Runtime's check of its interface.
 const OUT_OF_DATE: [&str; 4] = [
     "undefined symbol:",
     "' not found (required by",
@@ -102,7 +102,7 @@ fn missing_library(text: &str) -> Option<String> {
     path.rsplit('/').next().map(|name| name.trim_matches(['"', '\'', '`']).to_owned())
 }
 
-/// Returns the symbol that a library lacks: `undefined symbol: cuTensorMapEncodeTiled`.
+/// Returns the symbol that is missing in a library: `undefined symbol: cuTensorMapEncodeTiled`.
 fn missing_symbol(text: &str) -> Option<&str> {
     text.split_once("undefined symbol: ")?.1.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }

@@ -36,7 +36,7 @@ pub enum UnavailableKind {
     },
     /// The driver's library and its kernel module have different versions.
     DriverMismatch,
-    /// The driver offers no GPU to this process.
+    /// The driver provides no GPU to this process.
     NoDevice {
         /// Number of GPUs that the driver's management library lists nevertheless.
         listed: usize,
@@ -50,13 +50,13 @@ pub enum UnavailableKind {
     },
     /// The libraries contain no code for this generation of GPU.
     DeviceUnsupported,
-    /// The GPU has not enough free memory.
+    /// The GPU does not have enough free memory.
     OutOfMemory,
     /// The versions of ONNX Runtime, its provider and their libraries do not match.
     RuntimeOutOfDate,
     /// The provider's results differ from the CPU's.
     Disagrees,
-    /// The provider is not meant for this operation.
+    /// The provider is not suitable for this operation.
     Unsuited,
     /// `GPU_BACKEND` is `cpu`.
     SwitchedOff,
@@ -128,7 +128,7 @@ impl Unavailable {
         Self { provider: None, kind: UnavailableKind::SwitchedOff, detail }
     }
 
-    /// Returns what is wrong as one sentence without a full stop.
+    /// Returns the problem as one sentence without a full stop.
     pub fn message(&self) -> String {
         let amd = self.provider == Some(Provider::Migraphx);
         let maker = if amd { "AMD" } else { "NVIDIA" };
@@ -230,7 +230,7 @@ impl Unavailable {
         }
     }
 
-    /// Returns what is wrong and what to do in one line, without the provider.
+    /// Returns the problem and the advice in one line, without the provider.
     pub fn sentence(&self) -> String {
         match self.advice() {
             Some(advice) => format!("{}; {advice}", self.message()),
