@@ -1,4 +1,4 @@
-//! Tests the start of engines, refused inputs and reports.
+//! Tests the start of engines, rejected inputs and reports.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;

@@ -14,8 +14,8 @@ fn a_library_without_the_interface_is_an_error_and_no_panic() {
         assert!(error.contains("OrtGetApiBase"), "{error}");
     }
 
-    // An impostor that reports the right version and then returns a null interface. It stays in the
-    // process, so no other library can be loaded after it. The error says that too.
+    // An impostor that reports the right version and then returns a null interface. It remains in
+    // the process, so no other library can be loaded after it. The error also states this.
     let folder = std::env::temp_dir().join(format!("facecrawl-impostor-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let impostor = common::impostor(&folder, "1.31.0");

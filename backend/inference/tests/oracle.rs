@@ -18,7 +18,7 @@ fn oracle_faces(image: &serde_json::Value, detector: &str) -> Vec<Detection> {
 /// OpenCV suppresses overlaps on boxes rounded to whole pixels. Among small faces in a crowd, it
 /// may therefore keep the other one of two overlapping candidates. Such a face must still be one of
 /// our candidates within the tolerances. A face that we kept, with at least the same score, must
-/// have suppressed it. Such faces must be few.
+/// have suppressed it. The number of such faces must be small.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
@@ -89,8 +89,8 @@ async fn fixed_yunet_equals_dynamic_yunet() {
     }
 }
 
-/// Another export: a batch axis, another order of outputs, a fixed size. The network is weaker, so
-/// only obvious faces must be found.
+/// Tests a different export, with a batch axis, a different order of outputs and a fixed size. The
+/// network is weaker, so only obvious faces must be found.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn the_other_scrfd_layout_finds_the_obvious_faces() {

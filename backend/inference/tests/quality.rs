@@ -9,7 +9,7 @@ use std::sync::Arc;
 use testing::{fixture_pack, fixture_quality, fixture_score};
 use vision::Frame;
 
-/// Writes the fixture pack to `folder`. `change` may add a quality model made from the fixture's
+/// Writes the fixture pack to `folder`. `change` may add a quality model built from the fixture's
 /// model.
 fn pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<ModelFile>) -> ResolvedPack {
     let fixture = fixture_pack(folder);

@@ -30,13 +30,13 @@ impl Similarity {
     ///
     /// In the plane the best proper rotation and scale have a closed form: a regression of complex
     /// numbers. It equals Umeyama's solution by singular value decomposition with its sign matrix.
-    /// A mirrored face therefore gives the best rotation, never a reflected chip.
+    /// For a mirrored face, the result is the best rotation, never a reflection.
     pub fn estimate(from: &Landmarks, to: &Landmarks) -> Option<Self> {
         let [a, b, tx, ty] = fit(from, to)?.map(|v| v as f32);
         Some(Self { a, b, tx, ty })
     }
 
-    /// Returns the inverse transform; `None` if the transform maps all points to one.
+    /// Returns the inverse transform; `None` if the transform maps all points to a single point.
     pub fn inverse(&self) -> Option<Self> {
         let square = self.a * self.a + self.b * self.b;
         let (a, b) = (self.a / square, -self.b / square);
@@ -96,7 +96,7 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
             let dx = f64::from(u) - tx;
             (fixed(ia * dx + ib * dy), fixed(ia * dy - ib * dx))
         };
-        // Every point between two inside points is inside too.
+        // If both end points of a row are inside, all points between them are inside too.
         let inside = is_inside(frame, at(0)) && is_inside(frame, at(size - 1));
         for (u, pixel) in (0u32..).zip(row.as_chunks_mut::<3>().0) {
             *pixel = if inside { inner_sample(frame, at(u)) } else { sample(frame, at(u)) };
@@ -107,11 +107,11 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
 
 /// Number of fraction bits of a coordinate, and of a weight.
 const FRACTION: u32 = 11;
-/// One pixel; two neighbouring weights add up to it.
+/// One pixel in these units. The weights of two neighbours add up to it.
 const ONE: i64 = 1 << FRACTION;
 
 /// Converts a coordinate to 1/2048 pixels, rounded down. Casts saturate, so distant coordinates
-/// stay outside.
+/// remain outside the image.
 fn fixed(coordinate: f64) -> i64 {
     let scaled = coordinate * ONE as f64;
     let cut = scaled as i64;
@@ -134,7 +134,7 @@ fn weigh([a, b, c, d]: [u8; 4], (x, y): (i64, i64)) -> u8 {
     ((between(above, below, y) + (1 << (2 * FRACTION - 1))) >> (2 * FRACTION)) as u8
 }
 
-/// Returns [`sample`] of a point that [`is_inside`].
+/// Returns [`sample`] for a point that is inside according to [`is_inside`].
 fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let stride = frame.width() as usize * 3;
     let at = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
@@ -144,8 +144,8 @@ fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     [channel(0), channel(1), channel(2)]
 }
 
-/// Returns the bilinear sample. Integer coordinates are pixel centres; weights are in 1/2048; the
-/// outside is black.
+/// Returns the bilinear sample. Integer coordinates are pixel centres; weights are in 1/2048;
+/// pixels outside the image are black.
 fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let (left, top) = (x >> FRACTION, y >> FRACTION);
     let pixel = |x: i64, y: i64| {
@@ -194,8 +194,8 @@ mod tests {
         assert_eq!((fitted.a, fitted.b), (0.0, 0.0));
     }
 
-    /// Rows inside the image are sampled by another function than rows that leave it. Their results
-    /// must be equal.
+    /// Rows that lie inside the image and rows that extend beyond it are sampled by different
+    /// functions. The results must be equal.
     #[test]
     fn both_ways_to_sample_say_the_same() {
         let picture = picture(150, 130);
@@ -225,7 +225,7 @@ mod tests {
             assert!(norm_crop(&picture, &landmarks, 112).is_none());
         }
         assert!(norm_crop(&picture, &ARCFACE_TEMPLATE, 0).is_none());
-        // Far outside the image is no error: the chip is black.
+        // A face far outside the image is not an error: the chip is black.
         let outside = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 1e7, y: p.y - 1e7 });
         assert_eq!(norm_crop(&picture, &outside, 8).unwrap(), Frame::filled(8, 8, [0; 3]));
     }

@@ -3,12 +3,12 @@ use crate::{ARCFACE_TEMPLATE, Frame, Landmarks, Point, Rect, Similarity};
 
 /// Covering colour, the same as in [`crate::crop::paint_over`].
 const GREY: [u8; 3] = [127; 3];
-/// Distance in pixels from a hidden box at which a sample can contain its pixels.
+/// Maximum distance in pixels from a hidden box at which a sample can include its pixels.
 const REACH: f32 = 4.0;
 
-/// Covers in grey what the chip of a face shows of the boxes `hidden`. `landmarks` are those of the
-/// face; all coordinates are those of the image. `margin`, a fraction of the larger side of a
-/// hidden box, is covered too, except inside the face's `own` box.
+/// Covers the visible parts of the boxes `hidden` in the chip of a face with grey. `landmarks` are
+/// those of the face; all coordinates are those of the image. `margin`, a fraction of the larger
+/// side of a hidden box, is also covered, except inside the face's `own` box.
 pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden: &[Rect], margin: f32) {
     let ratio = chip.width() as f32 / 112.0;
     let template = ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio });
@@ -58,7 +58,7 @@ mod tests {
         let frame = picture(&red);
         for degrees in [0.0_f32, 25.0, -40.0, 90.0, 180.0] {
             let (sin, cos) = degrees.to_radians().sin_cos();
-            // The face is beside the box, at several rotations.
+            // The face is next to the box, at several rotations.
             let landmarks = ARCFACE_TEMPLATE.map(|p| {
                 let (x, y) = (p.x - 56.0, p.y - 56.0);
                 Point { x: 130.0 + 0.9 * (cos * x - sin * y), y: 135.0 + 0.9 * (sin * x + cos * y) }

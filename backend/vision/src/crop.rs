@@ -5,12 +5,13 @@ use crate::view::Region;
 use crate::{Frame, Rect};
 
 /// Returns the face with `margin` (fraction of the larger box side) on each side, clamped to the
-/// image. A crop has at least one pixel: a box outside the image gives the nearest edge pixels.
+/// image. A crop has at least one pixel: for a box outside the image it contains the nearest edge
+/// pixels.
 pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
     cut(frame, around(frame, bbox, margin))
 }
 
-/// Covers in grey what [`face_crop`] would show.
+/// Covers the area that [`face_crop`] would return with grey.
 pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
     let Region { x, y, width, height } = around(frame, bbox, margin);
     let row = frame.width() as usize * 3;
@@ -22,7 +23,7 @@ pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
 /// Returns the box with its margin, clamped to the frame and at least one pixel large.
 fn around(frame: &Frame, bbox: &Rect, margin: f32) -> Region {
     let border = margin.max(0.0) * bbox.width.max(bbox.height);
-    // A cast from float to integer saturates and maps NaN to zero, so every box gives a valid span.
+    // A cast from float to integer saturates and maps NaN to zero, so every box has a valid span.
     let span = |start: f32, length: f32, limit: u32| {
         let first = ((start - border).floor() as u32).min(limit - 1);
         let last = ((start + length + border).ceil() as u32).min(limit);

@@ -62,7 +62,7 @@ pub struct Decoded {
     pub format: Format,
 }
 
-/// What the header of a file says about its image.
+/// The properties of an image that the header of its file states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The detected format.
@@ -71,8 +71,8 @@ pub struct Head {
     pub width: u32,
     /// Stored height in pixels; the EXIF orientation is not applied.
     pub height: u32,
-    /// Maximum bytes per pixel that are allocated at the same time while decoding: the result, and
-    /// the buffers of the decoder and of later steps.
+    /// Maximum number of bytes per pixel that decoding allocates at the same time, for the result
+    /// and for the buffers of the decoder and of later steps.
     decoding_bytes: u32,
 }
 
@@ -163,8 +163,8 @@ impl DecodeError {
 
 /// Decodes `bytes` into an upright RGB frame.
 ///
-/// A JPEG with a missing end is decoded if at least a tenth of its rows could be decoded. The
-/// missing rows of a baseline file are mid grey; a progressive file is coarser as a whole.
+/// A truncated JPEG is accepted if at least a tenth of its rows can be decoded. The missing rows of
+/// a baseline file are mid grey; a progressive file has less detail in all rows.
 ///
 /// # Errors
 /// Fails with [`DecodeError::Unsupported`] if the build has no decoder for the format
@@ -181,10 +181,10 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     Ok(Decoded { frame: upright(frame, orientation), format })
 }
 
-/// Reads only the header of a file: how much memory [`decode`] will need.
+/// Reads only the header of a file, to determine how much memory [`decode`] needs.
 ///
 /// # Errors
-/// Fails with those errors of [`decode`] that the header shows. A file with a valid header may
+/// Fails with those errors of [`decode`] that the header reveals. A file with a valid header may
 /// still be corrupt. Never panics.
 pub fn probe(bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
     let format = known(bytes, limits)?;

@@ -1,11 +1,11 @@
-//! Encodes frames: JPEG for viewing, PNG where the pixels must be exact.
+//! Encodes frames: JPEG for viewing, PNG for exact pixels.
 
 use crate::Frame;
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
-/// Encodes a JPEG. `quality` is 1..=100; values outside are clamped.
+/// Encodes a JPEG. `quality` is 1..=100; other values are clamped.
 pub fn jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
     let mut out = Vec::with_capacity(frame.data().len() / 8);
     JpegEncoder::new_with_quality(&mut out, quality.clamp(1, 100))

@@ -1,4 +1,4 @@
-//! Enhances low-resolution images, so that detectors and people see more in them.
+//! Enhances low-resolution images for detection and for viewing.
 //!
 //! There are three steps. Each is a formula that a device can compute too (`inference::graphs`
 //! does):
@@ -183,8 +183,8 @@ fn round(level: f32) -> u8 {
     (level.clamp(0.0, 255.0) + 0.5) as u8
 }
 
-/// Sharpens in place. It keeps only as many blurred rows as the blur is high, besides one copy of
-/// the image.
+/// Sharpens in place. It keeps one copy of the image, and only as many blurred rows as the blur is
+/// high.
 fn unsharp(frame: &mut Frame) {
     const TAPS: usize = 2 * RADIUS + 1;
     let weights = blur_weights();
@@ -225,7 +225,7 @@ fn unsharp(frame: &mut Frame) {
     }
 }
 
-/// Copies the row with its first and last pixel repeated `RADIUS` times on their sides.
+/// Copies the row and repeats its first and last pixel `RADIUS` times at the ends.
 fn widen(row: &[u8], into: &mut [f32]) {
     let (first, last) = (&row[..3], &row[row.len() - 3..]);
     let edge = |pixel: &[u8]| pixel.iter().copied().cycle().take(3 * RADIUS).collect::<Vec<u8>>();

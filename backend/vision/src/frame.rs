@@ -36,22 +36,22 @@ impl Frame {
     /// Creates a frame of one colour.
     ///
     /// # Panics
-    /// Panics if a side is zero: this is a mistake of the caller, never of the input.
+    /// Panics if a side is zero, which is always a mistake of the caller.
     pub fn filled(width: u32, height: u32, rgb: [u8; 3]) -> Self {
         assert!(width > 0 && height > 0, "a frame has at least one pixel");
         let data = rgb.repeat(width as usize * height as usize);
         Self { width, height, data, held: Held::default() }
     }
 
-    /// Attaches a value that is dropped when these pixels and all clones of them are dropped, such
-    /// as a permit for memory. It replaces the value attached before.
+    /// Attaches a value that is dropped when these pixels and all their clones are dropped, such as
+    /// a permit for memory. It replaces the previously attached value.
     #[must_use]
     pub fn holding(mut self, thing: impl Any + Send + Sync) -> Self {
         self.held = Held(Some(Arc::new(thing)));
         self
     }
 
-    /// Attaches the value of `other`, shared with it.
+    /// Attaches the value that is attached to `other`; both frames share it.
     #[must_use]
     pub fn holding_as(mut self, other: &Self) -> Self {
         self.held = other.held.clone();
@@ -73,7 +73,7 @@ impl Frame {
         &self.data
     }
 
-    /// Returns the interleaved RGB bytes, writable.
+    /// Returns the interleaved RGB bytes for modification.
     pub fn data_mut(&mut self) -> &mut [u8] {
         &mut self.data
     }
@@ -86,7 +86,7 @@ impl Frame {
     /// Returns the colour at column `x`, row `y`.
     ///
     /// # Panics
-    /// Panics outside the frame.
+    /// Panics if the position is outside the frame.
     pub fn pixel(&self, x: u32, y: u32) -> [u8; 3] {
         let at = (y as usize * self.width as usize + x as usize) * 3;
         [self.data[at], self.data[at + 1], self.data[at + 2]]

@@ -30,7 +30,7 @@ impl Rect {
         self.width.max(0.0) * self.height.max(0.0)
     }
 
-    /// Returns the part that lies in both; zero-sized if they do not overlap.
+    /// Returns the intersection of the two rectangles; zero-sized if they do not overlap.
     pub fn intersection(&self, other: &Self) -> Self {
         let (x, y) = (self.x.max(other.x), self.y.max(other.y));
         let width = ((self.x + self.width).min(other.x + other.width) - x).max(0.0);
@@ -51,7 +51,7 @@ impl Rect {
 }
 
 impl Point {
-    /// Returns the distance in pixels.
+    /// Returns the distance to `other` in pixels.
     pub fn distance(self, other: Self) -> f32 {
         (self.x - other.x).hypot(self.y - other.y)
     }
@@ -73,7 +73,7 @@ pub struct Detection {
 }
 
 impl Detection {
-    /// Whether every coordinate and the score are finite numbers.
+    /// Returns whether every coordinate and the score are finite numbers.
     pub fn is_finite(&self) -> bool {
         let landmarks = self.landmarks.iter().all(|point| point.x.is_finite() && point.y.is_finite());
         self.det_score.is_finite() && self.bbox.is_finite() && landmarks

@@ -26,13 +26,13 @@ pub struct Letterbox {
 impl Letterbox {
     /// Places an image by InsightFace's rule. It keeps the aspect ratio and fills the longer side
     /// (small images are enlarged). Content is at the top left, black below and to the right. Sides
-    /// are `(width, height)` in pixels; a side of zero counts as one.
+    /// are `(width, height)` in pixels; a side of zero is treated as one.
     pub fn fit(image: (u32, u32), canvas: (u32, u32)) -> Self {
         let (width, height) = (image.0.max(1), image.1.max(1));
         let (canvas_width, canvas_height) = (canvas.0.max(1), canvas.1.max(1));
         let image_ratio = f64::from(height) / f64::from(width);
         let canvas_ratio = f64::from(canvas_height) / f64::from(canvas_width);
-        // The casts drop the fraction, as Python's `int()` does in InsightFace. This decides the
+        // The casts drop the fraction, as Python's `int()` does in InsightFace. This determines the
         // content's last column.
         let (new_width, new_height) = if image_ratio > canvas_ratio {
             ((f64::from(canvas_height) / image_ratio) as u32, canvas_height)
@@ -56,15 +56,16 @@ impl Letterbox {
         Self { canvas: (trim(self.content.0, self.canvas.0), trim(self.content.1, self.canvas.1)), ..self }
     }
 
-    /// Draws the scaled image onto a new canvas. Bilinear without smoothing, within one grey level
-    /// of OpenCV's `INTER_LINEAR`: the detectors were trained and measured with it.
+    /// Draws the scaled image onto a new canvas. The interpolation is bilinear without smoothing,
+    /// within one grey level of OpenCV's `INTER_LINEAR`, which the detectors were trained and
+    /// measured with.
     pub fn draw(&self, frame: &Frame) -> Frame {
         let mut canvas = Frame::filled(self.canvas.0, self.canvas.1, [0; 3]);
         linear_into_top_left(frame, &mut canvas, self.content);
         canvas
     }
 
-    /// Returns the placement of a frame that already is the canvas.
+    /// Returns the placement of a frame that is already the canvas.
     pub fn identity(canvas: (u32, u32)) -> Self {
         Self { scale: 1.0, canvas, content: canvas }
     }
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(narrow.trimmed(32).canvas, (100, 96), "never larger than the original canvas");
     }
 
-    /// Bilinear interpolation directly from its definition.
+    /// Computes the bilinear interpolation directly from its definition.
     fn reference(frame: &Frame, (width, height): (u32, u32), x: u32, y: u32) -> [f64; 3] {
         let at = |i: u32, from: u32, to: u32| {
             let at = (f64::from(i) + 0.5) * f64::from(from) / f64::from(to) - 0.5;

@@ -2,9 +2,9 @@
 
 use crate::Detection;
 
-/// Maximum number of detections that [`nms`] compares, the best ones. It bounds the work to 12.5
-/// million comparisons of two boxes, some tens of milliseconds. OpenCV's `FaceDetectorYN` has the
-/// same limit by default.
+/// Maximum number of detections that [`nms`] compares; it uses the best ones. This limits the work
+/// to 12.5 million comparisons of two boxes, some tens of milliseconds. OpenCV's `FaceDetectorYN`
+/// has the same limit by default.
 pub const MAX_CANDIDATES: usize = 5000;
 
 /// Keeps the best `limit` detections, in no particular order, in linear time. Detections that are

@@ -1,13 +1,13 @@
 //! Perceptual hashes: fingerprints that change little when an image is saved again, scaled or
 //! lightly edited.
 //!
-//! All three are made from one grey reduction of the whole image, stretched to a square, so they do
-//! not depend on its size. Bits are in reading order; the first one is the highest.
+//! All three are computed from one grey reduction of the whole image, stretched to a square, so
+//! they do not depend on its size. Bits are in reading order; the first one is the highest.
 //!
-//! docs/reference/ACCURACY.md lists how edits of 47 photographs change the hashes, and how far
-//! different images are apart. The thresholds keep a distance from both, and a larger one from
-//! different images. A missed duplicate is only scanned twice, but a different image that is taken
-//! for a duplicate is lost.
+//! docs/reference/ACCURACY.md lists how much edits of 47 photographs change the hashes, and the
+//! distances between different images. The thresholds keep a margin to both, and a larger margin to
+//! different images. A missed duplicate is only scanned twice, but a different image that is
+//! mistaken for a duplicate is lost.
 
 use crate::Frame;
 use crate::grey::grey_row;
@@ -40,8 +40,8 @@ const MARGIN: f32 = 0.5;
 impl PerceptualHashes {
     /// Computes the hashes of an image.
     pub fn of(frame: &Frame) -> Self {
-        // Means over whole pixels first, down to at least the size of the reduction: they are many
-        // times faster.
+        // Means over whole pixels reduce the image first, down to at least the size of the
+        // reduction, because they are many times faster.
         let (columns, rows) = (REDUCED.0 as u32, REDUCED.1 as u32);
         let factor = |length: u32, target: u32| (length / target).clamp(1, MOST_FACTOR);
         let (across, down) = (factor(frame.width(), columns), factor(frame.height(), rows));
@@ -66,17 +66,17 @@ impl PerceptualHashes {
     /// - `p` at most 24 and `d` at most 4: the same image with a mark in a corner. A mark changes
     ///   all of `p`, but few bits of `d`.
     ///
-    /// docs/reference/ACCURACY.md has the measurements. The store's look-up (`near`) finds every
-    /// stored image that this function accepts. If these distances grow, its distances must grow
-    /// too.
+    /// docs/reference/ACCURACY.md contains the measurements. The store's look-up (`near`) finds
+    /// every stored image that this function accepts. If these distances are increased, the
+    /// look-up's distances must be increased too.
     pub fn is_near(&self, other: &Self) -> bool {
         let (p, d, a) = self.distance(other);
         a <= 12 && ((p <= 10 && d <= 12) || (p <= 24 && d <= 4))
     }
 }
 
-/// Computes mean grey levels of [`REDUCED`] equal areas. Their edges may cut through pixels, which
-/// then count by their share. A smaller image is enlarged in the same way.
+/// Computes mean grey levels of [`REDUCED`] equal areas. An area may include parts of pixels, which
+/// are weighted by the included part. A smaller image is enlarged in the same way.
 fn reduce(frame: &Frame) -> Vec<f32> {
     let (columns, rows) = REDUCED;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
@@ -94,8 +94,8 @@ fn reduce(frame: &Frame) -> Vec<f32> {
             *at = f64::from(sum);
             sum += u32::from(*value);
         }
-        // The sum up to any position: whole pixels and a share of the next. An area is the
-        // difference of two such sums.
+        // The sum up to a position includes whole pixels and a share of the next pixel. An area is
+        // the difference of two such sums.
         let up_to = |edge: f64| running[edge as usize] + edge.fract() * f64::from(grey[edge as usize]);
         let mut before = 0.0;
         for (value, edge) in line.iter_mut().zip(&edges[1..]) {
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((rising.d, falling.d), (u64::MAX, 0));
         assert_eq!((rising.a, falling.a), (0x0F0F_0F0F_0F0F_0F0F, 0xF0F0_F0F0_F0F0_F0F0));
         assert!(!rising.is_near(&falling));
-        // The constant term has no bit.
+        // The constant term has no bit of its own.
         assert_eq!(rising.p >> 63, 0);
     }
 
@@ -211,8 +211,8 @@ mod tests {
         for side in [800, 299, 150, 100] {
             let small = crop::thumbnail(&large, side);
             let (p, d, a) = PerceptualHashes::of(&large).distance(&PerceptualHashes::of(&small));
-            // Two images count as the same up to ten bits of `p`; scaling alone may use three of
-            // them.
+            // Images are near-duplicates up to a distance of ten bits of `p`; scaling alone may use
+            // three of them.
             assert!(p <= 3 && d <= 4 && a <= 2, "{side}: {p} {d} {a}");
         }
     }

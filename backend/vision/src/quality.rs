@@ -1,7 +1,7 @@
 //! Assesses how usable a face is for recognition.
 //!
-//! Every measure has a raw value in its own unit and a score 0..1. Image measures are taken on the
-//! aligned 112x112 chip, the pixels that the embedder gets, so they mean the same at every face
+//! Every measure has a raw value in its own unit and a score 0..1. Image measures are computed on
+//! the aligned 112x112 chip, which is the embedder's input, so they are comparable at every face
 //! size.
 //!
 //! | measure | raw | score |
@@ -19,7 +19,7 @@
 //!
 //! `hill(x, k) = x² / (x² + k²)` is Hill's saturation curve of order two: 0 at 0, one half at `k`,
 //! strictly rising. `overall` is the weighted geometric mean of the scores, so the other measures
-//! cannot hide a bad one. [`profile`] has the weights and the limits.
+//! cannot hide a bad one. [`profile`] defines the weights and the limits.
 //!
 //! `learned` estimates how reliably such faces are recognised. It is not part of `overall`, and no
 //! profile has a limit for it. A report therefore passes or fails equally with and without the
@@ -111,14 +111,14 @@ impl Measure {
 
 impl QualityReport {
     /// Returns the codes of the limits of `profile` that the measures do not meet. The report may
-    /// be made for another profile.
+    /// have been created for a different profile.
     pub fn unmet(&self, profile: Profile) -> Vec<String> {
         profile::unmet(self, profile)
     }
 }
 
 /// Assesses one face. `chip` is its aligned 112x112 chip, `image` the size (width, height) of the
-/// image that contains it. Values that are not finite get the worst score.
+/// image that contains it. Values that are not finite receive the worst score.
 pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: Profile) -> QualityReport {
     let grey = grey_statistics(chip);
     let [right_eye, left_eye, ..] = detection.landmarks;

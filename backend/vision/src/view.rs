@@ -1,5 +1,5 @@
-//! The views of an image that a detector gets: the whole image, the whole image at a small size, or
-//! one tile of it.
+//! The views of an image that a detector processes: the whole image, the whole image at a small
+//! size, or one tile of it.
 //!
 //! A detector finds only faces of certain sizes on its canvas. A face of a few pixels is too small,
 //! and SCRFD misses a face that fills the canvas. Views change the size of a face on the canvas: a
@@ -12,7 +12,7 @@ use crate::{Detection, Frame, Letterbox, Point, Rect};
 /// size.
 const OVERLAP: f64 = 0.2;
 /// Distance from a border inside the image, as a share of the box's longer side, below which the
-/// border counts as cutting the box.
+/// border is considered to cut the box.
 const CUT_MARGIN: f32 = 0.1;
 
 /// A part of an image in whole pixels; never empty, always inside the image.
@@ -45,8 +45,8 @@ impl View {
         Self { image, region: Region::whole(image), letterbox: Letterbox::fit(image, canvas) }
     }
 
-    /// Returns the view of the whole image in the top-left `content` (width, height) of the canvas,
-    /// which is not smaller.
+    /// Returns the view of the whole image in the top-left `content` (width, height) of the canvas.
+    /// `content` must fit the canvas.
     pub fn small(image: (u32, u32), content: (u32, u32), canvas: (u32, u32)) -> Self {
         let letterbox = Letterbox { canvas, ..Letterbox::fit(image, content) };
         Self { image, region: Region::whole(image), letterbox }
@@ -88,8 +88,8 @@ impl View {
     }
 
     /// Returns whether a border of the region that lies inside the image cuts the box, or nearly
-    /// does (image coordinates). This view then shows only a part of the face; another view shows
-    /// all of it.
+    /// does (image coordinates). This view then contains only a part of the face; another view
+    /// contains the whole face.
     pub fn cuts(&self, bbox: &Rect) -> bool {
         let margin = CUT_MARGIN * bbox.width.max(bbox.height);
         let Region { x, y, width, height } = self.region;

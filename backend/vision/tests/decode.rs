@@ -211,7 +211,7 @@ fn what_is_no_picture_is_named_so() {
     assert_eq!(read(b"\xff\x0a\0\0").unwrap_err().code(), "unsupported_format");
 }
 
-/// Headers of the HEIF family. Whether the build has a decoder for them depends on its features.
+/// Tests headers of the HEIF family. The features of the build determine whether it has a decoder.
 #[test]
 fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
     for (head, format) in [
@@ -234,7 +234,7 @@ fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
             assert!(text.contains(&named) && text.contains(&feature), "{text}");
         }
     }
-    // The minor version is no brand, and a video is no image.
+    // The minor version is not a brand, and a video is not an image.
     assert_eq!(Format::sniff(b"\0\0\0\x14ftypisom\0\0\x02\0mp42"), None);
     assert_eq!(Format::sniff(b"\0\0\0\x14ftypisomavifmp42"), None);
     let listed = read(b"no picture").unwrap_err().to_string();
@@ -244,7 +244,7 @@ fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
 
 #[test]
 fn sizes_are_refused_before_anything_is_allocated() {
-    // Headers that claim the largest size of each format. A decoder that allocated memory for it
+    // Headers that state the largest size of each format. A decoder that allocated memory for it
     // would need gigabytes.
     let mut jpeg = fixture("baseline_444.jpg");
     let frame = jpeg.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();

@@ -13,7 +13,7 @@ static HEAP: dhat::Alloc = dhat::Alloc;
 
 /// Longer and shorter side of all test images.
 const SIZE: (u32, u32) = (1600, 1200);
-/// Memory that a decoder needs at any image size, and its buffers of a few rows.
+/// Memory that a decoder needs regardless of the image size, and its buffers of a few rows.
 const BESIDE: u64 = 2 << 20;
 
 fn pictures() -> Vec<(String, Vec<u8>)> {

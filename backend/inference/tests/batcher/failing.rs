@@ -111,7 +111,7 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
                 Err(other) => panic!("{other}"),
             }
         }
-        // At most the request that it ran, and the one that was prepared for it.
+        // These are at most the running request and the prepared one.
         assert!(failed <= 2, "{failed}");
     }
 }
@@ -131,7 +131,7 @@ async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_i
         };
         let first = ask(9.0);
         assert_eq!(controls.next(), [9.0]);
-        // In this order: the next request is sent when the previous one waits or is written.
+        // Sent in this order: each request is sent after the previous one is queued or written.
         let mut tasks = Vec::new();
         for (at, number) in [1.0, 2.0, 3.0, 4.0].into_iter().enumerate() {
             tasks.push(ask(number));
@@ -150,7 +150,8 @@ async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_i
         }
         assert_eq!(answers, [None, None, Some(6.0), Some(8.0)], "prefetch {prefetch}");
         assert_eq!(first.await.unwrap().unwrap().output, 18.0);
-        // The batch, its halves padded to the batch size 4, and never one run per request.
+        // After the first request, the device runs the batch and its halves, each padded to the
+        // batch size 4. No request runs alone.
         assert_eq!(*sizes.lock().unwrap(), [1, 4, 4, 4]);
         batcher.ready().unwrap();
     }

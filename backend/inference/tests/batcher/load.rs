@@ -1,5 +1,5 @@
-//! Tests many requests at once: the total cost matches the device's cost model, and no request is
-//! lost when devices fail.
+//! Tests many concurrent requests: the total cost matches the device's cost model, and no request
+//! is lost when devices fail.
 use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits};
@@ -78,8 +78,8 @@ async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
     }
 }
 
-/// A device that runs out of memory above 8 items, fails or panics, each in a share of its runs, in
-/// a fixed pseudo-random sequence.
+/// A device that fails, panics or (above 8 items) runs out of memory in some of its runs. The
+/// sequence is pseudo-random and fixed.
 struct Moody {
     inner: Doubler,
     state: u32,
@@ -120,7 +120,7 @@ async fn ten_thousand_callers_get_their_own_answer_or_the_devices_error() {
                 let priority = if i % 5 == 0 { Priority::Interactive } else { Priority::Background };
                 let ask = Ask { number: f32::from(i), width: 1 + usize::from(i % 2) };
                 let task = tokio::spawn(async move { own.run(ask, priority).await });
-                // One caller in eight leaves, some before and some after the run.
+                // One caller in eight abandons its request, some before and some after the run.
                 if i % 8 == 3 {
                     task.abort();
                 }

@@ -62,13 +62,12 @@ async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
     assert_eq!(controls.next(), [0.0]);
     for i in 1..=8_u8 {
         tasks.push(send(&batcher, f32::from(i), Priority::Background));
-        // Sent one by one: each waits, or has joined the batch that is being written, before the
-        // next is sent.
+        // Each request is queued or written into the current batch before the next one is sent.
         let of_crawl = usize::from(i);
         until(|| batcher.waiting() + written.load(Ordering::SeqCst) == 1 + of_crawl).await;
     }
-    // One full batch is prepared, and no more: the requests that wait now run after the interactive
-    // one.
+    // Exactly one full batch is prepared. The requests that are still queued run after the
+    // interactive one.
     until(|| (written.load(Ordering::SeqCst), batcher.waiting()) == (5, 4)).await;
     tasks.push(send(&batcher, 100.0, Priority::Interactive));
     until(|| batcher.waiting() == 5).await;
@@ -133,7 +132,7 @@ async fn work_goes_to_the_device_that_is_free_whatever_its_speed() {
         ];
         let batcher = start(devices, limits);
         let tasks: Vec<_> = (0..60_u8).map(|i| send(&batcher, f32::from(i), Priority::Interactive)).collect();
-        // The slow device completes nothing. It holds the batch that it runs and at most the batch
+        // The slow device completes no run. It holds the batch that it runs and at most the batch
         // that was written for it.
         let held = if prefetch { 2 } else { 1 };
         until(|| tasks.iter().filter(|task| task.is_finished()).count() >= 60 - held).await;

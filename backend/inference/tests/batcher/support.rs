@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// A model for tests. A request is a number and a width; the tensor is the number, `width` times;
-/// the result is the device's output.
+/// A model for tests. A request is a number and a width. The tensor repeats the number `width`
+/// times. The result is the device's output.
 #[derive(Default)]
 pub(crate) struct Numbers {
     /// Number of requests that were written.

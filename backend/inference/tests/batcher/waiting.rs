@@ -1,5 +1,4 @@
-//! Tests the order of requests, batches, full queues, and callers that leave or whose deadline
-//! passes.
+//! Tests the order of requests, batches, full queues, abandoned requests and deadlines.
 use crate::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits, Terms};
@@ -127,14 +126,14 @@ async fn a_full_queue_says_when_to_come_back() {
         }
         other => panic!("{other:?}"),
     }
-    // A caller that asks nevertheless waits for room, but not beyond the deadline.
+    // A caller that still sends a request waits for room, but not beyond the deadline.
     let soon = Some(Instant::now() + Duration::from_millis(20));
     let late = batcher.run(Ask { number: 6.0, width: 3 }, before(soon)).await;
     assert!(matches!(late, Err(RunError::DeadlineExceeded { .. })), "{late:?}");
     assert_eq!(batcher.waiting(), 4, "requests that wait for room are not in the queue");
     leaving.abort();
     let _ = leaving.await;
-    // Waiting: 1, 2, 3 and an abandoned request, whose place is free again.
+    // Requests 1, 2 and 3 wait. The room of an abandoned request is available again.
     let own = batcher.clone();
     let last =
         tokio::spawn(async move { own.run(Ask { number: 7.0, width: 3 }, Priority::Interactive).await });

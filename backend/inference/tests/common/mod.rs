@@ -36,7 +36,7 @@ pub fn default_engine() -> Engine {
     Engine::start(&config(), &testing::pack()).unwrap()
 }
 
-/// Returns the `compact` pack with another detector.
+/// Returns the `compact` pack with a different detector.
 pub fn pack_with(detector: ModelFile) -> Pack {
     let mut pack = builtin("compact");
     pack.files.retain(|f| f.kind != ModelKind::Detector);
@@ -79,7 +79,7 @@ pub fn numbers(value: &serde_json::Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
 }
 
-/// Reads a face of the oracle, of either detector.
+/// Parses a face of the oracle, for either detector.
 pub fn oracle_face(value: &serde_json::Value) -> Detection {
     let bbox = match value.get("bbox_xywh") {
         Some(b) => {

@@ -24,7 +24,7 @@ const BLOCK: u32 = 64;
 /// conversion to 8-bit RGB and the result are added.
 const DECODING_BYTES: u32 = 20;
 
-/// Reads the container and passes its image to `then` after its size was checked.
+/// Reads the container, checks the size of its image, and passes the image to `then`.
 fn opened<T>(
     format: Format,
     bytes: &[u8],
@@ -118,8 +118,8 @@ fn room(picture: &ImageHandle, limits: &Limits) -> Limits {
     }
 }
 
-/// Checks the coded size that the container states. In a false file the coded image may be larger;
-/// the library rejects it.
+/// Checks the coded size that the container states. In a malformed file the coded image may be
+/// larger; the library rejects it.
 fn check_coded(picture: &ImageHandle, limits: &Limits, room: &Limits) -> Result<(), DecodeError> {
     let [width, height] =
         [picture.ispe_width(), picture.ispe_height()].map(|side| u32::try_from(side).unwrap_or(u32::MAX));

@@ -11,7 +11,7 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-/// Minimum share of rows that must be decoded from a file without an end.
+/// Minimum share of rows that must be decoded from a truncated file.
 const LEAST_USABLE: f64 = 0.1;
 
 /// Maximum number of components of a frame.
@@ -60,7 +60,7 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientatio
 }
 
 /// Returns the bytes per pixel of the coefficients that the decoder keeps until the last scan. This
-/// is at most two for each component, and none if the first scan contains everything.
+/// is at most two for each component, and zero if the first scan contains everything.
 fn coefficient_bytes(bytes: &[u8]) -> u32 {
     let (mut components, mut sequential) = (MOST_COMPONENTS, false);
     for (code, at) in segments(bytes) {
@@ -77,8 +77,8 @@ fn coefficient_bytes(bytes: &[u8]) -> u32 {
 }
 
 /// Returns whether an end-of-image marker follows the first scan. The marker of an embedded
-/// thumbnail does not count. Padding or trailers after the marker are allowed; entropy-coded data
-/// never contains the two bytes.
+/// thumbnail is ignored. Padding or trailers after the marker are allowed; entropy-coded data never
+/// contains the two bytes.
 fn has_end(bytes: &[u8]) -> bool {
     let scan = first_scan(bytes).unwrap_or(bytes.len());
     bytes[scan..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9])

@@ -2,8 +2,8 @@
 
 use super::Format;
 
-/// Sizes of all Windows and OS/2 bitmap headers. They ensure that a text that starts with "BM" is
-/// not taken for a bitmap.
+/// Sizes of all Windows and OS/2 bitmap headers. Without this check, a text file that starts with
+/// "BM" would be mistaken for a bitmap.
 const BMP_HEADER_SIZES: [u32; 8] = [12, 16, 40, 52, 56, 64, 108, 124];
 
 /// Brands of HEVC images and sequences, and of generic HEIF (ISO/IEC 23008-12).
@@ -24,8 +24,8 @@ impl Format {
         }
     }
 
-    /// Detects the format from the content alone; returns `None` if [`super::decode`] does not know
-    /// it.
+    /// Detects the format from the content alone; returns `None` if [`super::decode`] does not
+    /// support it.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
             Some(Self::Jpeg)

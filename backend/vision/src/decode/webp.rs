@@ -1,5 +1,5 @@
-//! Checks that the WebP decoder does not make: the container's orientation, and the sizes of its
-//! frames.
+//! Reads the orientation of a WebP container and checks the sizes of its frames, because the
+//! decoder does not limit its allocations for them.
 
 use super::{DecodeError, Limits};
 use image::metadata::Orientation;
@@ -19,7 +19,7 @@ fn chunks(body: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
 }
 
 /// Returns the orientation in the `EXIF` chunk. It is read here because the decoder would allocate
-/// whatever length the chunk claims. Some writers also put JPEG's `Exif\0\0` before the TIFF
+/// any length that the chunk states. Some writers also put JPEG's `Exif\0\0` before the TIFF
 /// header.
 pub(super) fn orientation(bytes: &[u8]) -> Orientation {
     chunks(bytes.get(12..).unwrap_or_default())

@@ -20,7 +20,7 @@ use crate::Landmarks;
 const MODEL: [[f64; 3]; 5] =
     [[-31.5, 0.0, 0.0], [31.5, 0.0, 0.0], [0.0, 40.0, -25.0], [-26.0, 73.0, 5.0], [26.0, 73.0, 5.0]];
 
-/// Estimates the pose of a face. Landmarks that are not finite or all coincide give the worst
+/// Estimates the pose of a face. Landmarks that are not finite or all coincide result in the worst
 /// score: value 0 with all angles 0.
 pub fn estimate(landmarks: &Landmarks) -> Pose {
     let Some([[xx, xy, xz], [yx, yy, yz]]) = camera(landmarks) else { return Pose::default() };

@@ -2,7 +2,7 @@
 
 use super::{Profile, QualityReport};
 
-/// Limits on raw values. A face outside a limit gets the reason code given with it.
+/// Limits on raw values. Each has the reason code that is reported for a face outside the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demands {
     /// Minimum Laplacian variance: `too_blurry`.
@@ -85,8 +85,8 @@ pub(super) fn unmet(report: &QualityReport, profile: Profile) -> Vec<String> {
 
 /// Returns the weighted geometric mean of the scores, 0..1. Size, pose and sharpness influence a
 /// match most; each has weight 2, for sharpness as the sum of two measures. Truncation and detector
-/// score have weight 1, the three measures of light 0.5 each. Scores below 0.01 count as 0.01, so a
-/// single zero lowers the result but bad faces can still be ordered.
+/// score have weight 1, and the three measures of light have weight 0.5 each. Scores below 0.01 are
+/// replaced by 0.01, so a single zero lowers the result but bad faces can still be ordered.
 pub(super) fn overall(report: &QualityReport) -> f32 {
     let weighted = [
         (report.blur.value, 1.0),

@@ -56,7 +56,8 @@ struct Edges {
     gradient_squares: u64,
 }
 
-/// Longest run of pixels whose sum of squared gradients (at most 2 * 1020² each) fits 32 bits.
+/// Maximum number of pixels whose sum of squared gradients (at most 2 * 1020² each) fits in 32
+/// bits.
 const RUN: usize = 1024;
 
 /// Sums the Laplacian [0 1 0; 1 -4 1; 0 1 0], its square, and the squared Sobel gradient over all

@@ -3,7 +3,7 @@
 use crate::Frame;
 
 /// Maximum reduction in one step. A cell then has at most twice as many rows, and sums of that many
-/// bytes fit 16 bits.
+/// bytes fit in 16 bits.
 pub(crate) const MOST_FACTOR: u32 = 128;
 
 /// Returns the means over a grid of `columns` x `rows` cells. Each axis has at least one cell and

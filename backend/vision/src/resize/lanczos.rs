@@ -6,11 +6,11 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
-/// Minimum share of the reduction that Lanczos does. Box means over whole pixels do the rest; they
+/// Minimum reduction factor that is left to Lanczos. Box means over whole pixels do the rest; they
 /// are many times faster, and at this ratio the difference is invisible.
 const GAP: f64 = 1.5;
 
-/// Scales a frame up or down; a side of zero counts as one.
+/// Scales a frame up or down; a side of zero is treated as one.
 pub(crate) fn lanczos(source: &Frame, size: (u32, u32)) -> Frame {
     let (width, height) = (size.0.max(1), size.1.max(1));
     let factor = |from: u32, to: u32| ((f64::from(from) / f64::from(to) / GAP) as u32).clamp(1, MOST_FACTOR);

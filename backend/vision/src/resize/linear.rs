@@ -1,4 +1,4 @@
-//! Scales bilinearly as OpenCV's `INTER_LINEAR`: two by two neighbours at every scale.
+//! Scales bilinearly like OpenCV's `INTER_LINEAR`, with two by two neighbours at every scale.
 
 use crate::{Frame, Taps};
 
@@ -22,8 +22,8 @@ fn taps(from: u32, to: u32, one: u32) -> Vec<Tap> {
     (0..to).map(tap).collect()
 }
 
-/// Units of a weight between two columns and between two rows. With these the sums below fit 32 and
-/// 16 bits.
+/// Units of a weight between two columns and between two rows. With these the sums below fit in 32
+/// and 16 bits.
 const COLUMN_PARTS: u32 = 2048;
 const ROW_PARTS: u32 = 256;
 

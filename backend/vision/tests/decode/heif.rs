@@ -105,7 +105,7 @@ fn odd_sizes_come_out_whole() {
     }
 }
 
-/// The container's rotation is applied once, whatever an EXIF block says.
+/// The container's rotation is applied once, regardless of an EXIF block.
 #[test]
 fn turned_files_are_upright_and_not_turned_twice() {
     use ImageOrientation as O;
@@ -130,8 +130,8 @@ fn turned_files_are_upright_and_not_turned_twice() {
     }
 }
 
-/// Returns the file with another size in the boxes that state it (`ispe`: version and flags, then
-/// width and height).
+/// Returns the file with a different size in the boxes that state it (`ispe`: version and flags,
+/// then width and height).
 fn claiming(mut file: Vec<u8>, width: u32, height: u32) -> Vec<u8> {
     let boxes: Vec<usize> =
         file.windows(4).enumerate().filter(|(_, name)| name == b"ispe").map(|(at, _)| at).collect();
