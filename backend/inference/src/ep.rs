@@ -100,7 +100,7 @@ impl Provider {
         Some(Unavailable::new(self, kind, detail))
     }
 
-    /// Loads the provider's libraries without a model; the error says what is missing.
+    /// Loads the provider's libraries without a model; the error reports what is missing.
     pub(crate) fn load_library(self, runtime: &Runtime, device_id: u32) -> ort::Result<()> {
         let placement = Placement { provider: self, device_id, memory_limit: 1 << 30, ..Placement::CPU };
         Session::builder(runtime.environment())?

@@ -124,7 +124,7 @@ fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
     assert_eq!(run(&mut both, [1, 3, 96, 64]), run(&mut detector(), [1, 3, 96, 64]));
 }
 
-/// A batch of several canvases gives the same faces as single runs, through the threads that
+/// A batch of several canvases returns the same faces as single runs, through the threads that
 /// devices use.
 #[testing::needs(shared)]
 #[tokio::test(flavor = "multi_thread")]

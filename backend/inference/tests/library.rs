@@ -1,5 +1,5 @@
-//! Tests that bad shared libraries give clear errors. It is a single test, because a process can
-//! load only one library.
+//! Tests that invalid shared libraries cause clear errors. It is a single test, because a process
+//! can load only one library.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::impostor;

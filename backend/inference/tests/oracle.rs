@@ -71,7 +71,7 @@ async fn scrfd_agrees_with_the_reference_at_640() {
     assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The same network with a fixed 640x640 input, which is freed on load, gives the same faces.
+/// The same network with a fixed 640x640 input, which is freed on load, detects the same faces.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn fixed_yunet_equals_dynamic_yunet() {
@@ -155,7 +155,7 @@ async fn mobilefacenet_agrees_with_the_reference() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), chips.len(), wrong.join("\n"));
 }
 
-/// A batch of several items gives the same results as single runs, on a model with a free batch
+/// A batch of several items returns the same results as single runs, on a model with a free batch
 /// axis.
 #[testing::needs(shared)]
 #[tokio::test]

@@ -89,7 +89,7 @@ fn every_size_has_an_enhancement() {
 }
 
 /// Computes the three steps from their definitions in 64-bit floats, rounded to bytes where the
-/// documentation says so.
+/// documentation specifies it.
 fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
     let round = |v: f64| (v.clamp(0.0, 255.0) + 0.5).floor();
     let (width, height) = (frame.width() as usize, frame.height() as usize);

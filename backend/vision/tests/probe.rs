@@ -27,8 +27,8 @@ fn the_head_says_what_decoding_gives() {
     }
 }
 
-/// Tests with several limits and with truncated files. If `probe` fails, `decode` must fail with the
-/// same error.
+/// Tests with several limits and with truncated files. If `probe` fails, `decode` must fail with
+/// the same error.
 #[test]
 fn what_the_head_refuses_decoding_refuses_likewise() {
     let tight = [

@@ -23,7 +23,7 @@ pub(crate) fn buckets(most: usize) -> Vec<usize> {
     sizes
 }
 
-/// Returns the smallest batch size that holds `count` entries.
+/// Returns the smallest batch size that fits `count` entries.
 pub(super) fn bucket(buckets: &[usize], count: usize) -> usize {
     buckets.iter().copied().find(|size| *size >= count).unwrap_or(count)
 }

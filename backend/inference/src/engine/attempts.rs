@@ -7,7 +7,7 @@ use crate::unavailable::{Refusal, Unavailable};
 use crate::{Config, Operation, StartError, UnavailableKind, preload};
 use std::cell::RefCell;
 
-/// Warning for operations that stay on the CPU.
+/// Warning for operations that run on the CPU instead.
 const ON_THE_CPU: &str = "no GPU for these operations; they run on the CPU";
 
 /// The failed attempts of one start.

@@ -6,8 +6,8 @@
 //!
 //! Only element-wise operators, `Gather` and row sums are used, in float32. Providers compute
 //! convolutions and matrix products at reduced precision (TF32) by default. No operator reads a
-//! shape, so a provider can run the whole graph: CUDA has kernels for all these operators, also for
-//! bytes.
+//! shape, so a provider can run the whole graph: CUDA has kernels for all these operators,
+//! including those on bytes.
 //!
 //! An image is the input `frame`, bytes `[1, height, width, 3]` of any size.
 mod enhancement;

@@ -98,7 +98,7 @@ fn grey(graph: &mut Graph, frame: &str) -> String {
     graph.add("Floor", &[&shifted], &[])
 }
 
-/// Returns 1 where a whole level is at most 5 or at least 250, else 0.
+/// Returns 1 for whole levels of at most 5 or at least 250, and 0 for all others.
 fn clipped(graph: &mut Graph, grey: &str) -> String {
     let (low, high) = (scalar(graph, 0.0), scalar(graph, 1.0));
     let (six, edge) = (graph.row(&[6.0]), graph.row(&[249.0]));
