@@ -151,8 +151,8 @@ fn out_of_date(text: &str) -> String {
     }
 }
 
-/// Returns the log level for the library. It formats every message of that level, so the level is
-/// no more verbose than the log.
+/// Returns the log level for the library. It formats every message of that level, so the level
+/// follows that of the log.
 pub(crate) fn log_level() -> LogLevel {
     if tracing::enabled!(target: "ort::logging", tracing::Level::TRACE) {
         LogLevel::Verbose
