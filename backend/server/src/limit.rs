@@ -1,4 +1,4 @@
-//! Limits how many permits each holder (an address, a key) has at the same time.
+//! Limits the number of concurrent permits of each holder (an address or a key).
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

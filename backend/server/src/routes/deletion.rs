@@ -31,7 +31,7 @@ pub(crate) struct DeletionPreview {
     faces: i64,
     /// Enrolled people and clusters.
     subjects: i64,
-    /// Suppressions of erased pictures and people. Without them these may be stored again.
+    /// Suppressions of erased images and people. Without them these may be stored again.
     suppressions: i64,
     /// Send it as `confirm` with the same call. It is valid for 15 minutes.
     confirm: String,

@@ -162,7 +162,7 @@ pub(crate) struct Source {
     /// Its alternative text on the page.
     #[schema(example = "Ada Lovelace, portrait")]
     pub(crate) alt: Option<String>,
-    /// `crawl` (scans too), or `enrolment` for a picture that was sent in to enrol somebody.
+    /// `crawl` (scans too), or `enrolment` for an image that was sent in to enrol somebody.
     #[schema(example = "crawl")]
     pub(crate) kind: String,
     /// When.

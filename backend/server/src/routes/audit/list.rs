@@ -62,7 +62,7 @@ struct RecordView {
     /// Id of the request that caused the action.
     #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]
     request_id: Option<String>,
-    /// Details: numbers, ids and settings, never a picture or an embedding.
+    /// Details: numbers, ids and settings, never an image or an embedding.
     #[schema(value_type = Object, example = json!({"probe": "image", "threshold": 0.5, "limit": 20, "matches": 3}))]
     detail: Value,
 }

@@ -19,7 +19,7 @@ pub(super) const SPEC: Spec =
 /// Delete a collection with everything in it: crawls, images, faces, people, suppressions and keys.
 ///
 /// The collection is inaccessible at once, and its name can be used again. Its crawls are
-/// cancelled, and a worker erases its rows and pictures piece by piece. The audit log records
+/// cancelled, and a worker erases its rows and images piece by piece. The audit log records
 /// `collection.erased` when nothing is left. `default` is emptied and stays, with its settings and
 /// keys.
 #[utoipa::path(

@@ -84,7 +84,7 @@ pub(crate) struct CreateCrawl {
     /// images are kept without a download (`not_modified`). `false` fetches everything again.
     #[schema(default = true)]
     revalidate: Option<bool>,
-    /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is
+    /// `exact`: same bytes; `near`: also the same image in other bytes; `off`: every URL is
     /// processed.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,

@@ -34,7 +34,7 @@ pub(super) struct ErasureParams {
     /// The collection; the default is the collection of the key, else `default`. With `face_id` or
     /// `image_id` it is the collection of that face or image.
     pub(super) collection: Option<String>,
-    /// Keep the erased pictures, and the address, from being stored again.
+    /// Keep the erased images, and the address, from being stored again.
     #[param(default = true)]
     pub(super) suppress: Option<bool>,
     /// Keep the person from being stored again, by a one-way sketch of the face. Requires a
@@ -50,10 +50,10 @@ pub(super) struct ErasureParams {
     /// `dry_run` first.
     #[param(default = false)]
     pub(super) force: Option<bool>,
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score; 0 has the best score.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Lowest `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
     /// Report what would be deleted, and delete nothing.
@@ -70,13 +70,13 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
 
 /// Erase a person, a face, an image, or the images found at an address, and suppress them.
 ///
-/// A picture (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every
+/// An image (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every
 /// stored face whose similarity is at least `threshold` is erased. The crop, chip and embedding of
-/// the face are erased too, and the thumbnail of its picture, which shows the face. Other faces in
-/// the picture are kept. A picture that loses every face is erased completely, with the record of
+/// the face are erased too, and the thumbnail of its image, which shows the face. Other faces in
+/// the image are kept. An image that loses every face is erased completely, with the record of
 /// where it was found. An enrolled person or a cluster that loses every face is erased with name,
-/// external id and metadata. Suppressed pictures are not stored when they are found again.
-/// `suppress_person` also applies to new pictures.
+/// external id and metadata. Suppressed images are not stored when they are found again.
+/// `suppress_person` also applies to new images.
 #[utoipa::path(
     post, path = "/erasures", operation_id = "create_erasure", tag = "erasures",
     params(ErasureParams),

@@ -24,7 +24,7 @@ pub struct Levels {
 /// Describes the target of a request.
 #[derive(Debug)]
 pub enum ErasureTarget {
-    /// Faces with at least this similarity to the picture, whose bytes follow.
+    /// Faces with at least this similarity to the image, whose bytes follow.
     Likeness(f32, Bytes),
     /// A face.
     Face(Uuid),
@@ -47,7 +47,7 @@ pub struct Erasure {
     pub dry_run: bool,
 }
 
-/// Reads a request with a JSON body. A picture may have at most `picture_bytes` bytes.
+/// Reads a request with a JSON body. An image may have at most `picture_bytes` bytes.
 ///
 /// # Errors
 /// Fails with 400, 413 and 422, like the operation.

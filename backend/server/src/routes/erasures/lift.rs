@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 pub(super) struct LiftAnswer {
     /// The erasure, with the moment in `lifted_at`.
     erasure: ErasureView,
-    /// Number of suppressions that were lifted: pictures, faces, addresses and people.
+    /// Number of suppressions that were lifted: images, faces, addresses and people.
     lifted: u64,
 }
 

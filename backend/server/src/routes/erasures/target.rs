@@ -1,4 +1,4 @@
-//! Reads the target of an erasure: a likeness in a picture, a face, an image, a person, or the
+//! Reads the target of an erasure: a likeness in an image, a face, an image, a person, or the
 //! images found at an address.
 use super::create::ErasureParams;
 use super::threshold::checked;
@@ -21,7 +21,7 @@ use uuid::Uuid;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/team.html", "collection": "default"}))]
 pub(crate) struct ErasureBody {
-    /// A picture of the person; every similar stored face is erased.
+    /// An image of the person; every similar stored face is erased.
     image_base64: Option<String>,
     /// A stored face.
     #[serde(default, deserialize_with = "uuid")]
@@ -38,7 +38,7 @@ pub(crate) struct ErasureBody {
     /// The collection; the default is the key's own, else `default`, and with `face_id` or
     /// `image_id` that one's own.
     collection: Option<String>,
-    /// Keep the erased pictures, and the address, from being stored again; the default is true.
+    /// Keep the erased images, and the address, from being stored again; the default is true.
     suppress: Option<bool>,
     /// Keep the person from being stored again, by a one-way sketch of the face; the default is
     /// false. Needs a likeness, a face, a person, or an image with one face.
@@ -49,10 +49,10 @@ pub(crate) struct ErasureBody {
     threshold: Option<f64>,
     /// Allow a `threshold` below that of the embedding model, which also erases strangers.
     force: Option<bool>,
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score; 0 has the best score.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Lowest `det_score` of a face of the image.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
     /// Report what would be deleted, and delete nothing.
@@ -65,7 +65,7 @@ pub(crate) struct ErasureBody {
 pub(super) struct Asked {
     pub(super) target: Target,
     pub(super) collection: Collection,
-    /// Tells the target from others of its kind: its id or address, or of a likeness the picture's
+    /// Tells the target from others of its kind: its id or address, or of a likeness the image's
     /// hash and the face in it.
     pub(super) digest: String,
 }
@@ -173,7 +173,7 @@ pub(super) fn address(text: &str) -> Result<Url, ApiError> {
 }
 
 /// The normal form of an address, and what else of it can be on record: links to pages are followed
-/// as the operator spells them, and earlier versions stored the addresses of enrolled pictures as
+/// as the operator spells them, and earlier versions stored the addresses of enrolled images as
 /// they were sent.
 async fn spellings(
     state: &AppState,

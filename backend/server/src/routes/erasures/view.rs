@@ -16,7 +16,7 @@ pub(super) struct ErasureView {
     /// Kind of target: `likeness`, `face`, `image`, `subject` or `url`.
     #[schema(example = "likeness")]
     kind: String,
-    /// Whether the pictures and the address are suppressed.
+    /// Whether the images and the address are suppressed.
     #[schema(example = true)]
     suppress: bool,
     /// Whether the person is suppressed.
@@ -31,7 +31,7 @@ pub(super) struct ErasureView {
     /// Number of images that were erased as a whole.
     #[schema(example = 2)]
     images: i64,
-    /// Number of suppressions: pictures, faces, addresses and people.
+    /// Number of suppressions: images, faces, addresses and people.
     #[schema(example = 2)]
     suppressions: i64,
     /// Time of the erasure.

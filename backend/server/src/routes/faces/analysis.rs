@@ -1,4 +1,4 @@
-//! Analyses a picture, and defines the options and the answer of an analysis.
+//! Analyses an image, and defines the options and the answer of an analysis.
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, DetSize, Score};
 use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
 
-/// How a picture is analysed.
+/// How an image is analysed.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -27,12 +27,12 @@ pub(crate) struct DetectParams {
     /// Judge the quality of each face.
     #[param(default = true)]
     pub(crate) quality: Option<bool>,
-    /// `auto`: when nothing is found upright, try the picture turned by 90, 180 and 270 degrees.
+    /// `auto`: when nothing is found upright, try the image turned by 90, 180 and 270 degrees.
     #[param(inline, value_type = Option<RotateParam>)]
     pub(crate) rotate: Option<Rotate>,
-    /// `auto`: if the short side of a picture is under 400 pixels and only weak faces or none are
+    /// `auto`: if the short side of an image is under 400 pixels and only weak faces or none are
     /// found, enhance it and repeat the detection (see `POST /images/enhance`). Coordinates refer
-    /// to the picture that was sent.
+    /// to the image that was sent.
     #[param(inline, value_type = Option<EnhanceParam>)]
     pub(crate) enhance: Option<Enhance>,
     /// Side of the detector's square canvas in pixels, a multiple of 32. A larger canvas finds
@@ -40,8 +40,8 @@ pub(crate) struct DetectParams {
     #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
     pub(crate) det_size: Option<DetSize>,
     /// How often to look: `single`, once; `auto`, also small for faces that fill the frame and in
-    /// tiles where faces are tiny or a large picture shows no sure one; `thorough`, always in tiles
-    /// down to the picture's own resolution. The default is the service's.
+    /// tiles where faces are tiny or a large image shows no sure one; `thorough`, always in tiles
+    /// down to the image's own resolution. The default is the service's.
     #[param(inline, value_type = Option<PassesParam>)]
     pub(crate) passes: Option<Passes>,
     /// Demands that `quality.passed` is judged by; the default is the collection's, else the
@@ -62,7 +62,7 @@ pub(crate) enum RotateParam {
     Auto,
 }
 
-/// Whether to repeat the detection on enhanced pictures of low resolution.
+/// Whether to repeat the detection on enhanced images of low resolution.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Enhance in the OpenAPI document")]
@@ -71,7 +71,7 @@ pub(crate) enum EnhanceParam {
     Auto,
 }
 
-/// Which views of a picture the detector processes.
+/// Which views of an image the detector processes.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Passes in the OpenAPI document")]
@@ -111,7 +111,7 @@ impl DetectParams {
     }
 }
 
-/// A picture that was analysed.
+/// An image that was analysed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "width": 480, "height": 560, "format": "jpeg", "sha256": "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c",
@@ -129,12 +129,12 @@ pub(crate) struct ImageInfo {
     pub(crate) format: String,
     /// Of the file, hex.
     pub(crate) sha256: String,
-    /// Perceptual hash of the picture, 16 hex digits.
+    /// Perceptual hash of the image, 16 hex digits.
     #[schema(example = "6cc143f08e9f929c")]
     pub(crate) phash: String,
     /// Clockwise turn in degrees that makes the faces upright.
     pub(crate) rotation: u32,
-    /// Only when the faces were found on the enhanced picture: its pixels per pixel of the picture.
+    /// Only when the faces were found on the enhanced image: its pixels per pixel of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = 2.5)]
     pub(crate) enhancement_scale: Option<f32>,
@@ -154,7 +154,7 @@ impl ImageInfo {
     }
 }
 
-/// A face found in a picture.
+/// A face found in an image.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct DetectedFace {
     /// The box around the face.
@@ -231,7 +231,7 @@ impl From<pipeline::Timings> for Timings {
     }
 }
 
-/// The faces of one picture, best score first. A picture without faces is no error.
+/// The faces of one image, best score first. An image without faces is no error.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct DetectAnswer {
     pub(crate) image: ImageInfo,
@@ -265,7 +265,7 @@ impl DetectAnswer {
     }
 }
 
-/// Analyses one picture for a caller, if there is room.
+/// Analyses one image for a caller, if there is room.
 pub(crate) async fn analyze(
     state: &AppState,
     bytes: Bytes,

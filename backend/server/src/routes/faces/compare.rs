@@ -23,40 +23,40 @@ pub(super) struct CompareParams {
     /// Lowest `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Which face of the first picture, best score first; 0 is the best.
+    /// Which face of the first image, best score first; 0 is the best.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_a: Option<Bounded<0, 999>>,
-    /// Which face of the second picture.
+    /// Which face of the second image.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_b: Option<Bounded<0, 999>>,
     /// Use the threshold of this collection; the default is the collection of the key.
     collection: Option<String>,
 }
 
-/// Two pictures in JSON.
+/// Two images in JSON.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"a": {"url": "https://example.org/portrait.jpg"}, "b": {"url": "https://example.org/team.jpg"}}))]
 pub(crate) struct CompareBody {
-    /// The first picture.
+    /// The first image.
     a: ImageSource,
-    /// The second picture.
+    /// The second image.
     b: ImageSource,
 }
 
-/// Two pictures as parts: `image_a` and `image_b`, or `image` twice.
+/// Two images as parts: `image_a` and `image_b`, or `image` twice.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
 pub(super) struct CompareForm {
-    /// The first picture.
+    /// The first image.
     #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream", example = "@portrait.jpg")]
     image_a: Vec<u8>,
-    /// The second picture.
+    /// The second image.
     #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream", example = "@team.jpg")]
     image_b: Vec<u8>,
 }
 
-/// One of the two pictures of a comparison.
+/// One of the two images of a comparison.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ComparedFace {
     image: ImageInfo,
@@ -96,9 +96,9 @@ pub(super) struct CompareAnswer {
 pub(super) const SPEC: Spec =
     Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED, Code::FACE]).limited_elsewhere();
 
-/// Compare the faces of two pictures (1:1).
+/// Compare the faces of two images (1:1).
 ///
-/// Takes the face with the best score of each picture, unless `face_a` or `face_b` chooses another.
+/// Takes the face with the best score of each image, unless `face_a` or `face_b` chooses another.
 /// Nothing is stored.
 #[utoipa::path(
     post, path = "/faces/compare", operation_id = "compare_faces", tag = "faces",

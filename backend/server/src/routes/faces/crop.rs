@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-/// The kind of picture of a face.
+/// The kind of image of a face.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum CropKind {
@@ -21,20 +21,20 @@ enum CropKind {
     Chip,
 }
 
-/// Selects the picture of a face.
+/// Selects the image of a face.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CropParams {
     /// `crop` (the default) shows the face with some of its surroundings (JPEG). `chip` is the
-    /// aligned 112x112 picture (PNG).
+    /// aligned 112x112 image (PNG).
     #[param(inline)]
     kind: Option<CropKind>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// Return the picture of a stored face.
+/// Return the image of a stored face.
 #[utoipa::path(
     get, path = "/faces/{id}/crop", operation_id = "get_face_crop", tag = "faces",
     params(("id" = Uuid, Path, description = "The face"), CropParams),

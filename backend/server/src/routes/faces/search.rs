@@ -49,10 +49,10 @@ pub(super) struct SearchParams {
     /// Only faces of at least this overall quality.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score; 0 has the best score.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Lowest `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
     /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity
@@ -169,8 +169,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Search)
 
 /// Search a collection for a face (1:N).
 ///
-/// The probe is a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`),
-/// a stored face (`face_id`) or an `embedding` of the model in use. If the picture has several
+/// The probe is an image (multipart part `image`, raw body, or JSON with `url` or `image_base64`),
+/// a stored face (`face_id`) or an `embedding` of the model in use. If the image has several
 /// faces, the best one is taken, unless `face_index` chooses another. The audit log records every
 /// search, without the probe and the results.
 #[utoipa::path(

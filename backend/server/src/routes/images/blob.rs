@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
 /// A blob as an answer; `None` when it is gone. Keys are content addresses, so the key is the
-/// entity tag. Browsers ask again each time (`no-cache`), so that a picture that was erased is not
+/// entity tag. Browsers ask again each time (`no-cache`), so that an image that was erased is not
 /// shown from a cache.
 pub(crate) async fn blob_answer(
     state: &AppState,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use inference::Priority;
 use pipeline::Share;
 
-/// Pixels of the answer per pixel of the picture that was sent.
+/// Pixels of the answer per pixel of the image that was sent.
 pub(crate) const SCALE_HEADER: HeaderName = HeaderName::from_static("x-enhancement-scale");
 /// JPEG quality of answers. Compression at this quality adds no visible artefacts.
 const JPEG_QUALITY: u8 = 95;
@@ -18,11 +18,11 @@ const JPEG_QUALITY: u8 = 95;
 pub(super) const SPEC: Spec =
     Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED]).limited_elsewhere();
 
-/// Enhance a picture of low resolution.
+/// Enhance an image of low resolution.
 ///
-/// The contrast is stretched. A picture whose short side is under 400 pixels is enlarged (Lanczos)
+/// The contrast is stretched. An image whose short side is under 400 pixels is enlarged (Lanczos)
 /// until that side has 640 pixels, at most four times, and sharpened (unsharp mask). A larger
-/// picture keeps its size. The answer is PNG, or JPEG where `Accept` prefers `image/jpeg`. Nothing
+/// image keeps its size. The answer is PNG, or JPEG where `Accept` prefers `image/jpeg`. Nothing
 /// is stored.
 #[utoipa::path(
     post, path = "/images/enhance", operation_id = "enhance_image", tag = "images",
@@ -71,7 +71,7 @@ struct Room {
 }
 
 impl Room {
-    /// Takes the memory or fails at once. It does not wait, because the caller holds a picture
+    /// Takes the memory or fails at once. It does not wait, because the caller holds an image
     /// whose memory others may be waiting for.
     fn take(state: &AppState, bytes: u64) -> Result<Self, ApiError> {
         let mut share = state.answer_shares.open();
@@ -81,7 +81,7 @@ impl Room {
     }
 }
 
-/// An enhanced picture, with its memory until it has been sent.
+/// An enhanced image, with its memory until it has been sent.
 struct Answer {
     file: Vec<u8>,
     _room: Room,

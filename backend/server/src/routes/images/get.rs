@@ -10,7 +10,7 @@ use serde::Serialize;
 use store::faces::FaceFilter;
 use utoipa::ToSchema;
 
-/// A page can show all faces of a picture, because no picture is stored with more.
+/// A page can show all faces of an image, because no image is stored with more.
 const MOST_FACES: i64 = 1000;
 
 /// A stored image with its faces.

@@ -29,7 +29,7 @@ pub(super) struct QualityParams {
     collection: Option<String>,
 }
 
-/// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3
+/// Grey-level statistics of the whole image, equal to OpenCV's (BT.601 grey; Laplacian and 3x3
 /// Sobel).
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"laplacian_variance": 337.4, "tenengrad": 4766.1, "mean": 135.5, "std": 51.6, "clipped": 0.0002}))]
@@ -46,7 +46,7 @@ pub(super) struct Statistics {
     clipped: f64,
 }
 
-/// A picture's quality.
+/// An image's quality.
 #[derive(Serialize, ToSchema)]
 pub(super) struct QualityAnswer {
     image: ImageInfo,
@@ -59,7 +59,7 @@ pub(super) struct QualityAnswer {
 pub(super) const SPEC: Spec =
     Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED]).limited_elsewhere();
 
-/// Measure the quality of a picture and of the faces in it.
+/// Measure the quality of an image and of the faces in it.
 ///
 /// Nothing is stored.
 #[utoipa::path(

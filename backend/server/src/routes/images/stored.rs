@@ -30,7 +30,7 @@ pub(super) struct StoredImage {
     /// Of the file, hex.
     #[schema(example = "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c")]
     sha256: String,
-    /// Perceptual hash of the picture, 16 hex digits.
+    /// Perceptual hash of the image, 16 hex digits.
     #[schema(example = "6cc143f08e9f929c")]
     phash: String,
     /// Clockwise turn in degrees that makes the faces upright.

@@ -1,4 +1,4 @@
-//! Reads the probe of a search: the best face of a picture, a stored face, or an embedding.
+//! Reads the probe of a search: the best face of an image, a stored face, or an embedding.
 use super::{GroupBy, SearchParams};
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
@@ -19,10 +19,10 @@ use uuid::Uuid;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg", "collection": "default", "limit": 10}))]
 pub(crate) struct SearchBody {
-    /// A picture that the service fetches.
+    /// An image that the service fetches.
     #[schema(format = Uri)]
     url: Option<String>,
-    /// A picture in the request.
+    /// An image in the request.
     image_base64: Option<String>,
     /// A stored face; it is left out of the matches.
     #[serde(default, deserialize_with = "uuid")]
@@ -46,10 +46,10 @@ pub(crate) struct SearchBody {
     /// Only faces of at least this overall quality.
     #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score; 0 has the best score.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Lowest `det_score` of a face of the image.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
     /// `face` (the default): every face; `subject`: the best face of each subject.
@@ -57,7 +57,7 @@ pub(crate) struct SearchBody {
     group_by: Option<GroupBy>,
 }
 
-/// A multipart body with one picture.
+/// A multipart body with one image.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
 pub(in super::super) struct SearchForm {
@@ -109,9 +109,9 @@ impl SearchBody {
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(in super::super) enum ProbeInfo {
-    /// A face of a picture.
+    /// A face of an image.
     Image {
-        /// The picture.
+        /// The image.
         image: ImageInfo,
         /// The face.
         face: Box<DetectedFace>,

@@ -44,9 +44,9 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write)
 
 /// Enrol faces of a subject.
 ///
-/// The faces come from a picture or are stored already. A picture is a multipart part `image`, a
+/// The faces come from an image or are stored already. An image is a multipart part `image`, a
 /// raw body, or JSON with `url` or `image_base64`. Its best face is enrolled, or the one at
-/// `face_index`. The picture is stored with a source of the kind `enrolment`; a file that the
+/// `face_index`. The image is stored with a source of the kind `enrolment`; a file that the
 /// collection already has is not stored twice. `face_ids` enrols stored faces.
 #[utoipa::path(
     post, path = "/subjects/{id}/faces", operation_id = "enrol_subject_faces", tag = "subjects",

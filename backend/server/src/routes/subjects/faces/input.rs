@@ -1,4 +1,4 @@
-//! Reads the input of an enrolment: a picture, or faces that are already stored.
+//! Reads the input of an enrolment: an image, or faces that are already stored.
 use crate::extract::image::{ImageSource, SourceFields, resolve_at};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::faces::ProfileParam;
@@ -19,13 +19,13 @@ const MOST: usize = 100;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct EnrolParams {
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score; 0 has the best score.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Lowest `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// Treat the picture as an aligned crop of 112x112 pixels (see `GET
+    /// Treat the image as an aligned crop of 112x112 pixels (see `GET
     /// /faces/{id}/crop?kind=chip`). No detection runs, and the original size and pose of the face
     /// are not judged.
     #[param(default = false)]
@@ -49,10 +49,10 @@ pub(in super::super) struct EnrolParams {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
 pub(crate) struct EnrolBody {
-    /// A picture that the service fetches.
+    /// An image that the service fetches.
     #[schema(format = Uri)]
     url: Option<String>,
-    /// A picture in the request.
+    /// An image in the request.
     image_base64: Option<String>,
     /// 1 to 100 stored faces of the same collection.
     #[schema(min_items = 1, max_items = 100)]
@@ -74,11 +74,11 @@ pub(crate) struct EnrolBody {
     r#move: Option<bool>,
 }
 
-/// The addresses of a fetched picture.
+/// The addresses of a fetched image.
 pub(super) struct Address {
     /// The URL that the caller sent.
     pub(super) asked: String,
-    /// The URL that returned the picture, after redirects.
+    /// The URL that returned the image, after redirects.
     pub(super) answered: String,
 }
 
@@ -140,7 +140,7 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
         .allowed([allowed]))
 }
 
-/// How the picture is analysed.
+/// How the image is analysed.
 pub(super) fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
     pipeline::AnalyzeOptions {
         min_score: params.min_score.map(Score::get),
