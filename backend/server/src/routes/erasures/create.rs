@@ -34,14 +34,14 @@ pub(super) struct ErasureParams {
     /// The collection; the default is the collection of the key, else `default`. With `face_id` or
     /// `image_id` it is the collection of that face or image.
     pub(super) collection: Option<String>,
-    /// Keep the erased images, and the address, from being stored again.
+    /// Prevent the erased images and the address from being stored again.
     #[param(default = true)]
     pub(super) suppress: Option<bool>,
-    /// Keep the person from being stored again, by a one-way sketch of the face. Requires a
+    /// Prevent the person from being stored again, by a one-way sketch of the face. Requires a
     /// likeness, a face, a person, or an image with one face.
     #[param(default = false)]
     pub(super) suppress_person: Option<bool>,
-    /// Lowest similarity of a face that is erased; the default is that of the collection, else of
+    /// Minimum similarity of a face to be erased; the default is that of the collection, else of
     /// the service, else of the embedding model. A value below that of the model, at which
     /// strangers match, requires `force`.
     #[param(minimum = 0, maximum = 1, example = 0.5)]
@@ -50,13 +50,14 @@ pub(super) struct ErasureParams {
     /// `dry_run` first.
     #[param(default = false)]
     pub(super) force: Option<bool>,
-    /// Index of the face in the image, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score. The face with the best score has index
+    /// 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the image.
+    /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// Report what would be deleted, and delete nothing.
+    /// Report what would be deleted without deleting anything.
     #[param(default = false)]
     pub(super) dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call

@@ -35,27 +35,28 @@ pub(crate) struct ErasureBody {
     /// The address of an image, or of a page: every image that was found there.
     #[schema(format = Uri)]
     url: Option<String>,
-    /// The collection; the default is the key's own, else `default`, and with `face_id` or
-    /// `image_id` that one's own.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id` or
+    /// `image_id` it is the collection of that face or image.
     collection: Option<String>,
-    /// Keep the erased images, and the address, from being stored again; the default is true.
+    /// Prevent the erased images and the address from being stored again; the default is true.
     suppress: Option<bool>,
-    /// Keep the person from being stored again, by a one-way sketch of the face; the default is
+    /// Prevent the person from being stored again, by a one-way sketch of the face; the default is
     /// false. Needs a likeness, a face, a person, or an image with one face.
     suppress_person: Option<bool>,
-    /// Lowest similarity of a face that is erased; the default is that of the collection, else of
+    /// Minimum similarity of a face to be erased; the default is that of the collection, else of
     /// the service, else of the embedding model. A value below that of the model requires `force`.
     #[schema(minimum = 0, maximum = 1)]
     threshold: Option<f64>,
     /// Allow a `threshold` below that of the embedding model, which also erases strangers.
     force: Option<bool>,
-    /// Index of the face in the image, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score. The face with the best score has index
+    /// 0.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the image.
+    /// Minimum `det_score` of a face of the image.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Report what would be deleted, and delete nothing.
+    /// Report what would be deleted without deleting anything.
     dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call.
     confirm: Option<String>,
@@ -81,7 +82,7 @@ pub(super) enum TargetInput {
 }
 
 impl ErasureBody {
-    /// The target, and the options of body and query merged.
+    /// Returns the target and the merged options of body and query.
     pub(super) fn split(self, query: ErasureParams) -> Result<(TargetInput, ErasureParams), ApiError> {
         let params = ErasureParams {
             collection: self.collection.or(query.collection),

@@ -1,4 +1,4 @@
-//! An erasure as the API shows it.
+//! Defines the erasure type of the API.
 use serde::Serialize;
 use store::erasures::{ErasureRecord, Plan};
 use time::OffsetDateTime;

@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DetectParams {
-    /// Lowest `det_score`; the default comes with the detector (YuNet 0.6, SCRFD 0.5).
+    /// Minimum `det_score`; the default comes with the detector (YuNet 0.6, SCRFD 0.5).
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1, example = 0.7)]
     pub(crate) min_score: Option<Score>,
     /// Maximum number of faces; those with the best scores are kept.
@@ -118,21 +118,21 @@ impl DetectParams {
     "phash": "6cc143f08e9f929c", "rotation": 0
 }))]
 pub(crate) struct ImageInfo {
-    /// Pixels, as a browser shows it.
+    /// Width in pixels, after the file's orientation is applied.
     #[schema(example = 480)]
     pub(crate) width: u32,
-    /// Pixels, as a browser shows it.
+    /// Height in pixels, after the file's orientation is applied.
     #[schema(example = 560)]
     pub(crate) height: u32,
     /// Told from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`; `avif` and `heic` where built.
     #[schema(example = "jpeg")]
     pub(crate) format: String,
-    /// Of the file, hex.
+    /// SHA-256 hash of the file, in hexadecimal.
     pub(crate) sha256: String,
-    /// Perceptual hash of the image, 16 hex digits.
+    /// Perceptual hash of the image, as 16 hexadecimal digits.
     #[schema(example = "6cc143f08e9f929c")]
     pub(crate) phash: String,
-    /// Clockwise turn in degrees that makes the faces upright.
+    /// Clockwise rotation in degrees that makes the faces upright.
     pub(crate) rotation: u32,
     /// Only when the faces were found on the enhanced image: its pixels per pixel of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,11 +162,11 @@ pub(crate) struct DetectedFace {
     /// The detector's confidence, 0 to 1.
     #[schema(example = 0.93)]
     pub(crate) det_score: f32,
-    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right
-    /// first).
+    /// x and y of the right eye, left eye, nose tip, and right and left mouth corner. Left and
+    /// right are those of the subject.
     #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
-    /// How usable the face is, unless `quality=false`.
+    /// Quality of the face; absent with `quality=false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) quality: Option<Quality>,
     /// The face as a vector of length 1; absent with `embeddings=false`. Only vectors of one model

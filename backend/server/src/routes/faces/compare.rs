@@ -20,13 +20,14 @@ pub(super) struct CompareParams {
     /// model's.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
-    /// Lowest `det_score` of a face.
+    /// Minimum `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Which face of the first image, best score first; 0 is the best.
+    /// Index of the face in the first image, by descending score. The face with the best score has
+    /// index 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_a: Option<Bounded<0, 999>>,
-    /// Which face of the second image.
+    /// Index of the face in the second image, as for `face_a`.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_b: Option<Bounded<0, 999>>,
     /// Use the threshold of this collection; the default is the collection of the key.
@@ -80,7 +81,7 @@ pub(super) struct CompareAnswer {
     #[schema(example = true)]
     r#match: bool,
     /// Share of pairs of different people that reach this threshold, as measured for the embedding
-    /// model. Null for a threshold that is not the model's own, or that was not measured.
+    /// model. Null if the threshold is not the model's own, or if its rate was not measured.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// The threshold that was used.

@@ -30,10 +30,10 @@ use uuid::Uuid;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SearchParams {
-    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's
-    /// own.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id` it
+    /// is the collection of that face.
     collection: Option<String>,
-    /// Most matches.
+    /// Maximum number of matches.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
     /// Lowest similarity. The default is that of the collection, else `MATCH_THRESHOLD`, else that
@@ -46,13 +46,14 @@ pub(super) struct SearchParams {
     /// Only faces in images that this crawl found.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Only faces of at least this overall quality.
+    /// Minimum overall quality of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Index of the face in the image, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score. The face with the best score has index
+    /// 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the image.
+    /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
     /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity
@@ -96,15 +97,15 @@ struct Match {
     /// The detector's confidence, 0 to 1.
     #[schema(example = 0.93)]
     det_score: f32,
-    /// How usable the face is; null where it was not judged.
+    /// Quality of the face; null if it was not assessed.
     quality: Option<Quality>,
     /// The first places where its image was found.
     #[schema(value_type = Vec<Source>)]
     sources: FirstPlaces,
-    /// Number of places where it was found, counted up to 1,000.
+    /// Number of places where it was found. Counting stops at 1,000.
     #[schema(example = 1)]
     sources_total: i64,
-    /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
+    /// Whether `sources` is incomplete; `GET /images/{id}/sources` lists all places.
     #[schema(example = false)]
     sources_cut: bool,
     /// Time at which it was stored.
@@ -151,7 +152,7 @@ pub(super) struct SearchAnswer {
     #[schema(example = 0.5)]
     default_threshold: f32,
     /// Share of pairs of different people that reach this threshold, as measured for the embedding
-    /// model. Null for a threshold that is not the model's own, or that was not measured. In a
+    /// model. Null if the threshold is not the model's own, or if its rate was not measured. In a
     /// search every stored face is such a pair: expect `match_fmr` times the faces in scope.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,

@@ -18,7 +18,7 @@ const MOST_FACES: i64 = 1000;
 pub(super) struct ImageAnswer {
     #[serde(flatten)]
     image: StoredImage,
-    /// Its faces; their sources are the image's.
+    /// Its faces. They have the same sources as the image.
     faces: Vec<StoredFace>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct ListParams {
     crawl_id: Option<Uuid>,
     /// Only images with (or without) faces.
     has_faces: Option<bool>,
-    /// Maximum number of images in the answer.
+    /// Maximum number of images in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.

@@ -18,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct QualityParams {
-    /// Lowest `det_score` of a face.
+    /// Minimum `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
     /// Quality profile that decides `quality.passed`; the default is that of the collection, else

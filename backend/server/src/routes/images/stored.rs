@@ -15,10 +15,10 @@ pub(super) struct StoredImage {
     /// The collection that it belongs to.
     #[schema(example = "default")]
     collection: String,
-    /// Pixels, as a browser shows it.
+    /// Width in pixels, after the file's orientation is applied.
     #[schema(example = 480)]
     width: i32,
-    /// Pixels, as a browser shows it.
+    /// Height in pixels, after the file's orientation is applied.
     #[schema(example = 560)]
     height: i32,
     /// `jpeg`, `png`, `webp`, `gif`, `bmp`.
@@ -27,13 +27,13 @@ pub(super) struct StoredImage {
     /// Length of the file.
     #[schema(example = 23886)]
     bytes: i64,
-    /// Of the file, hex.
+    /// SHA-256 hash of the file, in hexadecimal.
     #[schema(example = "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c")]
     sha256: String,
-    /// Perceptual hash of the image, 16 hex digits.
+    /// Perceptual hash of the image, as 16 hexadecimal digits.
     #[schema(example = "6cc143f08e9f929c")]
     phash: String,
-    /// Clockwise turn in degrees that makes the faces upright.
+    /// Clockwise rotation in degrees that makes the faces upright.
     #[schema(example = 0)]
     rotation: i32,
     /// Faces stored.
@@ -42,10 +42,10 @@ pub(super) struct StoredImage {
     /// Where it was found: the first places.
     #[schema(value_type = Vec<Source>)]
     sources: FirstPlaces,
-    /// Number of places where it was found, counted up to 1,000.
+    /// Number of places where it was found. Counting stops at 1,000.
     #[schema(example = 1)]
     sources_total: i64,
-    /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
+    /// Whether `sources` is incomplete; `GET /images/{id}/sources` lists all places.
     #[schema(example = false)]
     sources_cut: bool,
     /// Time at which it was stored.

@@ -51,7 +51,7 @@ pub(super) struct ListParams {
     /// Only jobs of this crawl.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Maximum number of jobs in the answer.
+    /// Maximum number of jobs in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.

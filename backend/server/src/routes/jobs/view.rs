@@ -1,4 +1,4 @@
-//! A job as the API shows it.
+//! Defines the job type of the API.
 use queue::{JobRow, JobState};
 use serde::Serialize;
 use time::OffsetDateTime;

@@ -30,7 +30,7 @@ pub(crate) struct CreateKey {
     /// Its scopes: at least one, and only scopes of the key of this call.
     #[schema(value_type = Vec<ScopeName>, min_items = 1)]
     scopes: Vec<Scope>,
-    /// Most requests a minute; null means no limit.
+    /// Maximum number of requests per minute; null means no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 2_147_483_647)]
     requests_per_minute: Option<Bounded<1, 2_147_483_647>>,
     /// Time of expiry, in the future and not after that of the key of this call; null means never.

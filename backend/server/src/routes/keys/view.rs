@@ -1,4 +1,4 @@
-//! A key as the API shows it.
+//! Defines the key type of the API.
 use crate::auth::Caller;
 use crate::{ApiError, Code};
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub(super) struct KeyView {
     /// Its scopes.
     #[schema(value_type = Vec<ScopeName>, example = json!(["read", "search"]))]
     scopes: Vec<Scope>,
-    /// Most requests a minute; null means no limit.
+    /// Maximum number of requests per minute; null means no limit.
     #[schema(example = 600)]
     requests_per_minute: Option<i32>,
     /// Time of creation.

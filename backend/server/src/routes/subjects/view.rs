@@ -1,4 +1,4 @@
-//! A subject as the API shows it, and the values that callers may set.
+//! Defines the subject type of the API and the values that callers may set.
 use crate::{ApiError, Code};
 use serde::Serialize;
 use serde_json::Value;
@@ -28,8 +28,8 @@ pub(super) struct SubjectView {
     /// A JSON object that the caller sets.
     #[schema(value_type = Object, example = json!({"team": "engines"}))]
     metadata: Value,
-    /// `enrolled`: a caller created or changed it; `cluster`: clustering created it, and no caller
-    /// has changed it.
+    /// `enrolled` if a caller created or changed it; `cluster` if clustering created it and no
+    /// caller has changed it.
     #[schema(example = "enrolled")]
     origin: String,
     /// Number of its faces.

@@ -24,15 +24,15 @@ pub(crate) struct SearchBody {
     url: Option<String>,
     /// An image in the request.
     image_base64: Option<String>,
-    /// A stored face; it is left out of the matches.
+    /// A stored face. It is excluded from the matches.
     #[serde(default, deserialize_with = "uuid")]
     face_id: Option<Uuid>,
     /// A vector of the embedding model in use; it is normalised to length 1.
     embedding: Option<Vec<f32>>,
-    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's
-    /// own.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id` it
+    /// is the collection of that face.
     collection: Option<String>,
-    /// Most matches.
+    /// Maximum number of matches.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
     /// Lowest similarity; the default is the collection's, else the embedding model's.
@@ -43,16 +43,17 @@ pub(crate) struct SearchBody {
     /// Only faces in images that this crawl found.
     #[serde(default, deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Only faces of at least this overall quality.
+    /// Minimum overall quality of a face.
     #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Index of the face in the image, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score. The face with the best score has index
+    /// 0.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the image.
+    /// Minimum `det_score` of a face of the image.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// `face` (the default): every face; `subject`: the best face of each subject.
+    /// `face` (the default) returns every face; `subject` returns the best face of each subject.
     #[schema(inline)]
     group_by: Option<GroupBy>,
 }
@@ -75,7 +76,7 @@ pub(super) enum ProbeInput {
 }
 
 impl SearchBody {
-    /// The probe, and the options of body and query merged.
+    /// Returns the probe and the merged options of body and query.
     pub(super) fn split(self, query: SearchParams) -> Result<(ProbeInput, SearchParams), ApiError> {
         let params = SearchParams {
             collection: self.collection.or(query.collection),

@@ -25,7 +25,7 @@ struct EnrolledFace {
     /// Its image.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     image_id: Uuid,
-    /// Requirements of the profile that it fails; empty unless `force` was set.
+    /// Requirements of the profile that the face fails; empty unless `force` was set.
     #[schema(example = json!([]))]
     unmet: Vec<String>,
 }

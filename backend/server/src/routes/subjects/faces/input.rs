@@ -19,10 +19,11 @@ const MOST: usize = 100;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct EnrolParams {
-    /// Index of the face in the image, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score. The face with the best score has index
+    /// 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the image.
+    /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
     /// Treat the image as an aligned crop of 112x112 pixels (see `GET
@@ -57,20 +58,20 @@ pub(crate) struct EnrolBody {
     /// 1 to 100 stored faces of the same collection.
     #[schema(min_items = 1, max_items = 100)]
     face_ids: Option<Vec<Uuid>>,
-    /// As in the query.
+    /// Same as the query parameter.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
-    /// As in the query.
+    /// Same as the query parameter.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// As in the query.
+    /// Same as the query parameter.
     aligned: Option<bool>,
-    /// As in the query.
+    /// Same as the query parameter.
     #[schema(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<Profile>,
-    /// As in the query.
+    /// Same as the query parameter.
     force: Option<bool>,
-    /// As in the query.
+    /// Same as the query parameter.
     r#move: Option<bool>,
 }
 
@@ -91,7 +92,7 @@ pub(super) enum Input {
 }
 
 impl EnrolBody {
-    /// The input, and the options of body and query merged.
+    /// Returns the input and the merged options of body and query.
     pub(super) async fn split(
         self,
         state: &AppState,
