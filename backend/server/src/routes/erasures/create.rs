@@ -42,8 +42,8 @@ pub(super) struct ErasureParams {
     #[param(default = false)]
     pub(super) suppress_person: Option<bool>,
     /// Minimum similarity of a face to be erased; the default is that of the collection, else of
-    /// the service, else of the embedding model. A value below that of the model, at which
-    /// strangers match, requires `force`.
+    /// the service, else of the embedding model. A value below that of the model requires `force`,
+    /// because it also matches strangers.
     #[param(minimum = 0, maximum = 1, example = 0.5)]
     pub(super) threshold: Option<f64>,
     /// Allow a `threshold` below that of the embedding model, which also erases strangers. Use
@@ -71,13 +71,12 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
 
 /// Erase a person, a face, an image, or the images found at an address, and suppress them.
 ///
-/// An image (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every
-/// stored face whose similarity is at least `threshold` is erased. The crop, chip and embedding of
-/// the face are erased too, and the thumbnail of its image, which shows the face. Other faces in
-/// the image are kept. An image that loses every face is erased completely, with the record of
-/// where it was found. An enrolled person or a cluster that loses every face is erased with name,
-/// external id and metadata. Suppressed images are not stored when they are found again.
-/// `suppress_person` also applies to new images.
+/// An image (multipart part `image`, raw body, or `image_base64`) shows the person to erase. Every
+/// stored face whose similarity is at least `threshold` is erased, with its crop, chip and
+/// embedding and the thumbnail of its image. Other faces in the image are kept. An image without
+/// remaining faces is erased completely, with the record of where it was found. An enrolled person
+/// or a cluster without remaining faces is erased with name, external id and metadata. Suppressed
+/// images are not stored when they are found again. `suppress_person` also applies to new images.
 #[utoipa::path(
     post, path = "/erasures", operation_id = "create_erasure", tag = "erasures",
     params(ErasureParams),
@@ -155,7 +154,8 @@ pub(super) async fn create_erasure(
         if let Target::Url(spellings) = &target {
             let is_normal =
                 |url: &str| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == url);
-            // The first spelling is the address itself. Earlier versions stored the others.
+            // The first spelling is the normal form of the address. Earlier versions stored the
+            // others.
             let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));
             kept_out.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
         }
@@ -175,8 +175,8 @@ pub(super) async fn create_erasure(
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
-/// Returns the sketches that keep a person out. For a likeness this is the sketch of the likeness
-/// alone: a face that was erased by mistake must not suppress the person whom it shows.
+/// Returns the sketches that suppress a person. For a likeness, this is only the sketch of the
+/// likeness. A face that was erased by mistake must not suppress the person whom it shows.
 async fn sketches(
     state: &AppState,
     tx: &mut Tx,

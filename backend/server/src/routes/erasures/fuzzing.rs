@@ -24,7 +24,8 @@ pub struct Levels {
 /// Describes the target of a request.
 #[derive(Debug)]
 pub enum ErasureTarget {
-    /// Faces with at least this similarity to the image, whose bytes follow.
+    /// Faces with at least this similarity to the image. The second field contains the bytes of the
+    /// image.
     Likeness(f32, Bytes),
     /// A face.
     Face(Uuid),
@@ -36,7 +37,7 @@ pub enum ErasureTarget {
     Url(String),
 }
 
-/// Holds a request that was read.
+/// Holds a parsed request.
 #[derive(Debug)]
 pub struct Erasure {
     /// What the request erases.

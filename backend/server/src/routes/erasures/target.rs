@@ -21,18 +21,18 @@ use uuid::Uuid;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/team.html", "collection": "default"}))]
 pub(crate) struct ErasureBody {
-    /// An image of the person; every similar stored face is erased.
+    /// An image of the person. Every similar stored face is erased.
     image_base64: Option<String>,
-    /// A stored face.
+    /// Id of a stored face.
     #[serde(default, deserialize_with = "uuid")]
     face_id: Option<Uuid>,
-    /// A stored image with all its faces.
+    /// Id of a stored image. The image is erased with all its faces.
     #[serde(default, deserialize_with = "uuid")]
     image_id: Option<Uuid>,
-    /// An enrolled person with all faces that are known as that person's.
+    /// Id of an enrolled person. The person is erased with all assigned faces.
     #[serde(default, deserialize_with = "uuid")]
     subject_id: Option<Uuid>,
-    /// The address of an image, or of a page: every image that was found there.
+    /// The address of an image or a page. Every image that was found there is erased.
     #[schema(format = Uri)]
     url: Option<String>,
     /// The collection; the default is the collection of the key, else `default`. With `face_id` or
@@ -41,7 +41,7 @@ pub(crate) struct ErasureBody {
     /// Prevent the erased images and the address from being stored again; the default is true.
     suppress: Option<bool>,
     /// Prevent the person from being stored again, by a one-way sketch of the face; the default is
-    /// false. Needs a likeness, a face, a person, or an image with one face.
+    /// false. Requires a likeness, a face, a person, or an image with one face.
     suppress_person: Option<bool>,
     /// Minimum similarity of a face to be erased; the default is that of the collection, else of
     /// the service, else of the embedding model. A value below that of the model requires `force`.
@@ -62,16 +62,16 @@ pub(crate) struct ErasureBody {
     confirm: Option<String>,
 }
 
-/// The target that the request has.
+/// The resolved target of a request.
 pub(super) struct Asked {
     pub(super) target: Target,
     pub(super) collection: Collection,
-    /// Tells the target from others of its kind: its id or address, or of a likeness the image's
-    /// hash and the face in it.
+    /// Identifies the target among others of its kind: its id or address. For a likeness, this is
+    /// the hash of the image and the index of the face.
     pub(super) digest: String,
 }
 
-/// A target and its options as the request has them.
+/// The target as given in the request.
 pub(super) enum TargetInput {
     Picture(Bytes),
     Source(ImageSource),
@@ -173,9 +173,9 @@ pub(super) fn address(text: &str) -> Result<Url, ApiError> {
     })
 }
 
-/// The normal form of an address, and what else of it can be on record: links to pages are followed
-/// as the operator spells them, and earlier versions stored the addresses of enrolled images as
-/// they were sent.
+/// Returns the normal form of an address and other spellings under which it can be stored. Links to
+/// pages are stored in the spelling that the operator's rules produce. Earlier versions stored the
+/// addresses of enrolled images as sent.
 async fn spellings(
     state: &AppState,
     caller: &Caller,

@@ -16,8 +16,8 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CompareParams {
-    /// Similarity from which `match` is true; the default is the collection's, else the embedding
-    /// model's.
+    /// Minimum similarity at which `match` is true; the default is that of the collection, else of
+    /// the embedding model.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
     /// Minimum `det_score` of a face.
@@ -76,8 +76,8 @@ pub(super) struct CompareAnswer {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
-    /// Whether the similarity reaches the threshold. A higher threshold gives fewer false matches
-    /// and more missed ones. A match does not prove identity.
+    /// Whether the similarity reaches the threshold. A higher threshold causes fewer false matches
+    /// and more missed matches. A match does not prove identity.
     #[schema(example = true)]
     r#match: bool,
     /// Share of pairs of different people that reach this threshold, as measured for the embedding
@@ -99,8 +99,8 @@ pub(super) const SPEC: Spec =
 
 /// Compare the faces of two images (1:1).
 ///
-/// Takes the face with the best score of each image, unless `face_a` or `face_b` chooses another.
-/// Nothing is stored.
+/// Compares the faces with the highest score of each image, unless `face_a` or `face_b` chooses
+/// another. Nothing is stored.
 #[utoipa::path(
     post, path = "/faces/compare", operation_id = "compare_faces", tag = "faces",
     params(CompareParams),

@@ -10,18 +10,18 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-/// The kind of image of a face.
+/// The kind of a face image.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum CropKind {
     /// The face with some of its surroundings, JPEG.
     #[default]
     Crop,
-    /// The aligned 112x112 chip that the embedding was made from, PNG.
+    /// The aligned chip of 112x112 pixels from which the embedding was computed, PNG.
     Chip,
 }
 
-/// Selects the image of a face.
+/// Selects the kind of the image.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

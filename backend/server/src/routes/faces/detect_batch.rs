@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum BatchResult {
-    /// Analysed.
+    /// The faces of this image.
     Found(Box<DetectAnswer>),
     /// The image could not be analysed.
     Failed {
@@ -26,20 +26,20 @@ pub(crate) enum BatchResult {
     },
 }
 
-/// The answers of a batch.
+/// The response to a batch.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BatchAnswer {
-    /// In the order of the images.
+    /// The results, in the order of the images.
     results: Vec<BatchResult>,
 }
 
-// A problem with a single image is in the answer at the index of the image.
+// A problem with a single image is reported in its entry of the response.
 pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze).limited_elsewhere();
 
 /// Find the faces in many images.
 ///
-/// Takes up to 64 images, as multipart parts `image` or as JSON. The answer has one result or
-/// problem per image, in order. An image that fails does not affect the others.
+/// Takes up to 64 images, as multipart parts `image` or as JSON. The response contains one result
+/// or problem per image, in the same order. An image that fails does not affect the others.
 #[utoipa::path(
     post, path = "/faces/detect/batch", operation_id = "detect_faces_batch", tag = "faces",
     params(DetectParams),

@@ -25,7 +25,7 @@ use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Where to search, and how. A JSON body may have the same names; its values take precedence.
+/// Options of a search. A JSON body may contain the same fields; its values take precedence.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -36,7 +36,7 @@ pub(super) struct SearchParams {
     /// Maximum number of matches.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
-    /// Lowest similarity. The default is that of the collection, else `MATCH_THRESHOLD`, else that
+    /// Minimum similarity. The default is that of the collection, else `MATCH_THRESHOLD`, else that
     /// of the embedding model.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
@@ -57,8 +57,8 @@ pub(super) struct SearchParams {
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
     /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity
-    /// is the subject's score. Then `limit` counts subjects, and faces without a subject are left
-    /// out.
+    /// is the subject's score. With `subject`, `limit` counts subjects, and faces without a subject
+    /// are excluded.
     #[param(inline)]
     group_by: Option<GroupBy>,
 }
@@ -134,26 +134,27 @@ impl Match {
     }
 }
 
-/// The most similar faces. A match does not prove identity.
+/// The most similar faces, as candidates. A match does not prove identity.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SearchAnswer {
-    /// Best first.
+    /// The matches, by descending similarity.
     matches: Vec<Match>,
     /// The probe.
     probe: ProbeInfo,
-    /// Where.
+    /// Name of the searched collection.
     #[schema(example = "default")]
     collection: String,
-    /// The lowest similarity of a match.
+    /// The minimum similarity of a match.
     #[schema(example = 0.5)]
     threshold: f32,
-    /// Default value: that of the collection, else `MATCH_THRESHOLD`, else that of the embedding
-    /// model.
+    /// The default value, which is that of the collection, else `MATCH_THRESHOLD`, else that of the
+    /// embedding model.
     #[schema(example = 0.5)]
     default_threshold: f32,
     /// Share of pairs of different people that reach this threshold, as measured for the embedding
     /// model. Null if the threshold is not the model's own, or if its rate was not measured. In a
-    /// search every stored face is such a pair: expect `match_fmr` times the faces in scope.
+    /// search, every stored face forms such a pair. The expected number of false matches is
+    /// `match_fmr` times the number of faces in scope.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// Whether every face in scope was compared. If false, the approximate index was used.
@@ -171,9 +172,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Search)
 /// Search a collection for a face (1:N).
 ///
 /// The probe is an image (multipart part `image`, raw body, or JSON with `url` or `image_base64`),
-/// a stored face (`face_id`) or an `embedding` of the model in use. If the image has several
-/// faces, the best one is taken, unless `face_index` chooses another. The audit log records every
-/// search, without the probe and the results.
+/// a stored face (`face_id`) or an `embedding` of the model in use. If the image contains several
+/// faces, the face with the highest score is used, unless `face_index` selects a different one. The
+/// audit log records every search, without the probe and the results.
 #[utoipa::path(
     post, path = "/faces/search", operation_id = "search_faces", tag = "faces",
     params(SearchParams),

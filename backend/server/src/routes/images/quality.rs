@@ -29,12 +29,12 @@ pub(super) struct QualityParams {
     collection: Option<String>,
 }
 
-/// Grey-level statistics of the whole image, equal to OpenCV's (BT.601 grey; Laplacian and 3x3
+/// Grey-level statistics of the whole image, computed as in OpenCV (BT.601 grey; Laplacian and 3x3
 /// Sobel).
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"laplacian_variance": 337.4, "tenengrad": 4766.1, "mean": 135.5, "std": 51.6, "clipped": 0.0002}))]
 pub(super) struct Statistics {
-    /// Variance of the Laplacian: low is blurred.
+    /// Variance of the Laplacian. Low values indicate blur.
     laplacian_variance: f64,
     /// Mean squared Sobel gradient.
     tenengrad: f64,
@@ -42,16 +42,16 @@ pub(super) struct Statistics {
     mean: f64,
     /// Standard deviation of the grey level.
     std: f64,
-    /// Share of pixels at most 5 or at least 250, 0 to 1.
+    /// Share of pixels with a grey level of at most 5 or at least 250, 0 to 1.
     clipped: f64,
 }
 
-/// An image's quality.
+/// The quality of an image.
 #[derive(Serialize, ToSchema)]
 pub(super) struct QualityAnswer {
     image: ImageInfo,
     statistics: Statistics,
-    /// The faces with their quality, best score first.
+    /// The faces with their quality, by descending score.
     faces: Vec<DetectedFace>,
     timings_ms: Timings,
 }

@@ -20,7 +20,7 @@ pub(super) struct ListParams {
     cursor: Option<String>,
 }
 
-/// A page of the places where an image was found, in the order of the finds.
+/// A page of the places where an image was found, in the order of discovery.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SourcePage {
     sources: Vec<Source>,

@@ -24,7 +24,7 @@ pub(super) struct StoredImage {
     /// `jpeg`, `png`, `webp`, `gif`, `bmp`.
     #[schema(example = "jpeg")]
     format: String,
-    /// Length of the file.
+    /// Length of the file in bytes.
     #[schema(example = 23886)]
     bytes: i64,
     /// SHA-256 hash of the file, in hexadecimal.
@@ -36,10 +36,10 @@ pub(super) struct StoredImage {
     /// Clockwise rotation in degrees that makes the faces upright.
     #[schema(example = 0)]
     rotation: i32,
-    /// Faces stored.
+    /// Number of stored faces.
     #[schema(example = 1)]
     face_count: i32,
-    /// Where it was found: the first places.
+    /// The first places where it was found.
     #[schema(value_type = Vec<Source>)]
     sources: FirstPlaces,
     /// Number of places where it was found. Counting stops at 1,000.

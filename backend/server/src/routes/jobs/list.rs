@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// A state, or all of them.
+/// State of a job, or all states.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum StateFilter {
@@ -42,7 +42,7 @@ impl StateFilter {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only jobs in this state, `discarded` unless given; `any` for all.
+    /// Only jobs in this state; `any` selects all states. The default is `discarded`.
     #[param(inline)]
     state: Option<StateFilter>,
     /// Only jobs of this kind.

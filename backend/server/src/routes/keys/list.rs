@@ -33,7 +33,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys);
 
 /// List the keys, including expired and revoked ones.
 ///
-/// A key to one collection sees that collection's keys.
+/// With a key to one collection, only the keys of that collection are listed.
 #[utoipa::path(
     get, path = "/keys", operation_id = "list_keys", tag = "keys",
     params(ListParams),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use store::subjects::SubjectFilter;
 use utoipa::{IntoParams, ToSchema};
 
-/// Tells how a subject was created.
+/// How a subject was created.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Origin {

@@ -22,7 +22,7 @@ pub(super) struct SubjectView {
     /// Display name; null for a cluster without a name.
     #[schema(example = "Ada Lovelace")]
     name: Option<String>,
-    /// The caller's own id of the person, unique in the collection.
+    /// The caller's own id for the person, unique in the collection.
     #[schema(example = "crm-1815")]
     external_id: Option<String>,
     /// A JSON object that the caller sets.
@@ -59,7 +59,7 @@ impl From<Subject> for SubjectView {
     }
 }
 
-/// A name or an external id, without surrounding white space.
+/// Validates a name or an external id and removes surrounding white space.
 pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     let length = text.trim().chars().count();

@@ -27,7 +27,7 @@ pub(crate) struct SearchBody {
     /// A stored face. It is excluded from the matches.
     #[serde(default, deserialize_with = "uuid")]
     face_id: Option<Uuid>,
-    /// A vector of the embedding model in use; it is normalised to length 1.
+    /// A vector of the current embedding model; it is normalised to length 1.
     embedding: Option<Vec<f32>>,
     /// The collection; the default is the collection of the key, else `default`. With `face_id` it
     /// is the collection of that face.
@@ -35,7 +35,7 @@ pub(crate) struct SearchBody {
     /// Maximum number of matches.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
-    /// Lowest similarity; the default is the collection's, else the embedding model's.
+    /// Minimum similarity; the default is that of the collection, else of the embedding model.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
     threshold: Option<Cosine>,
     /// Compare with every face in scope, without the approximate index.
@@ -67,7 +67,7 @@ pub(in super::super) struct SearchForm {
     image: Vec<u8>,
 }
 
-/// A probe as the request has it.
+/// The probe as given in the request.
 pub(super) enum ProbeInput {
     Image(Bytes),
     Source(ImageSource),
@@ -106,7 +106,7 @@ impl SearchBody {
     }
 }
 
-/// The probe as the answer describes it.
+/// Description of the probe in the response.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(in super::super) enum ProbeInfo {
@@ -126,7 +126,7 @@ pub(in super::super) enum ProbeInfo {
     },
     /// An embedding.
     Embedding {
-        /// Its length.
+        /// Number of components.
         dimensions: usize,
     },
 }
@@ -146,7 +146,7 @@ impl ProbeInfo {
 pub(super) struct Probe {
     pub(super) embedding: Vec<f32>,
     pub(super) collection: Collection,
-    /// Left out of the matches.
+    /// Face that is excluded from the matches.
     pub(super) face: Option<Uuid>,
     pub(super) info: ProbeInfo,
 }

@@ -13,8 +13,8 @@ use vision::Profile;
 /// Maximum number of stored faces in one call.
 const MOST: usize = 100;
 
-/// Options that choose a face and judge its quality. A JSON body may have the same fields; its
-/// values take precedence.
+/// Options that select a face and its quality requirements. A JSON body may contain the same
+/// fields; its values take precedence.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -26,26 +26,26 @@ pub(in super::super) struct EnrolParams {
     /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// Treat the image as an aligned crop of 112x112 pixels (see `GET
-    /// /faces/{id}/crop?kind=chip`). No detection runs, and the original size and pose of the face
-    /// are not judged.
+    /// Treat the image as an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`).
+    /// No detection runs, and the original size and pose of the face are not assessed.
     #[param(default = false)]
     pub(super) aligned: Option<bool>,
     /// Quality profile that the face must pass; the default is `strict`. A face that fails is
     /// rejected with `low_quality` and the reasons.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(super) quality_profile: Option<Profile>,
-    /// Enrol the face even if it fails the quality profile. Faces of poor quality are easily
-    /// confused, so each of them raises the rate of false matches.
+    /// Enrol the face even if it fails the quality profile. Faces of low quality often match other
+    /// people, so each of them increases the rate of false matches.
     #[param(default = false)]
     pub(super) force: Option<bool>,
-    /// Move a face that shows another subject. Without it, such a face is a conflict, because a
-    /// face shows one subject.
+    /// Move a face that is assigned to a different subject. Without this option, such a face causes
+    /// a conflict, because a face belongs to at most one subject.
     #[param(default = false)]
     pub(super) r#move: Option<bool>,
 }
 
-/// What to enrol and the options in JSON: exactly one of `url`, `image_base64` and `face_ids`.
+/// The input and the options of an enrolment in JSON. The input is exactly one of `url`,
+/// `image_base64` and `face_ids`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
@@ -85,7 +85,7 @@ pub(super) struct Address {
 
 /// The input of an enrolment.
 pub(super) enum Input {
-    /// A file, and where it was fetched from.
+    /// An image file and, if it was fetched, its addresses.
     Image(Bytes, Option<Address>),
     /// Stored faces.
     Faces(Vec<Uuid>),
@@ -141,7 +141,7 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
         .allowed([allowed]))
 }
 
-/// How the image is analysed.
+/// Returns the options for the analysis of the image.
 pub(super) fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
     pipeline::AnalyzeOptions {
         min_score: params.min_score.map(Score::get),

@@ -32,7 +32,7 @@ pub(in super::super) struct SubjectFaceList {
 
 pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// List the faces that show a subject.
+/// List the faces of a subject.
 #[utoipa::path(
     get, path = "/subjects/{id}/faces", operation_id = "list_subject_faces", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), ListParams),
