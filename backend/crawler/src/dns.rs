@@ -4,8 +4,8 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Looks up the addresses of a host name. Production uses the system's resolver; tests use their
-/// own answers.
+/// Looks up the addresses of a host name. Production uses the system's resolver; tests use scripted
+/// answers.
 #[async_trait::async_trait]
 pub trait Lookup: Send + Sync {
     /// Returns all addresses of `name`. The caller treats an empty answer as an error.
