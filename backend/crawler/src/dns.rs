@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// answers.
 #[async_trait::async_trait]
 pub trait Lookup: Send + Sync {
-    /// Returns all addresses of `name`. The caller treats an empty answer as an error.
+    /// Returns all addresses of `name`. The caller treats an empty result as an error.
     async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
 }
 

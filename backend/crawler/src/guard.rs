@@ -138,8 +138,8 @@ impl Guard {
         !self.rules.allow_private.is_empty()
     }
 
-    /// Returns whether the address is in an allowed private range. An IPv4-mapped address counts as
-    /// the IPv4 address that the socket connects to.
+    /// Returns whether the address is in an allowed private range. An IPv4-mapped address is
+    /// treated as the IPv4 address that the socket connects to.
     fn is_opened(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.rules.allow_private.iter().any(|net| net.contains(&address))

@@ -1,4 +1,4 @@
-//! Decides which pages belong to a crawl.
+//! Decides which pages a crawl includes.
 use url::{Host, Url};
 
 /// The scope of a crawl. Pages must be inside the scope; images may be anywhere.

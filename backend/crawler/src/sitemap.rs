@@ -38,7 +38,7 @@ const MAX_MEMBERS: usize = 1_000;
 pub struct Sitemap {
     /// Pages.
     pub pages: Vec<PageEntry>,
-    /// Images, each with the page that shows it.
+    /// Images, each with the page that contains it.
     pub images: Vec<ImageEntry>,
     /// Sitemaps that an index lists.
     pub sitemaps: Vec<Url>,
@@ -58,7 +58,7 @@ pub struct PageEntry {
 pub struct ImageEntry {
     /// Address of the image.
     pub url: Url,
-    /// Page or entry to which the image belongs.
+    /// Page or entry that contains the image.
     pub page: Option<Url>,
     /// `sitemap`, `enclosure`, `media` or `feed` (in an entry's HTML).
     pub found_in: &'static str,

@@ -295,7 +295,7 @@ fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
         return;
     }
     let kept: Vec<&str> = query.split('&').filter(|p| keep(p)).collect();
-    // `?a&` without `a` leaves one empty parameter, which counts as no query.
+    // `?a&` without `a` leaves one empty parameter, which is treated as no query.
     let kept = Some(kept.join("&")).filter(|kept| !kept.is_empty());
     url.set_query(kept.as_deref());
 }

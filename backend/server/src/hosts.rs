@@ -77,8 +77,8 @@ impl Authority {
     pub(crate) fn is_allowed(&self, listen: IpAddr, public: &[PublicHost]) -> bool {
         let listen = listen.to_canonical();
         let listened_on = match self.host {
-            // DNS rebinding needs a name, so a request that names an address cannot be an attack.
-            // If the service listens on all addresses, every address is allowed.
+            // DNS rebinding requires a name, so a request that names an address cannot be an
+            // attack. If the service listens on all addresses, every address is allowed.
             HostName::Address(address) => listen.is_unspecified() || address == listen,
             HostName::Name(_) => false,
         };

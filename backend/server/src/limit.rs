@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Limits the permits of each holder. A holder without permits takes no memory.
+/// Limits the permits of each holder. A holder without permits uses no memory.
 pub(crate) struct KeyedLimit<K> {
     most: usize,
     held: Arc<Mutex<HashMap<K, usize>>>,

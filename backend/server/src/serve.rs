@@ -74,7 +74,7 @@ pub async fn serve(
         never = connections.accept(&listener) => match never {},
         () = shutdown.cancelled() => Instant::now() + config.drain,
     };
-    // `close` only lets `wait` return when no connection is open. New connections can still be
+    // After `close`, `wait` returns when no connection is open. New connections can still be
     // spawned.
     connections.open.close();
     tokio::select! {
@@ -192,7 +192,7 @@ impl Connections {
     }
 }
 
-/// Returns whether the error belongs to one connection that failed before it was accepted.
+/// Returns whether the error concerns a single connection that failed before it was accepted.
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

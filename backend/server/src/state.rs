@@ -33,7 +33,7 @@ pub struct Services {
     pub crawls: Crawls,
     /// Stores analyzed images. It knows the registered embedding model.
     pub ingest: Ingest,
-    /// Fetches images that a caller names by URL. It refuses forbidden addresses.
+    /// Fetches images from URLs in requests. It rejects forbidden addresses.
     pub fetcher: Fetcher,
 }
 
@@ -145,8 +145,8 @@ impl AppState {
         Ok(Admission { _all: all, _share: share })
     }
 
-    /// Returns the similarity from which two faces count as one person, for a request and a
-    /// collection that may define one.
+    /// Returns the minimum similarity at which two faces are considered one person, for a request
+    /// and a collection that may define one.
     pub(crate) fn match_threshold(&self, request: Option<f32>, collection: Option<f32>) -> MatchThreshold {
         let model = self.services.analyzer.engine().embedder().match_threshold;
         MatchThreshold::resolve(request, collection, self.config.match_threshold, model)

@@ -10,8 +10,8 @@ pub(super) const LAZY_SRCSET: &[&str] = &[
     "data-flickity-lazyload-srcset",
 ];
 
-/// Attributes in which lazy loaders and galleries put the real image. Attributes that name the
-/// original file come first.
+/// Attributes in which lazy loaders and galleries store the URL of the real image. Attributes for
+/// the original file come first.
 pub(super) const LAZY_SRC: &[&str] = &[
     "data-orig-file",
     "data-original",

@@ -66,7 +66,7 @@ pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Foun
     read_part(html, &state, recipe);
     let mut state = state.take();
     state.close_picture();
-    // The page may never close its title or a picture.
+    // The page may contain an unclosed title or `<picture>`.
     state.found.title =
         state.found.title.take().map(|t| tidy(&htmlize::unescape(t))).filter(|t| !t.is_empty());
     state.found

@@ -124,7 +124,8 @@ codes! {
     Timeout = "timeout", SERVICE_UNAVAILABLE, "The answer took too long";
     /// The service is starting or stopping, or one of its parts is down.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "The service is not ready";
-    /// The database is unavailable. With `reason` `outcome_unknown`, the change may have been made.
+    /// The database is unavailable. With `reason` `outcome_unknown`, the change may have been
+    /// committed.
     DatabaseUnavailable = "database_unavailable", SERVICE_UNAVAILABLE, "The database is unavailable";
     /// The service failed because of an internal error.
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";

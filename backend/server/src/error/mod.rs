@@ -187,7 +187,7 @@ impl ApiError {
         Self::unexplained()
     }
 
-    /// Returns the 500 that callers see.
+    /// Returns the 500 response for callers, without the cause.
     fn unexplained() -> Self {
         Self::new(Code::Internal, "the service failed; its log has the cause under this request id")
     }
@@ -200,7 +200,7 @@ impl ApiError {
         problem
     }
 
-    /// Returns the 503 that callers see while the database is unavailable.
+    /// Returns the 503 response for callers while the database is unavailable.
     fn unavailable() -> Self {
         let detail = "the database is unavailable at the moment; nothing was changed";
         Self::new(Code::DatabaseUnavailable, detail).retry_after(DATABASE_PAUSE)

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Content types that can contain an image. `image/*` stands for any image type.
+/// Content types that can contain an image. `image/*` matches any image type.
 const TYPES: &[&str] = &["multipart/form-data", "application/json", "image/*", "application/octet-stream"];
 
 /// An image, given either by URL or as base64.

@@ -151,7 +151,7 @@ pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
-/// Deserializes an optional RFC 3339 time. The error message shows the format.
+/// Deserializes an optional RFC 3339 time. The error message describes the format.
 pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OffsetDateTime>, D::Error> {
     struct Rfc3339(OffsetDateTime);
     impl<'de> Deserialize<'de> for Rfc3339 {
@@ -175,7 +175,7 @@ pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     Option::<Rfc3339>::deserialize(deserializer).map(|time| time.map(|Rfc3339(time)| time))
 }
 
-/// Deserializes an optional UUID. The error message names the format.
+/// Deserializes an optional UUID. The error message describes the format.
 pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
     struct Hyphenated(Uuid);
     impl<'de> Deserialize<'de> for Hyphenated {

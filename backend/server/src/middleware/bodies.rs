@@ -1,7 +1,7 @@
 //! Reserves memory for request bodies while they arrive.
 //!
-//! A body that arrives slowly reserves little, and no caller can take the whole budget. Only the
-//! oldest partly read body may wait for more memory. Other partly read bodies are rejected and
+//! A body that arrives slowly reserves little memory, and no caller can use the whole budget. Only
+//! the oldest partly read body may wait for more memory. Other partly read bodies are rejected and
 //! release their memory, so two of them never wait for each other.
 //!
 //! The reservation of one body is in `room`. Fetched images are reserved in `extract::fetched`.

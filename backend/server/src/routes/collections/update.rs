@@ -56,8 +56,8 @@ pub(super) const SPEC: Spec =
 
 /// Change a collection.
 ///
-/// A retention that deletes more than `CONFIRM_ABOVE` images and faces at once requires the token
-/// of a dry run.
+/// A retention that deletes more than `CONFIRM_ABOVE` images and faces in one call requires the
+/// token of a dry run.
 #[utoipa::path(
     patch, path = "/collections/{id}", operation_id = "update_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),

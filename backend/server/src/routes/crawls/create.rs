@@ -15,7 +15,7 @@ use serde::Deserialize;
 use url::Url;
 use utoipa::ToSchema;
 
-/// Which pages belong to a crawl.
+/// Which pages a crawl includes.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes crawler::Scope in the OpenAPI document")]

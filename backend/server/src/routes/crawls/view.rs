@@ -68,7 +68,7 @@ pub(super) struct CrawlView {
     /// Number of seeds.
     #[schema(example = 1)]
     seed_count: i32,
-    /// The collection that it belongs to.
+    /// The collection of the crawl.
     #[schema(example = "default")]
     collection: String,
     /// The options of the crawl. With a key without the scope `write`, `webhook` contains only

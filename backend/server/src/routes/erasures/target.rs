@@ -207,7 +207,7 @@ async fn likeness(
     params: &ErasureParams,
 ) -> Result<Asked, ApiError> {
     let collection = caller.collection(params.collection.as_deref()).await?;
-    // This check comes before any work is done.
+    // This check runs before any expensive work.
     let request = params.threshold.map(|threshold| threshold as f32);
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;

@@ -86,7 +86,7 @@ struct Match {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
-    /// The subject that the face shows; null for a face without a subject.
+    /// The subject of the face; null for a face without a subject.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b04")]
     subject_id: Option<Uuid>,
     /// That subject's name.
@@ -250,7 +250,7 @@ pub(super) async fn search_faces(
     }))
 }
 
-/// Returns faces, or subjects by their best face, each with the subject that it shows.
+/// Returns faces, or subjects by their best face, each with its subject.
 async fn hits(
     store: &Store,
     query: &SearchQuery,

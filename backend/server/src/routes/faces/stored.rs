@@ -1,4 +1,4 @@
-//! A stored face with the places where its image was found.
+//! Defines a stored face with the places where its image was found.
 use crate::routes::dto::{BoundingBox, FirstPlaces, Places, Quality, Source, points};
 use crate::{ApiError, AppState};
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub(crate) struct StoredFace {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
     pub(crate) id: Uuid,
-    /// The collection that it belongs to.
+    /// The collection of the face.
     #[schema(example = "default")]
     pub(crate) collection: String,
     /// The image it was found in.

@@ -21,8 +21,8 @@ pub(super) struct QualityParams {
     /// Minimum `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Quality profile that decides `quality.passed`; the default is that of the collection, else
-    /// of the service.
+    /// Quality profile that determines `quality.passed`; the default is that of the collection,
+    /// else of the service.
     #[param(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
     /// Use the quality profile of this collection; the default is the collection of the key.

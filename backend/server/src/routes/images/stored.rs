@@ -1,4 +1,4 @@
-//! A stored image with the places where it was found.
+//! Defines a stored image with the places where it was found.
 use crate::routes::dto::{FirstPlaces, Source, hash_hex};
 use serde::Serialize;
 use store::images::Image;
@@ -12,7 +12,7 @@ pub(super) struct StoredImage {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     id: Uuid,
-    /// The collection that it belongs to.
+    /// The collection of the image.
     #[schema(example = "default")]
     collection: String,
     /// Width in pixels, after the file's orientation is applied.

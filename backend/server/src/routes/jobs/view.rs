@@ -54,7 +54,7 @@ pub(super) struct JobView {
     /// Message of the last failure.
     #[schema(example = json!(null))]
     last_error: Option<String>,
-    /// The crawl that it belongs to.
+    /// The crawl of the job; null if the job has no crawl.
     crawl_id: Option<Uuid>,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct SubjectView {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b04")]
     id: Uuid,
-    /// The collection that it belongs to.
+    /// The collection of the subject.
     #[schema(example = "default")]
     collection: String,
     /// Display name; null for a cluster without a name.

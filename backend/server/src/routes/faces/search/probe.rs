@@ -186,7 +186,7 @@ impl Probe {
     }
 
     /// A face of another collection gives the same error as a face that does not exist, because a
-    /// search stays inside one collection.
+    /// search is limited to one collection.
     async fn of_face(
         state: &AppState,
         caller: &Caller,
