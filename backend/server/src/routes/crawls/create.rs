@@ -58,8 +58,8 @@ pub(crate) struct CreateCrawl {
     /// key, else `default`.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     collection: Option<String>,
-    /// `host`: the seeds' hosts. `domain`: their registrable domains. `prefix`: URLs that start
-    /// with the path of a seed. `list`: the hosts in `allow`.
+    /// `host`: the seeds' hosts. `domain`: their registrable domains. `prefix`: URLs in or below
+    /// the directory of a seed. `list`: the hosts in `allow`.
     #[schema(inline, value_type = Option<ScopeParam>, default = "host")]
     scope: Option<Scope>,
     /// Hosts for `list`; a leading `*.` covers subdomains.

@@ -49,8 +49,7 @@ pub(crate) struct ErasureBody {
     threshold: Option<f64>,
     /// Allow a `threshold` below that of the embedding model, which also erases strangers.
     force: Option<bool>,
-    /// Index of the face in the image, by descending score. The face with the best score has index
-    /// 0.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// Minimum `det_score` of a face of the image.

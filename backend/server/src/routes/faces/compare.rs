@@ -23,8 +23,7 @@ pub(super) struct CompareParams {
     /// Minimum `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Index of the face in the first image, by descending score. The face with the best score has
-    /// index 0.
+    /// Index of the face in the first image, by descending score, starting at 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_a: Option<Bounded<0, 999>>,
     /// Index of the face in the second image, as for `face_a`.

@@ -49,8 +49,7 @@ pub(super) struct SearchParams {
     /// Minimum overall quality of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Index of the face in the image, by descending score. The face with the best score has index
-    /// 0.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_index: Option<Bounded<0, 999>>,
     /// Minimum `det_score` of a face of the image.

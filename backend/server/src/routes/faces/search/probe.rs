@@ -46,8 +46,7 @@ pub(crate) struct SearchBody {
     /// Minimum overall quality of a face.
     #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Index of the face in the image, by descending score. The face with the best score has index
-    /// 0.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// Minimum `det_score` of a face of the image.

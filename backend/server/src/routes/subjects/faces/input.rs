@@ -19,8 +19,7 @@ const MOST: usize = 100;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct EnrolParams {
-    /// Index of the face in the image, by descending score. The face with the best score has index
-    /// 0.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
     /// Minimum `det_score` of a face of the image.
