@@ -1,4 +1,4 @@
-//! Holds the limits of the fetcher and its identity towards servers.
+//! Defines the limits of the fetcher and its identity towards servers.
 use crate::fetch::Roots;
 use ipnet::IpNet;
 use std::time::Duration;
@@ -19,8 +19,8 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Time limit for one hop, up to the last byte of the body.
     pub total_timeout: Duration,
-    /// Minimum speed of a body in decoded bytes per second. A slower body is an error. 0 disables
-    /// the check.
+    /// Minimum speed of a body in decoded bytes per second. A slower body fails. 0 disables the
+    /// check.
     pub min_speed: u64,
     /// Period over which `min_speed` is measured.
     pub min_speed_window: Duration,

@@ -1,13 +1,13 @@
 //! Parses `X-Robots-Tag` headers and `<meta name=robots>` elements.
 
-/// Holds the restrictions that a page or an image states for robots.
+/// Holds the restrictions that a page or an image declares for robots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Directives {
     /// Do not store the page.
     pub noindex: bool,
     /// Do not follow its links.
     pub nofollow: bool,
-    /// Do not take its images.
+    /// Do not use its images.
     pub noimageindex: bool,
     /// Do not use the page for machine learning.
     pub noai: bool,
@@ -23,9 +23,9 @@ impl Directives {
     /// Parses header values (with or without a user agent prefix) or `content` values of `<meta>`.
     /// `agent` is our product token.
     ///
-    /// A prefix holds until the end of its value or the next prefix, because servers join several
+    /// A prefix applies until the end of its value or the next prefix, because servers join several
     /// headers with commas. Directives for all agents and directives for ours are combined. Unknown
-    /// words are skipped, and so are parts of dates that contain commas.
+    /// directives are skipped, and so are parts of dates that contain commas.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>, agent: &str) -> Self {
         let mut found = Self::default();
         for value in values {
@@ -75,8 +75,8 @@ impl Directives {
         }
     }
 
-    /// Returns the reason code if images must not be taken (`noindex`, `noimageindex`, `noai`,
-    /// `noimageai`), or `None` if they may.
+    /// Returns the reason code if images must not be used (`noindex`, `noimageindex`, `noai`,
+    /// `noimageai`), or `None` if they may be used.
     pub fn images_denied(&self) -> Option<&'static str> {
         [
             (self.noindex, "noindex"),

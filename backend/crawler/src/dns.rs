@@ -4,11 +4,11 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Looks up the addresses of a host name. Production uses the system's resolver; tests use their
-/// own answers.
+/// Looks up the addresses of a host name. Production uses the system's resolver; tests use scripted
+/// answers.
 #[async_trait::async_trait]
 pub trait Lookup: Send + Sync {
-    /// Returns all addresses of `name`. The caller treats an empty answer as an error.
+    /// Returns all addresses of `name`. The caller treats an empty result as an error.
     async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
 }
 

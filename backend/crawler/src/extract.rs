@@ -28,7 +28,8 @@ pub const MAX_LINKS: usize = 10_000;
 /// Maximum number of images per page. Later ones are dropped.
 pub const MAX_IMAGES: usize = 5_000;
 /// Maximum bytes of the absolute URLs of a page's links, and separately of its images; later ones
-/// are dropped. An image also counts the page's own URL, because the service stores both.
+/// are dropped. For each image, the page's own URL is also counted, because the service stores
+/// both.
 pub const MAX_URL_BYTES: usize = 2 << 20;
 /// Maximum characters of a title and of an alternative text.
 pub const MAX_TEXT: usize = 500;
@@ -75,8 +76,7 @@ pub struct Page {
 /// Extracts the content of a page. `content_type` is the value of the header, `agent` our product
 /// token, and `recipe` describes the site's markup.
 ///
-/// Any bytes are accepted. Broken markup is parsed as a browser does; parts that cannot be read are
-/// omitted.
+/// Any bytes are accepted. Invalid markup is parsed as in a browser; unreadable parts are omitted.
 pub fn extract_page(
     html: &[u8],
     url: &Url,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::time::Duration;
 use url::Url;
 
-/// What is fetched. Decides the byte limit and the `Accept` header.
+/// The kind of resource. It determines the byte limit and the `Accept` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An HTML page.
@@ -102,16 +102,16 @@ pub enum FetchError {
     /// The URL or an address of its host is forbidden.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// The policy refused the hop (robots.txt, scope). Contains the reason code.
+    /// The policy rejected the hop (robots.txt, scope). Contains the reason code.
     #[error("not allowed: {0}")]
     Refused(String),
-    /// The policy asks to try again later (politeness).
+    /// The policy postpones the hop (politeness).
     #[error("not now")]
     Later(time::OffsetDateTime),
     /// The host name has no address.
     #[error("the host name cannot be resolved: {0}")]
     Dns(String),
-    /// No connection could be made, or it broke.
+    /// No connection could be established, or it broke.
     #[error("the connection failed: {0}")]
     Connect(String),
     /// The connection, the response or the body took too long.
@@ -170,7 +170,7 @@ impl FetchError {
 /// checks scope and robots.txt, and waits for a politeness permit of the host.
 #[async_trait::async_trait]
 pub trait HopPolicy: Send + Sync {
-    /// Allows or refuses this hop. Waits if the host will be available soon.
+    /// Allows or rejects this hop. Waits if the host will be available soon.
     ///
     /// # Errors
     /// Returns [`FetchError::Refused`] or [`FetchError::Later`] if the hop must not be sent now.

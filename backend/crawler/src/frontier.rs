@@ -4,9 +4,9 @@
 //! The yield of a directory is the number of images per page that was read. Only images that are
 //! new to the crawl count.
 //!
-//! The estimates are smoothed, so that a single page decides nothing. A directory starts with
-//! `ASSUMED` pages of its host's yield. A host starts with the same number of pages of one image
-//! each. The arithmetic uses integers only, so that equal counts give equal priorities everywhere.
+//! The estimates are smoothed, so that a single page has little influence. A directory starts with
+//! `ASSUMED` pages of its host's yield. A host starts with `ASSUMED` pages of one image each. The
+//! arithmetic uses integers only, so that equal counts give equal priorities everywhere.
 
 /// Counts the pages that were read, and the images on them that were new to the crawl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,14 +21,14 @@ pub struct Yield {
 /// after the pages of the next level with the highest yield.
 const LEVEL: i32 = 4;
 /// Penalties by expected yield: (minimum of expected thousandths of an image per page, penalty
-/// added to the priority). The first match counts.
+/// added to the priority). The first match is used.
 const STEPS: [(u64, i32); 4] = [(4_000, 0), (1_000, 1), (250, 3), (0, 5)];
 /// Expected thousandths of an image per page on an unknown host.
 const UNKNOWN: u64 = 1_000;
-/// Maximum yield that a directory inherits from its host, in thousandths of an image per page.
-/// One rich directory must not raise all others.
+/// Maximum yield that a directory inherits from its host, in thousandths of an image per page. One
+/// directory with a high yield must not raise the estimates of all others.
 const MOST_ASSUMED: u64 = 2_000;
-/// Number of pages as which the assumed yield counts.
+/// Weight of the assumed yield, in pages.
 const ASSUMED: u64 = 2;
 
 /// Returns the priority of a page; lower values are fetched first. The page is `depth` links away

@@ -2,8 +2,8 @@
 //!
 //! Each request is checked twice. `check_url` checks everything that is known without DNS.
 //! `check_address` checks every address of a name at the time of the connection. The fetcher's
-//! resolver returns only checked addresses to the socket. A name that changes its addresses between
-//! two look-ups (DNS rebinding) therefore gains nothing.
+//! resolver returns only checked addresses to the socket. Changing the addresses of a name between
+//! two look-ups (DNS rebinding) is therefore ineffective.
 mod ranges;
 #[cfg(test)]
 mod tests;
@@ -21,8 +21,8 @@ pub enum GuardError {
     Url(String),
     /// The host is, or resolves to, a forbidden address.
     ///
-    /// The text omits the address and its range, so that callers learn nothing about the operator's
-    /// network. [`Self::secret`] returns both.
+    /// The message omits the address and its range, so that callers receive no information about
+    /// the operator's network. [`Self::secret`] returns both.
     #[error("the URL leads to an address that is not allowed")]
     Address {
         /// The address.
@@ -138,16 +138,16 @@ impl Guard {
         !self.rules.allow_private.is_empty()
     }
 
-    /// Returns whether the address is in an allowed private range. An IPv4-mapped address counts as
-    /// the IPv4 address that the socket connects to.
+    /// Returns whether the address is in an allowed private range. An IPv4-mapped address is
+    /// treated as the IPv4 address that the socket connects to.
     fn is_opened(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.rules.allow_private.iter().any(|net| net.contains(&address))
     }
 
-    /// Checks all addresses of a DNS answer; one forbidden address refuses the whole answer. For
-    /// `localhost`, forbidden addresses are removed instead: an operator who allows 127.0.0.0/8
-    /// does not think of ::1, and only the local system resolves that name.
+    /// Checks all addresses of a DNS answer; one forbidden address makes the whole answer
+    /// forbidden. For `localhost`, forbidden addresses are removed instead: an operator who allows
+    /// 127.0.0.0/8 may not expect ::1, and only the local system resolves that name.
     pub(crate) fn check_answer(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
 //! Crawls politely: frontier rules, guarded requests, robots.txt, and extraction of links and
-//! images. Contains no database access and no models.
+//! images. This crate contains no database access and no models.
 
 pub mod config;
 pub mod directives;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 /// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive one.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// The longest pause that the crawler chooses itself.
+/// Maximum pause that the crawler chooses itself.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Starting value that a failure doubles when there was no delay before.
 const FIRST_STEP: Duration = Duration::from_millis(125);
 
-/// State of a host between two requests. The default stands for a host without any request so far.
+/// State of a host between two requests. The default represents a host without any request so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     /// Time from the end of one request to the start of the next.
@@ -39,7 +39,8 @@ pub enum Outcome {
     Failed,
 }
 
-/// Limits of the delay. `least` comes from the operator or robots.txt and wins over `longest`.
+/// Limits of the delay. `least` is set by the operator or robots.txt and takes precedence over
+/// `longest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Minimum delay.
@@ -49,8 +50,9 @@ pub struct Bounds {
 }
 
 impl Pace {
-    /// Returns the state after a request. If the host asked for a pause, also returns the duration
-    /// during which it gets no request. `Retry-After` is returned unchanged; the caller limits it.
+    /// Returns the state after a request. If the host requested a pause, also returns the duration
+    /// during which no request is sent to it. `Retry-After` is returned unchanged; the caller
+    /// limits it.
     #[must_use]
     pub fn after(self, outcome: Outcome, bounds: Bounds) -> (Self, Option<Duration>) {
         let within = |delay: Duration| delay.min(bounds.longest).max(bounds.least);
@@ -62,8 +64,8 @@ impl Pace {
                 (Self { delay: doubled, refusals }, Some(retry_after.unwrap_or(grown)))
             }
             Outcome::Answered { status, took, .. } => {
-                // The delay rises to the response time at once, and falls by half of the difference
-                // per response.
+                // The delay rises to the response time immediately, and falls by half of the
+                // difference per response.
                 let followed = took.max((self.delay + took) / 2);
                 let healthy = (200..400).contains(&status);
                 let delay = if healthy { followed } else { followed.max(self.delay) };

@@ -1,4 +1,4 @@
-//! Holds site recipes: CSS selectors with which an operator describes the markup of a site.
+//! Contains site recipes, in which an operator describes the markup of a site with CSS selectors.
 use crate::scope::listed;
 use lol_html::Selector;
 use std::str::FromStr;
@@ -13,16 +13,17 @@ use url::Url;
 pub struct Recipe {
     /// Hosts to which the recipe applies: `example.org`, `*.example.org`, `example.org:8080`.
     pub hosts: Vec<String>,
-    /// Elements from which images are taken; their descendants are included. `selector@attribute`
-    /// takes the URL in that attribute, whatever its file extension. If the list is empty, images
-    /// are taken from the whole page.
+    /// Elements whose images are used; their descendants are included. `selector@attribute` uses
+    /// the URL in that attribute, regardless of its file extension. If the list is empty, images of
+    /// the whole page are used.
     #[serde(default)]
     pub images: Vec<String>,
-    /// Elements from which links are followed; their descendants are included. Attributes cannot be
-    /// named here. If the list is empty, links are followed from the whole page.
+    /// Elements from which links are followed; their descendants are included. Attributes are not
+    /// allowed here. If the list is empty, links are followed from the whole page.
     #[serde(default)]
     pub links: Vec<String>,
-    /// Elements that are ignored together with their descendants. This list wins over the others.
+    /// Elements that are ignored together with their descendants. This list takes precedence over
+    /// the others.
     #[serde(default)]
     pub drop: Vec<String>,
 }
@@ -54,7 +55,7 @@ pub struct SiteRecipe {
     pub(crate) drop: Vec<String>,
 }
 
-/// A place from which a recipe takes images.
+/// An element or attribute whose images a recipe uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Pick {
     pub(crate) selector: String,
@@ -64,8 +65,7 @@ pub(crate) struct Pick {
 impl Recipes {
     /// Validates every host and every selector.
     ///
-    /// # Errors
-    /// [`RecipeError`] names the recipe, the field and the value.
+    /// # Errors Returns a [`RecipeError`] with the number of the recipe, the field and the value.
     pub fn new(recipes: &[Recipe]) -> Result<Self, RecipeError> {
         let checked = recipes.iter().enumerate().map(|(index, recipe)| SiteRecipe::new(index + 1, recipe));
         Ok(Self(checked.collect::<Result<Vec<_>, _>>()?.into()))
@@ -125,8 +125,8 @@ impl Pick {
     }
 }
 
-/// Returns why a selector cannot be used. A comma-separated list is refused: the code appends ` *`,
-/// which would apply only to the last selector of the list.
+/// Returns why a selector cannot be used. A comma-separated list is rejected, because the appended
+/// ` *` would apply only to the last selector of the list.
 fn check(text: &str) -> Result<(), String> {
     Selector::from_str(text).map_err(|error| format!("is not a selector that can be used: {error}"))?;
     let mut inside: Vec<char> = Vec::new();

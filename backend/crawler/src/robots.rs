@@ -1,8 +1,8 @@
 //! Parses robots.txt according to RFC 9309.
 //!
-//! The parser is our own, because `texting_robots` has three defects. It does not compare percent
-//! escapes as section 2.2.2 requires (`/%7Ejoe` and `/~joe`). It misses groups named with a version
-//! (`facecrawl/1.0`). It obeys rules outside any group. The tests compare both parsers.
+//! The project has its own parser, because `texting_robots` has three defects. It does not compare
+//! percent escapes as section 2.2.2 requires (`/%7Ejoe` and `/~joe`). It misses groups named with a
+//! version (`facecrawl/1.0`). It obeys rules outside any group. The tests compare both parsers.
 mod rules;
 
 pub use rules::{MAX_RULE, MAX_RULES, MAX_STEPS};
@@ -14,7 +14,7 @@ use url::{Position, Url};
 
 /// Maximum bytes of robots.txt that are read (RFC 9309 2.5).
 pub const MAX_BYTES: usize = 500 << 10;
-/// Maximum `Crawl-delay`. Longer ones are reduced to it.
+/// Maximum `Crawl-delay`. Longer delays are reduced to this value.
 pub const MAX_CRAWL_DELAY: Duration = Duration::from_secs(300);
 /// Maximum number of `Sitemap` lines that are kept.
 pub const MAX_SITEMAPS: usize = 1000;
@@ -97,8 +97,8 @@ impl Robots {
                         everyone.add(rule);
                     }
                 }
-                // Not in the RFC, but authors mean it as a line of its group, so it ends the list
-                // of names.
+                // `Crawl-delay` is not in the RFC, but authors use it as a rule of its group, so it
+                // ends the list of names.
                 Line::CrawlDelay(delay) => {
                     in_names = false;
                     for (applies, group) in [(for_us, &mut ours), (for_all, &mut everyone)] {
@@ -107,7 +107,8 @@ impl Robots {
                         }
                     }
                 }
-                // Belongs to no group and does not end a group (RFC 9309 2.2.4).
+                // A `Sitemap` line is not part of a group and does not end a group (RFC 9309
+                // 2.2.4).
                 Line::Sitemap(text) => {
                     let url = std::str::from_utf8(text).ok().and_then(|t| crate::urls::parse(t).ok());
                     if let Some(url) = url
@@ -123,8 +124,8 @@ impl Robots {
         Self { closed: group.overflowed, rules: Rules::new(group.rules), crawl_delay: group.delay, sitemaps }
     }
 
-    /// Returns whether the URL may be fetched. The longest matching pattern decides; `Allow` wins a
-    /// tie. `/robots.txt` itself is always allowed on a host that responded.
+    /// Returns whether the URL may be fetched. The longest matching pattern applies; among equal
+    /// lengths, `Allow` applies. `/robots.txt` itself is always allowed on a host that responded.
     pub fn allows(&self, url: &Url) -> bool {
         self.judge(url).allowed
     }
@@ -180,8 +181,8 @@ impl Group {
     }
 }
 
-/// Returns the lines within the byte limit. A line that the limit cuts is omitted: the beginning of
-/// `Disallow: /private` could disallow the whole host.
+/// Returns the lines within the byte limit. A line that the limit truncates is omitted, because the
+/// beginning of `Disallow: /private` could disallow the whole host.
 fn lines(body: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = if body.len() > MAX_BYTES {
         body[..MAX_BYTES].iter().rposition(|b| is_line_end(*b)).unwrap_or(0)

@@ -1,7 +1,7 @@
-//! Decides which pages belong to a crawl.
+//! Decides which pages a crawl includes.
 use url::{Host, Url};
 
-/// The boundary of a crawl. Pages must be inside; images may be anywhere.
+/// The scope of a crawl. Pages must be inside the scope; images may be anywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -71,8 +71,8 @@ pub(crate) fn listed(entry: &str, url: &Url) -> bool {
     if port.is_some() && port != url.port_or_known_default() {
         return false;
     }
-    // People write these entries, so they may contain capitals, a root dot, IDN in Unicode, or an
-    // IPv6 address without brackets.
+    // Operators write these entries by hand, so they may contain capitals, a root dot, IDN in
+    // Unicode, or an IPv6 address without brackets.
     let ascii = |name: &str| {
         let name = name.trim_end_matches('.');
         let bracketed = name.contains(':') && !name.starts_with('[');

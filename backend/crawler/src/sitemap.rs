@@ -16,9 +16,9 @@ use url::Url;
 /// Maximum number of pages, of images and of sitemaps that are read from one file, each. The value
 /// is the protocol's limit for pages.
 pub const MAX_URLS: usize = 50_000;
-/// Maximum bytes of the absolute URLs that one file names; later ones are ignored. An image also
-/// counts its page's URL, because the service stores both. 50,000 pages (the protocol's limit) of
-/// 300 bytes each fit.
+/// Maximum bytes of the absolute URLs in one file; later ones are ignored. For each image, its
+/// page's URL is also counted, because the service stores both. 50,000 pages (the protocol's limit)
+/// of 300 bytes each fit.
 pub const MAX_URL_BYTES: usize = 16 << 20;
 /// Maximum number of decompressed bytes that are read from one file (the protocol's limit). The
 /// rest is ignored.
@@ -28,8 +28,8 @@ const HEAD: usize = 4096;
 /// Number of compressed bytes that are decompressed for that search.
 const PACKED_HEAD: usize = 64 << 10;
 /// Maximum number of members of a gzip file that are read. Block compressors (bgzip) write one
-/// member for every 64 KiB. An empty member yields no bytes but costs as much as a full one to
-/// start.
+/// member for every 64 KiB. An empty member yields no bytes but has the same start-up cost as a
+/// full one.
 const MAX_MEMBERS: usize = 1_000;
 
 /// The content of a sitemap or a feed. All URLs are absolute, normalised, unique and in document
@@ -38,7 +38,7 @@ const MAX_MEMBERS: usize = 1_000;
 pub struct Sitemap {
     /// Pages.
     pub pages: Vec<PageEntry>,
-    /// Images, each with the page that shows it.
+    /// Images, each with the page that contains it.
     pub images: Vec<ImageEntry>,
     /// Sitemaps that an index lists.
     pub sitemaps: Vec<Url>,
@@ -58,14 +58,14 @@ pub struct PageEntry {
 pub struct ImageEntry {
     /// Address of the image.
     pub url: Url,
-    /// Page or entry to which the image belongs.
+    /// Page or entry that contains the image.
     pub page: Option<Url>,
     /// `sitemap`, `enclosure`, `media` or `feed` (in an entry's HTML).
     pub found_in: &'static str,
 }
 
 /// Parses a sitemap, a feed or a plain list of URLs (one per line), compressed with gzip or not.
-/// `url` is the address of the file. Of a damaged file, returns the entries before the damage. Any
+/// `url` is the address of the file. For a damaged file, returns the entries before the damage. Any
 /// other file yields an empty result.
 pub fn parse(body: &[u8], url: &Url) -> Sitemap {
     let body = unpack(body);
@@ -125,7 +125,7 @@ fn is_gzip(body: &[u8]) -> bool {
     body.starts_with(&[0x1f, 0x8b])
 }
 
-/// Decompresses up to `limit` bytes of the first [`MAX_MEMBERS`] members. Of a damaged file,
+/// Decompresses up to `limit` bytes of the first [`MAX_MEMBERS`] members. For a damaged file,
 /// returns the bytes before the damage.
 fn gunzip(mut packed: &[u8], limit: usize) -> Vec<u8> {
     let mut out = Vec::new();

@@ -10,11 +10,12 @@ pub const MAX_PARSED_LENGTH: usize = 8192;
 pub const MAX_LENGTH: usize = 2048;
 /// Reason code of URLs that are too long to be followed.
 pub const TOO_LONG: &str = "url_too_long";
-/// Reason code of URLs that the guard refuses without a DNS look-up.
+/// Reason code of URLs that the guard rejects without a DNS look-up.
 pub const FORBIDDEN: &str = "forbidden_url";
 /// Maximum characters of a host name (RFC 1123).
 const MAX_HOST: usize = 253;
-/// Maximum number of path segments of a page that is followed. More get the reason `path_too_deep`.
+/// Maximum number of path segments of a page that is followed. Longer paths get the reason
+/// `path_too_deep`.
 pub const MAX_SEGMENTS: usize = 20;
 /// Maximum number of query parameters of a page that is followed. More get the reason
 /// `too_many_parameters`.
@@ -57,8 +58,7 @@ const TRACKING: &[&str] = &[
 /// Parses and normalises a URL: lower-case scheme and host, no default port, no fragment, no dot
 /// segments, no tracking parameters.
 ///
-/// # Errors
-/// Returns a sentence for the API caller that says what is wrong.
+/// # Errors Returns a sentence for the API caller that describes the error.
 pub fn parse(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if text.is_empty() {
@@ -125,19 +125,18 @@ pub fn bad_host(url: &Url) -> Option<&'static str> {
 }
 
 /// Parses and normalises an address that is to be stored, looked up, erased or suppressed. HTTP and
-/// HTTPS URLs are parsed by [`parse`]. A file URL gets the spelling that a scan of the file gives
-/// it.
+/// HTTPS URLs are parsed by [`parse`]. A file URL is converted to the spelling that a scan of the
+/// file uses.
 ///
-/// # Errors
-/// Returns a sentence that tells a caller of the API what is wrong.
+/// # Errors Returns a sentence for the API caller that describes the error.
 pub fn address(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if !text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
         return parse(text);
     }
     let url = Url::parse(text).map_err(|error| format!("the URL {text:?} is not valid: {error}"))?;
-    // The path gives its percent escapes one spelling. Escaped slashes can create dot segments,
-    // which the second parse removes.
+    // The conversion to a path normalises the percent escapes. Escaped slashes can create dot
+    // segments, which the second parse removes.
     let spelled = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
     let spelled = spelled.and_then(|url| Url::parse(url.as_str()).ok());
     spelled.ok_or_else(|| format!("the URL {text:?} does not name a file of this machine"))
@@ -151,7 +150,7 @@ pub fn normalise(mut url: Url) -> Url {
         url.domain().and_then(|d| d.ends_with('.').then(|| d.trim_end_matches('.').to_owned()))
     {
         // A trailing root dot does not change the host. A name that consists only of dots stays
-        // unchanged; the guard refuses it.
+        // unchanged; the guard rejects it.
         if !bare.is_empty() {
             let _ = url.set_host(Some(&bare));
         }
@@ -262,7 +261,7 @@ pub enum TrailingSlash {
 pub struct Spelling {
     /// How the trailing slash is normalised.
     pub trailing_slash: TrailingSlash,
-    /// Names of query parameters that do not select another page. Case-sensitive.
+    /// Names of query parameters that do not select a different page. Case-sensitive.
     pub drop_parameters: Vec<String>,
 }
 
@@ -296,7 +295,7 @@ fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
         return;
     }
     let kept: Vec<&str> = query.split('&').filter(|p| keep(p)).collect();
-    // `?a&` without `a` leaves one empty parameter, which counts as no query.
+    // `?a&` without `a` leaves one empty parameter, which is treated as no query.
     let kept = Some(kept.join("&")).filter(|kept| !kept.is_empty());
     url.set_query(kept.as_deref());
 }
@@ -312,9 +311,9 @@ pub fn host_key(url: &Url) -> String {
     }
 }
 
-/// Returns the directory to which a page counts when a crawl limits the pages per directory. This
-/// is the page's folder or, for a URL with a query, the whole path. Each run of digits becomes one
-/// `#`, so that `/calendar/2031/05/` and `/calendar/2031/06/` are one directory.
+/// Returns the directory of a page for the limit on pages per directory. This is the page's folder
+/// or, for a URL with a query, the whole path. Each run of digits becomes one `#`, so that
+/// `/calendar/2031/05/` and `/calendar/2031/06/` have the same directory.
 pub fn directory(url: &Url) -> String {
     let path = match url.query() {
         Some(_) => url.path(),

@@ -41,7 +41,8 @@ pub struct Config {
     pub batch_images: usize,
     /// Number of images of one batch that are analyzed concurrently.
     pub batch_concurrency: usize,
-    /// Maximum number of admitted analyses, running and waiting. Further requests fail with 429.
+    /// Maximum number of admitted analyses, both running and waiting. Further requests fail with
+    /// 429.
     pub max_analyses: usize,
     /// Maximum time from the head of a request to the head of its response. A slower request fails
     /// with 503 `timeout`.

@@ -1,15 +1,14 @@
-//! Parses and compares host names: those of the `Host` header, and those of a page's origin.
+//! Parses and compares the host names of the `Host` header and of a page's origin.
 //!
-//! With DNS rebinding, a foreign page uses a name of its own that resolves to this service. The
-//! browser sends that name in `Host`. The request is refused because no list here contains the
-//! name.
+//! In a DNS rebinding attack, a foreign page uses its own name, which resolves to this service. The
+//! browser sends that name in `Host`. The request is rejected because the name is on no list.
 //!
 //! The checks of requests are in `middleware::hosts`.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use url::{Host, Url};
 
-/// A host as the `Host` header and origins spell it.
+/// A host as written in the `Host` header and in origins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostName {
     Address(IpAddr),
@@ -17,7 +16,7 @@ pub(crate) enum HostName {
     Name(String),
 }
 
-/// A host and the port that was given with it.
+/// A host with its optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Authority {
     pub(crate) host: HostName,
@@ -49,7 +48,7 @@ impl HostName {
     }
 
     /// Returns whether the host is this machine. RFC 6761 reserves the name `localhost` and its
-    /// subdomains, so no resolver is asked.
+    /// subdomains, so no DNS query is needed.
     fn is_loopback(&self) -> bool {
         match self {
             Self::Address(address) => address.is_loopback(),
@@ -78,15 +77,15 @@ impl Authority {
     pub(crate) fn is_allowed(&self, listen: IpAddr, public: &[PublicHost]) -> bool {
         let listen = listen.to_canonical();
         let listened_on = match self.host {
-            // DNS rebinding needs a name, so a request that names an address cannot be an attack.
-            // If the service listens on all addresses, every address is allowed.
+            // DNS rebinding requires a name, so a request that names an address cannot be an
+            // attack. If the service listens on all addresses, every address is allowed.
             HostName::Address(address) => listen.is_unspecified() || address == listen,
             HostName::Name(_) => false,
         };
         self.host.is_loopback() || listened_on || public.iter().any(|rule| rule.covers(self))
     }
 
-    /// Returns whether a page of this origin came from this host. The scheme is not compared,
+    /// Returns whether a page of this origin was served by this host. The scheme is not compared,
     /// because TLS may end at a proxy in front of the service.
     pub(crate) fn is_origin(&self, origin: &Origin) -> bool {
         self.host == origin.host && self.port.map_or(origin.is_default_port, |port| port == origin.port)
@@ -100,7 +99,7 @@ impl PublicHost {
         })
     }
 
-    /// Returns whether a page of this origin belongs to this service. The rule `*` matches no
+    /// Returns whether a page of this origin is a page of this service. The rule `*` matches no
     /// origin.
     pub(crate) fn is_origin(&self, origin: &Origin) -> bool {
         self.0.as_ref().is_some_and(|rule| rule.is_origin(origin))

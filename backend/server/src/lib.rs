@@ -1,7 +1,7 @@
 //! Contains the HTTP API: handlers, extractors, middleware and the server loop.
 //!
 //! `router` builds the API from an `AppState`; `openapi` needs no state. Each operation has its own
-//! file under `routes/<resource>/`. Images enter through `extract::image`, and errors leave as
+//! file under `routes/<resource>/`. Images are read by `extract::image`, and errors are returned as
 //! `ApiError`.
 //!
 //! The work behind the API (analysis, crawls, storage) is in the other crates.

@@ -1,9 +1,9 @@
-//! Limits how many permits each holder (an address, a key) has at the same time.
+//! Limits the number of concurrent permits of each holder (an address or a key).
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Limits the permits of each holder. A holder without permits takes no memory.
+/// Limits the permits of each holder. A holder without permits uses no memory.
 pub(crate) struct KeyedLimit<K> {
     most: usize,
     held: Arc<Mutex<HashMap<K, usize>>>,

@@ -1,15 +1,16 @@
-//! What an HTTP operation needs of its caller and can answer: a constant that stands beside the
-//! handler and is registered with it. This module does not check requests; the middleware does.
+//! Describes what an HTTP operation requires of its caller and which problems it can return. Each
+//! description is a constant next to the handler and is registered with it. The middleware checks
+//! the requests.
 mod routes;
 
 pub(crate) use routes::{Routes, find, methods, of};
 
 use crate::{Code, Scope};
 
-/// Which key an operation asks its caller for.
+/// Which key an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// None. These operations are health and the description of the API.
+    /// No key. These operations are the health checks and the description of the API.
     Open,
     /// A key with any scopes.
     AnyKey,
@@ -17,17 +18,18 @@ pub(crate) enum Access {
     Needs(Scope),
 }
 
-/// Describes what the signature and the `#[utoipa::path]` of a handler do not say.
+/// Describes what the signature and the `#[utoipa::path]` of a handler do not express.
 ///
-/// The router, the access check, the OpenAPI document and the middleware read the same constant.
+/// The router, the access check, the OpenAPI document and the middleware use the same constant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
     pub(crate) access: Access,
     /// Problems that do not follow from the method, the key, the parameters and the body.
     pub(crate) problems: &'static [&'static [Code]],
-    /// Fields of the JSON body of which a caller sends exactly one.
+    /// Fields of the JSON body. A caller must send exactly one of them.
     pub(crate) one_of: &'static [&'static str],
-    /// Whether a running request takes one of its caller's places (`middleware::places`).
+    /// Whether a running request counts towards its caller's limit on database connections
+    /// (`middleware::places`).
     pub(crate) takes_place: bool,
     /// Whether a request may name any host. Load balancers send arbitrary host names, and these
     /// operations reveal and change nothing.
@@ -45,7 +47,7 @@ impl Spec {
         Self { takes_place: false, ..Self::with(Access::Open) }
     }
 
-    /// Describes an operation that asks for this kind of key.
+    /// Describes an operation that requires this kind of key.
     pub(crate) const fn with(access: Access) -> Self {
         Self { access, problems: &[], one_of: &[], takes_place: true, any_host: false }
     }
@@ -55,18 +57,18 @@ impl Spec {
         Self { problems, ..self }
     }
 
-    /// Makes the JSON body take exactly one of these fields.
+    /// Requires exactly one of these fields in the JSON body.
     pub(crate) const fn one_of(self, one_of: &'static [&'static str]) -> Self {
         Self { one_of, ..self }
     }
 
     /// Marks an operation that takes long but hardly uses the database. The limits on analyses and
-    /// on event streams apply to it instead of the caller's places.
+    /// on event streams apply to it instead of the limit on database connections.
     pub(crate) const fn limited_elsewhere(self) -> Self {
         Self { takes_place: false, ..self }
     }
 
-    /// Lets requests name any host.
+    /// Allows requests to name any host.
     pub(crate) const fn any_host(self) -> Self {
         Self { any_host: true, ..self }
     }

@@ -1,5 +1,5 @@
-//! The whole service: every operation, the pages, and the middleware around them. What an operation
-//! does and needs stands in `routes`.
+//! Builds the router of the service from all operations, the pages and the middleware. The
+//! operations are in `routes`.
 use crate::middleware::{again, bodies, headers, hosts, observe, panic, places, request_id, timeout};
 use crate::openapi::{Frame, complete};
 use crate::operation::Routes;
@@ -25,14 +25,14 @@ pub(crate) fn operations() -> Routes {
         .merge(routes::system::router())
 }
 
-/// Returns the description of the API. It needs no running service.
+/// Returns the OpenAPI description of the API. It needs no running service.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = operations().router.into_openapi();
     complete(&mut document);
     document
 }
 
-/// Returns the whole HTTP service.
+/// Returns the router of the HTTP service.
 pub fn router(state: AppState) -> Router {
     let router = guarded(operations(), &state)
         .merge(routes::system::docs_router())
@@ -42,7 +42,7 @@ pub fn router(state: AppState) -> Router {
     surround(router, state)
 }
 
-/// Puts the key check in front of every operation. Pages are merged later. Pages and unknown paths
+/// Adds the key check to every operation. Pages are merged later, because pages and unknown paths
 /// need no key.
 fn guarded(operations: Routes, state: &AppState) -> Router<AppState> {
     let (router, _) = operations.router.split_for_parts();
@@ -66,7 +66,7 @@ fn surround(router: Router<AppState>, state: AppState) -> Router {
     router.layer(from_fn(observe::layer)).layer(from_fn(request_id::layer)).with_state(state)
 }
 
-/// Returns the service of a process without an API: health and metrics.
+/// Returns the router of a process without an API, with health checks and metrics.
 pub fn status_router(state: AppState) -> Router {
     let router = guarded(routes::system::status_router(), &state)
         .fallback(no_status_route)
@@ -74,7 +74,7 @@ pub fn status_router(state: AppState) -> Router {
     surround(router, state)
 }
 
-/// Returns the CORS layer, or `None` where the operator allows no other origins.
+/// Returns the CORS layer, or `None` if the operator allows no other origins.
 fn cors(origins: &[String]) -> Option<CorsLayer> {
     let origins: Vec<HeaderValue> =
         origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();

@@ -1,7 +1,7 @@
 //! Contains the loop that accepts connections until the process is asked to stop.
 //!
 //! `axum::serve` limits neither the number of connections nor their time. When it stops, it also
-//! closes connections whose next request is already on its way. This loop limits both. When it
+//! closes connections whose next request is already in transit. This loop limits both. When it
 //! stops, it first sends `connection: close` with every response.
 use crate::Config;
 use crate::auth::Peer;
@@ -26,27 +26,27 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-/// Maximum size of the request line and headers together, in bytes. A longer head gets a 431
-/// response. The buffer grows in steps, so some heads of up to twice this size are accepted.
+/// Maximum size of the request line and headers together, in bytes. A longer head is rejected with
+/// status 431. The buffer grows in steps, so some heads of up to twice this size are accepted.
 const MAX_HEAD: usize = 64 << 10;
 
-/// How long a shutdown still accepts requests on open connections. Their responses carry
+/// How long a shutdown still accepts requests on open connections. Their responses contain
 /// `connection: close`.
 ///
-/// A client that sends its next request at the moment of the shutdown gets a response this way. The
-/// wait ends early when no connection is open. A connection that is accepted during the wait gets
-/// the same time for its request.
+/// A client that sends its next request during the shutdown therefore receives a response. The wait
+/// ends early when no connection is open. A connection that is accepted during the wait has the
+/// same time for its request.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Delay before the next accept after the process or the machine ran out of file descriptors.
 const OUT_OF_FILES: Duration = Duration::from_secs(1);
 
 /// Serves until `shutdown` fires. Then it finishes the accepted requests for at most
-/// `config.drain`. Give the same token to `AppState`, so that event streams end too.
+/// `config.drain`. Pass the same token to `AppState`, so that event streams end too.
 ///
 /// At most `config.max_connections` are open at a time; further connections wait to be accepted.
-/// One address gets at most three quarters of them, and a further connection from it is closed at
-/// once.
+/// One address may use at most three quarters of them, and a further connection from it is closed
+/// immediately.
 ///
 /// A connection is closed if it sends no request head for `config.connection_idle`. It is also
 /// closed if its peer does not read a response for `config.write_stall`.
@@ -74,7 +74,7 @@ pub async fn serve(
         never = connections.accept(&listener) => match never {},
         () = shutdown.cancelled() => Instant::now() + config.drain,
     };
-    // `close` only lets `wait` return when no connection is open. New connections can still be
+    // After `close`, `wait` returns when no connection is open. New connections can still be
     // spawned.
     connections.open.close();
     tokio::select! {
@@ -93,7 +93,7 @@ pub async fn serve(
 /// Contains what all connections share.
 struct Connections {
     router: Router,
-    /// After it fires, every response carries `connection: close`.
+    /// After it fires, every response contains `connection: close`.
     shutdown: CancellationToken,
     idle: Duration,
     write_stall: Duration,
@@ -111,7 +111,7 @@ impl Connections {
     async fn accept(&self, listener: &TcpListener) -> Never {
         loop {
             // The permit is acquired before the accept. Connections above the limit stay in the
-            // kernel's queue, where they cost this process nothing.
+            // kernel's queue, where they use no resources of this process.
             let Ok(permit) = self.permits.clone().acquire_owned().await else {
                 unreachable!("the semaphore is never closed")
             };
@@ -146,7 +146,8 @@ impl Connections {
             metrics::counter!("facecrawl_http_connections_refused_total").increment(1);
             return;
         };
-        // Responses are small and written at once, so waiting for more data only delays them.
+        // Responses are small and written in one call, so waiting for more data would only delay
+        // them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "failed to set TCP_NODELAY");
         }
@@ -191,7 +192,7 @@ impl Connections {
     }
 }
 
-/// Returns whether the error belongs to one connection that failed before it was accepted.
+/// Returns whether the error concerns a single connection that failed before it was accepted.
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

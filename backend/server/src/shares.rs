@@ -22,7 +22,7 @@ struct Entry {
     holders: usize,
 }
 
-/// Represents what one holder, such as a request, has of its caller's share.
+/// Represents the part of a caller's share that one holder, such as a request, uses.
 pub(crate) struct Mine {
     unit: u64,
     units: u32,
@@ -34,13 +34,13 @@ pub(crate) struct Mine {
 
 impl Shares {
     /// Returns shares of three quarters of `limit` for each caller, counted in units of `unit`. The
-    /// rest stays free for other callers.
+    /// rest remains available to other callers.
     pub(crate) fn of(limit: u64, unit: u64) -> Self {
         let units = u32::try_from(limit / unit).unwrap_or(u32::MAX);
         Self { unit, units: (units - units / 4).max(1), open: Arc::default() }
     }
 
-    /// Opens the share of the current request's caller. The new holder has nothing yet.
+    /// Opens the share of the current request's caller. The new holder uses nothing yet.
     pub(crate) fn open(&self) -> Mine {
         let caller = CallerId::current();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,8 +61,8 @@ impl Mine {
         self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    /// Waits until the caller's other holders leave room for `amount`, then takes it. Call it only
-    /// on a holder that has nothing yet.
+    /// Waits until `amount` of the caller's share is free, then reserves it. Call it only on a
+    /// holder that uses nothing yet.
     pub(crate) async fn begin(&mut self, amount: u64) {
         let units = self.units_of(amount);
         // The semaphore is never closed.
@@ -70,10 +70,10 @@ impl Mine {
     }
 
     /// Raises the amount of this holder to `amount` and returns `true`. Returns `false` if the
-    /// caller's share has no room.
+    /// caller's share is exhausted.
     ///
-    /// An amount above the whole share counts as the whole share. Therefore a caller's only holder
-    /// always succeeds.
+    /// An amount above the whole share is reduced to the whole share. Therefore a caller's only
+    /// holder always succeeds.
     pub(crate) fn grow(&mut self, amount: u64) -> bool {
         let held = u32::try_from(self.held_units()).unwrap_or(u32::MAX);
         let more = self.units_of(amount).saturating_sub(held);

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 /// Rate at which written data earns waiting time, in bytes per second. A slower reader is
-/// disconnected in the end.
+/// eventually disconnected.
 const SLOWEST: u32 = 16 << 10;
 
 /// Fails a write if the peer reads too slowly.
 ///
-/// A connection has at most `patience` of waiting time. Every written byte earns waiting time
-/// again, at [`SLOWEST`] bytes per second. A reader that takes one byte now and then therefore
-/// cannot keep the connection open.
+/// A connection has at most `patience` of waiting time. Every written byte restores waiting time,
+/// at [`SLOWEST`] bytes per second. A reader that only occasionally reads one byte therefore cannot
+/// keep the connection open.
 pub(crate) struct Progressing<T> {
     inner: T,
     patience: Duration,

@@ -33,7 +33,7 @@ pub struct Services {
     pub crawls: Crawls,
     /// Stores analyzed images. It knows the registered embedding model.
     pub ingest: Ingest,
-    /// Fetches images that a caller names by URL. It refuses forbidden addresses.
+    /// Fetches images from URLs in requests. It rejects forbidden addresses.
     pub fetcher: Fetcher,
 }
 
@@ -58,7 +58,7 @@ pub struct Shared {
     pub(crate) places: Shares,
     /// Memory for request bodies.
     pub(crate) bodies: Budget,
-    /// The partly read body that waits for more of that memory.
+    /// The partly read body that waits for more memory for request bodies.
     pub(crate) elder: Elder,
     /// Each caller's share of that memory.
     pub(crate) shares: Shares,
@@ -125,8 +125,8 @@ impl AppState {
         }
     }
 
-    /// Admits `images` analyses of the current caller. Keep the admission until the analyses are
-    /// done.
+    /// Admits `images` analyses of the current caller. Hold the admission until the analyses have
+    /// ended.
     ///
     /// One caller gets at most three quarters of the admitted analyses. A batch that is larger than
     /// the limit is admitted only while no other analysis is admitted.
@@ -145,8 +145,8 @@ impl AppState {
         Ok(Admission { _all: all, _share: share })
     }
 
-    /// Returns the similarity from which two faces count as one person, for a request and a
-    /// collection that may name one.
+    /// Returns the minimum similarity at which two faces are considered one person, for a request
+    /// and a collection that may define one.
     pub(crate) fn match_threshold(&self, request: Option<f32>, collection: Option<f32>) -> MatchThreshold {
         let model = self.services.analyzer.engine().embedder().match_threshold;
         MatchThreshold::resolve(request, collection, self.config.match_threshold, model)
@@ -160,7 +160,7 @@ impl AppState {
     }
 }
 
-/// Permits the admitted analyses to wait and run. Dropping it releases their places.
+/// Permits the admitted analyses to wait and run. Dropping it releases their permits.
 pub(crate) struct Admission {
     _all: OwnedSemaphorePermit,
     _share: Mine,

@@ -11,7 +11,7 @@ const BATCH: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 /// Returns a recorder builder in which every metric named `…_seconds` or `…_batch_size` is a
 /// histogram with explicit buckets.
 ///
-/// The process calls `install_recorder` on it once and gives the handle to `AppState`.
+/// The process calls `install_recorder` on it once and passes the handle to `AppState`.
 pub fn prometheus() -> Result<PrometheusBuilder, BuildError> {
     PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS)?

@@ -3,8 +3,8 @@
 use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 use std::borrow::Cow;
 
-/// Number of bytes that are searched for a `<meta>` that names the encoding. The standard asks for
-/// 1024.
+/// Number of bytes that are searched for a `<meta>` that declares the encoding. The standard
+/// requires 1024.
 const PRESCAN: usize = 4096;
 
 /// Returns the page as text, and the encoding of the queries of its URLs.
@@ -43,8 +43,8 @@ fn prescan(mut head: &[u8]) -> Option<&'static Encoding> {
             None
         };
         if let Some(encoding) = named {
-            // The label was readable as ASCII, so the page cannot be UTF-16, even if the label says
-            // so.
+            // The label was readable as ASCII, so the page cannot be UTF-16, even if the label
+            // claims so.
             return Some(if encoding == UTF_16LE || encoding == UTF_16BE { UTF_8 } else { encoding });
         }
         head = &head[1..];
@@ -112,14 +112,14 @@ mod tests {
                 None,
                 "<?xml version='1.0' encoding='iso-8859-2'?>\u{105}",
             ),
-            // A label of UTF-16 in ASCII text, and an unknown label.
+            // A UTF-16 label in ASCII text, and an unknown label.
             (b"<meta charset=utf-16>\xc3\xa9", None, "<meta charset=utf-16>\u{e9}"),
             (
                 b"<meta charset=klingon>\xc3\xa9",
                 Some("text/html; charset=\"\""),
                 "<meta charset=klingon>\u{e9}",
             ),
-            // The header wins over the page.
+            // The header takes precedence over the page.
             (b"<meta charset=utf-8>\xe9", Some("text/html; charset=cp1252"), "<meta charset=utf-8>\u{e9}"),
         ] {
             assert_eq!(decode(bytes, header).0, expected, "{header:?}");

@@ -3,9 +3,9 @@
 /// Calls `found` with the URL of every image.
 ///
 /// Images are `url(…)` and the strings of `image-set(…)` in backgrounds, borders, lists, masks,
-/// generated content and custom properties. Fonts (`src`), `@import` and `@namespace` do not count.
-/// Of an `image-set`, only the image with the highest density counts. `attribute` means that the
-/// text is a `style` attribute: declarations without a rule around them.
+/// generated content and custom properties. Fonts (`src`), `@import` and `@namespace` are ignored.
+/// Only the image with the highest density of an `image-set` is reported. `attribute` means that
+/// the text is a `style` attribute: declarations without a rule around them.
 pub(super) fn images(text: &str, attribute: bool, mut found: impl FnMut(String)) {
     let mut scan = Scan { text, at: 0 };
     let mut property = if attribute { Property::Name(0) } else { Property::Selector };
@@ -107,7 +107,7 @@ enum Property {
     Selector,
     /// Inside a possible declaration, whose name starts at this offset.
     Name(usize),
-    /// In the value of a property that shows images.
+    /// In the value of a property that can contain images.
     Image,
     /// In any other value.
     Other,

@@ -1,4 +1,4 @@
-//! Applies a site recipe: decides for each element whether its images are taken and its links
+//! Applies a site recipe: decides for each element whether its images are used and its links
 //! followed.
 //!
 //! Every selector is registered twice: for the elements that it matches and, with ` *` appended,
@@ -17,7 +17,7 @@ pub(super) struct Gate {
     /// Whether the recipe names any selectors for images, or for links.
     images_named: bool,
     links_named: bool,
-    /// Marks of the next element. The handlers set them; `element` takes them.
+    /// Marks of the next element. The handlers set them, and `element` moves them to `now`.
     next: Marks,
     /// Marks of the current element.
     now: Marks,
@@ -30,7 +30,7 @@ struct Marks {
     images: bool,
     links: bool,
     drop: bool,
-    /// Names of the attributes that hold images.
+    /// Names of the attributes that contain image URLs.
     attributes: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ impl Gate {
         }
     }
 
-    /// Moves to the next element and returns its attributes that hold images.
+    /// Moves to the next element and returns the names of its attributes that contain image URLs.
     pub(super) fn element(&mut self) -> Vec<String> {
         self.now = std::mem::take(&mut self.next);
         if self.is_dropped() { Vec::new() } else { std::mem::take(&mut self.now.attributes) }

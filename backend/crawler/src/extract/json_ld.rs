@@ -1,7 +1,7 @@
 //! Finds images in `<script type="application/ld+json">`.
 use serde_json::Value;
 
-/// Calls `found` for every image that the data names.
+/// Calls `found` for every image in the data.
 ///
 /// Images are the values of `image`, `thumbnailUrl`, `contentUrl`, `photo`, `thumbnail` and similar
 /// keys, as text, list or object, at any depth. An `ImageObject` is one image: its `contentUrl`,
@@ -25,8 +25,8 @@ fn walk(value: &Value, found: &mut impl FnMut(&str)) {
         Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
         Value::Object(object) => {
             if is_a(value, &["ImageObject", "Photograph", "Photo"]) && picture(value, found) {
-                // The object's own addresses are done. Its other values (author, embedded data) may
-                // contain images.
+                // The object's own addresses are already processed. Its other values (author,
+                // embedded data) may contain images.
                 for (key, inner) in object {
                     if !matches!(key.as_str(), "url" | "contentUrl" | "thumbnailUrl" | "thumbnail" | "image")
                     {
@@ -63,8 +63,8 @@ fn pictures(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-/// Calls `found` with the best address of an object that describes an image. Returns `false` if it
-/// has none.
+/// Calls `found` with the best address of an object that describes an image. Returns `false` if the
+/// object has no address.
 fn picture(value: &Value, found: &mut impl FnMut(&str)) -> bool {
     let address = ["contentUrl", "url", "thumbnailUrl", "@id", "@value"]
         .iter()

@@ -1,4 +1,4 @@
-//! Packs a page's content for storage, to be used again when the server answers that the page has
+//! Serializes a page's content for storage. It is reused when the server responds that the page has
 //! not changed.
 //!
 //! The content is stored before the scope, depth and politeness rules of a crawl apply, because the
@@ -14,9 +14,9 @@ use std::io::{Read, Write};
 use url::Url;
 
 /// Version of the extraction. Increase it when extraction changes, so that content extracted by
-/// older code is not used again.
+/// older code is not reused.
 const VERSION: u32 = 2;
-/// Maximum compressed bytes stored per page. A page with more is downloaded again every time.
+/// Maximum compressed bytes stored per page. A page with more content is downloaded on every visit.
 pub const LONGEST_MEMORY: usize = 256 << 10;
 /// Maximum bytes that are decompressed from a stored page.
 const LONGEST_UNPACKED: u64 = 32 << 20;
@@ -32,8 +32,8 @@ struct Memory {
     robots_tags: Vec<String>,
 }
 
-/// Returns a text that identifies how a page is read. Equal texts mean that equal bytes give equal
-/// results.
+/// Returns a string that identifies the extraction settings. With equal strings, equal bytes give
+/// equal results.
 pub fn reader(agent: &str, recipe: Option<&SiteRecipe>) -> String {
     format!("{VERSION} {agent} {recipe:?}")
 }

@@ -1,4 +1,4 @@
-//! Selects one candidate per image from what `<picture>`, `<source>` and `<img>` offer.
+//! Selects one candidate per image from the URLs in `<picture>`, `<source>` and `<img>`.
 use super::srcset;
 
 /// Attributes in which lazy loaders put the real `srcset`.
@@ -10,8 +10,8 @@ pub(super) const LAZY_SRCSET: &[&str] = &[
     "data-flickity-lazyload-srcset",
 ];
 
-/// Attributes in which lazy loaders and galleries put the real image. Attributes that name the
-/// original file come first.
+/// Attributes in which lazy loaders and galleries store the URL of the real image. Attributes for
+/// the original file come first.
 pub(super) const LAZY_SRC: &[&str] = &[
     "data-orig-file",
     "data-original",
@@ -34,7 +34,7 @@ pub(super) const LAZY_SRC: &[&str] = &[
     "data-flickity-lazyload",
 ];
 
-/// Attributes in which any element may carry a background image for a lazy loader.
+/// Attributes in which any element may declare a background image for a lazy loader.
 pub(super) const LAZY_BACKGROUND: &[&str] =
     &["data-bg", "data-background", "data-background-image", "data-lazy-bg"];
 
@@ -98,8 +98,8 @@ impl Offer {
     }
 }
 
-/// Returns the largest file that can be decoded. Among equals it returns the first, as a browser
-/// does.
+/// Returns the largest file that can be decoded. Among equal candidates it returns the first, as a
+/// browser does.
 pub(super) fn best(candidates: &[Candidate]) -> Option<&Candidate> {
     candidates.iter().reduce(|best, next| {
         let order = (next.decodable, next.width, next.media)

@@ -66,7 +66,7 @@ pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Foun
     read_part(html, &state, recipe);
     let mut state = state.take();
     state.close_picture();
-    // The page may never close its title or a picture.
+    // The page may contain an unclosed title or `<picture>`.
     state.found.title =
         state.found.title.take().map(|t| tidy(&htmlize::unescape(t))).filter(|t| !t.is_empty());
     state.found
@@ -215,7 +215,8 @@ impl State {
         self.any_element(&attributes, &tag);
     }
 
-    /// Reads what any element may carry: a background image, or an image for a lazy loader.
+    /// Reads attributes that any element may have: a background image, or an image for a lazy
+    /// loader.
     fn any_element(&mut self, attributes: &Attributes, tag: &str) {
         for (name, value) in &attributes.0 {
             if name == "style" {
@@ -289,7 +290,7 @@ impl State {
         let tiny = |name| get(name).and_then(|v| v.trim().parse::<u32>().ok()).is_some_and(|n| n <= 2);
         let in_picture = self.picture.as_ref().is_some_and(|c| !c.is_empty());
         let mut candidates = self.picture.take().unwrap_or_default();
-        // Tracking pixels are not pictures.
+        // Tracking pixels are ignored.
         if self.gate.takes_images() && !(tiny("width") && tiny("height")) {
             offer(get, true).candidates(&mut candidates);
         }

@@ -154,7 +154,7 @@ pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding)
     let mut index: HashMap<String, usize> = HashMap::new();
     for image in found.images {
         let Some(url) = base.join(&image.url) else { continue };
-        // `og:image` and `og:image:secure_url` name the same file with two schemes.
+        // `og:image` and `og:image:secure_url` contain the same URL with two schemes.
         let key = url.as_str().split_once(':').map_or(String::new(), |(_, rest)| rest.to_owned());
         if let Some(at) = index.get(&key) {
             let known = &mut images[*at];

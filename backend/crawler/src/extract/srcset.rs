@@ -11,7 +11,7 @@ pub(super) struct Entry<'a> {
     pub(super) density: f64,
 }
 
-/// Splits a `srcset`. Commas inside a URL belong to it. Entries with invalid descriptors are
+/// Splits a `srcset`. Commas inside a URL are part of it. Entries with invalid descriptors are
 /// omitted.
 pub(super) fn parse(text: &str) -> Vec<Entry<'_>> {
     let mut entries = Vec::new();
@@ -53,8 +53,8 @@ fn end_of_descriptors(text: &str) -> usize {
     text.len()
 }
 
-/// Returns width and density, or `None` for anything that is not `100w`, `1.5x` or `100h` beside a
-/// width.
+/// Returns width and density, or `None` for anything that is not `100w`, `1.5x` or `100h` in
+/// addition to a width.
 fn read_descriptors(text: &str) -> Option<(u32, f64)> {
     let (mut width, mut density, mut height) = (None, None, None);
     for word in text.split_ascii_whitespace() {

@@ -72,8 +72,8 @@ fn the_best_candidate_of_a_picture() {
          <source media='(min-width: 800px)' srcset=m.jpg><img src=f.jpg></picture>",
         &[("/dir/l.jpg", "picture")],
     );
-    // A lazy image inside a picture; a picture without an img; an unclosed picture; two pictures in
-    // a row.
+    // A lazy image inside a `<picture>`, a `<picture>` without an `<img>`, an unclosed `<picture>`,
+    // and two in a row.
     check_images(
         "<picture><source data-srcset='a.webp 1x, b.webp 2x'><img data-src=c.jpg src='data:,'></picture>\
          <picture><source srcset=only.jpg></picture><picture><source srcset=x.jpg><picture><img src=y.jpg><img src=z.jpg>",
@@ -173,7 +173,7 @@ fn links_to_image_files_are_images() {
 
 #[test]
 fn base_applies_to_the_whole_page() {
-    // Only the first base with an href counts. It is resolved against the page and also applies to
+    // Only the first base with an href is used. It is resolved against the page and also applies to
     // elements before it.
     let html = "<a href=early.html></a><base target=_top><base href='/base/'><base href=/other/><img src=a.jpg><a href='?x'></a>";
     check_images(html, &[("/base/a.jpg", "src")]);

@@ -4,7 +4,7 @@ use lol_html::html_content::Element;
 use std::borrow::Cow;
 
 /// The attributes of an element: names in lower case, values as written. They are read once per
-/// element, because some elements need dozens of look-ups.
+/// element, because some elements require dozens of look-ups.
 pub(super) struct Attributes(pub(super) Vec<(String, String)>);
 
 impl Attributes {

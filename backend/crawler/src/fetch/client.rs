@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-/// The longest `Retry-After` that is passed on to callers.
+/// Maximum `Retry-After` that is returned to callers.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of idle connections per host.
 const IDLE_PER_HOST: usize = 8;
@@ -179,8 +179,8 @@ impl Drop for OpenHop<'_> {
     }
 }
 
-/// Selects the cryptography provider of the TLS library. If another part of the process has already
-/// selected one, that one stays.
+/// Selects the cryptography provider of the TLS library. Does nothing if another part of the
+/// process has already selected one.
 pub(super) fn provide_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
@@ -277,7 +277,7 @@ fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = header_text(headers.get(header::RETRY_AFTER)?);
     if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
-        // A number with too many digits for a u64 counts as the maximum.
+        // A number that does not fit into a u64 is treated as the maximum.
         return Some(text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs).min(MAX_RETRY_AFTER));
     }
     // An IMF-fixdate is a subset of RFC 2822's dates.

@@ -3,7 +3,7 @@
 //! Source: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890 and its updates) and
 //! multicast (RFC 5771, RFC 4291). One address of a cloud platform is added: it is in public space
 //! but reachable only inside that cloud. Each range is listed as a whole, even if the registry
-//! marks parts of it as globally reachable (protocol anycast). No web sites use those parts.
+//! marks parts of it as globally reachable (protocol anycast). Web sites do not use those parts.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// (first address, prefix length, name)
@@ -30,12 +30,13 @@ const V4: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved"),
 ];
 
-/// (first address, prefix length, name). `special_v6` refuses all addresses outside 2000::/3.
+/// (first address, prefix length, name). `special_v6` forbids all addresses outside 2000::/3.
 /// Ranges outside it are listed only for their names.
 const V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::UNSPECIFIED, 128, "unspecified"),
     (Ipv6Addr::LOCALHOST, 128, "loopback"),
-    // NAT64 inside one network (RFC 8215). Refused whatever IPv4 address it contains.
+    // NAT64 inside one network (RFC 8215). It is forbidden regardless of the IPv4 address that it
+    // contains.
     (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48, "local-use translation"),
     (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64, "discard only"),
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, "Teredo"),
@@ -71,7 +72,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         V6.iter().find(|(net, len, _)| (bits ^ net.to_bits()) >> (128 - len) == 0).map(|(_, _, name)| *name);
     if let Some(form) = embedded(address) {
         // The name of the inner range is more specific. If the inner address is public, the outer
-        // form decides.
+        // form determines the result.
         return special_v4(form.address).or(if form.forwards { None } else { listed.or(Some(form.name)) });
     }
     listed.or_else(|| (bits >> 125 != 0b001).then_some("not global unicast"))

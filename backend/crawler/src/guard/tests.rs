@@ -242,7 +242,7 @@ fn a_mixed_answer_is_refused_whole() {
         ));
     }
     let open = opened(&["127.0.0.0/8"]);
-    // On a port that is open only in the allowed private ranges, other addresses are refused.
+    // On a port that is open only in the allowed private ranges, other addresses are rejected.
     assert!(open.check_answer("a.example", vec![loopback], Reach::OpenedRanges).is_ok());
     assert!(open.check_answer("a.example", vec![public], Reach::OpenedRanges).is_err());
     // Only `localhost` is filtered.

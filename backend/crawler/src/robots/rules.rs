@@ -4,14 +4,14 @@ use crate::urls::hex_value;
 use memchr::memmem;
 
 /// Maximum bytes of the value of an `Allow` or `Disallow` line. RFC 9309 sets no limit for a rule.
-/// A path of this length already counts as a trap ([`crate::urls::MAX_LENGTH`]).
+/// A path of this length is already treated as a trap ([`crate::urls::MAX_LENGTH`]).
 pub const MAX_RULE: usize = 2 << 10;
 /// Maximum number of rules that are kept per group.
 pub const MAX_RULES: usize = 10_000;
 /// Maximum bytes of rules and path that are compared to judge one URL.
 ///
-/// Rules without `*` cannot reach it. Each compares its own pattern once, and all patterns of a
-/// file have at most three times 500 KiB.
+/// Rules without `*` cannot reach this limit. Each compares its own pattern once, and the patterns
+/// of a file have at most three times 500 KiB in total.
 pub const MAX_STEPS: usize = 2 << 20;
 
 /// One rule. Its pattern is in canonical form (see `canonical`); `*` is the only special byte.
@@ -63,7 +63,7 @@ impl Rule {
     ///
     /// The cost is linear in the lengths of pattern and path. Each piece between two stars is
     /// searched for after the end of the previous one, with a linear search (`memmem`). The first
-    /// occurrence is taken, since a later one leaves less of the path for the pieces that follow.
+    /// occurrence is used, since a later one leaves less of the path for the pieces that follow.
     fn matches(&self, path: &[u8], steps: &mut usize) -> bool {
         let mut pieces = self.pattern.split(|byte| *byte == b'*');
         let first = pieces.next().unwrap_or_default();
@@ -105,7 +105,7 @@ pub(super) struct Rules(Box<[Rule]>);
 
 impl Rules {
     /// Sorts the rules: the longest first, and among equal lengths an `Allow` first. The first
-    /// match then decides (RFC 9309 2.2.2).
+    /// match then determines the result (RFC 9309 2.2.2).
     pub(super) fn new(mut rules: Vec<Rule>) -> Self {
         // An empty pattern matches nothing: `Disallow:` allows all.
         rules.retain(|rule| rule.length() > 0);

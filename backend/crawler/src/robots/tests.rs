@@ -63,7 +63,7 @@ fn rfc_9309_longest_match() {
         &["/example/page/", "/example/page/a.gif", "/"],
         &["/example/page/disallowed.gif"],
     );
-    // 2.2.2: the longest match wins; for equal lengths, `Allow` wins.
+    // 2.2.2: the longest match takes precedence; for equal lengths, `Allow` does.
     check(
         "User-agent: *\nDisallow: /example/page\nAllow: /example/page\nDisallow: /a\nAllow: /a/b",
         &["/example/page", "/a/b/c"],
@@ -151,7 +151,7 @@ fn groups() {
     check("<!DOCTYPE html><html><body>Not found</body></html>", &["/"], &[]);
     check("", &["/"], &[]);
     check("User-agent: *\nDisallow: private/", &["/public"], &["/private/x"]);
-    // The file itself.
+    // The path of robots.txt itself.
     check("User-agent: *\nDisallow: /", &["/robots.txt"], &["/", "/robots.txt?x"]);
 }
 
@@ -206,7 +206,7 @@ fn only_whole_lines_within_the_limit_count() {
         text.push_str("# filler\n");
     }
     text.truncate(MAX_BYTES - 12);
-    // The limit falls right after "Disallow: /".
+    // The limit is directly after "Disallow: /".
     text.push_str("\nDisallow: /cut\nDisallow: /after\n");
     assert!(text.as_bytes()[..MAX_BYTES].ends_with(b"Disallow: /"));
     check(&text, &["/", "/cut", "/after"], &["/first"]);
@@ -270,7 +270,8 @@ fn no_robots_txt_makes_a_question_long() {
     assert!(hostile.len() < MAX_BYTES);
     let asked = question(&hostile, &path(8000));
     assert!(!asked.allowed && asked.steps <= MAX_STEPS, "{asked:?}");
-    // An ordinary path stays within the limit. So does every path if no rule contains a star.
+    // An ordinary path stays within the limit. Without stars in the rules, every path stays within
+    // the limit.
     assert!(question(&hostile, "/albums/2024/summer/portrait.html").allowed);
     let lines: String = (0..7_000).map(|n| format!("Disallow: /{}{n}\n", "a".repeat(55))).collect();
     let asked = question(&format!("User-agent: *\n{lines}"), &path(8000));

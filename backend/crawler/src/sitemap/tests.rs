@@ -55,7 +55,7 @@ fn gzip_and_torn_files() {
     let packed = packed.finish().unwrap();
     let url = Url::parse("http://site.example/sitemap.xml.gz").unwrap();
     assert_eq!(parse(&packed, &url).pages.len(), 2);
-    // The file ends inside the second entry. The first entry counts.
+    // The file ends inside the second entry. The first entry is returned.
     let torn = &URLSET[..URLSET.find("&#252;").unwrap()];
     assert_eq!(read(torn).pages[0].url.as_str(), "http://site.example/a?x=1&y=2");
     assert!(parse(&packed[..packed.len() / 2], &url).pages.len() <= 2);

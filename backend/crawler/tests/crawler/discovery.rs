@@ -1,5 +1,4 @@
-//! Extracts a page with every kind of markup for images and links. Exactly the listed ones are
-//! found.
+//! Tests that a page with every kind of markup yields exactly the listed images and links.
 use crawler::{Directives, extract_page};
 use url::Url;
 

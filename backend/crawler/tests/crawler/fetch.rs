@@ -177,7 +177,7 @@ async fn long_bodies_end_at_the_limit_of_their_kind() {
 
 #[tokio::test]
 async fn slow_servers_are_given_up() {
-    // Sends one byte every 10 ms, without end.
+    // Sends one byte every 10 ms, endlessly.
     let drip = || async {
         let ticks =
             stream::unfold(tokio::time::interval(Duration::from_millis(10)), |mut clock| async move {

@@ -144,7 +144,7 @@ async fn redirects_that_lead_there() {
 
 #[tokio::test]
 async fn rebinding_gains_nothing() {
-    // Both servers listen on the same port, so that only the address distinguishes them.
+    // Both servers listen on the same port, so that they differ only in the address.
     let site =
         Site::start(Router::new().route("/", get(|| async { ([(header::CONNECTION, "close")], "first") })))
             .await;
@@ -187,7 +187,7 @@ async fn odd_ports_are_open_in_opened_ranges_only() {
         .await
         .unwrap_err();
     assert!(matches!(error, FetchError::Guard(_)));
-    // API callers see this text in responses, in jobs and in the log of a webhook.
+    // API callers see this message in responses, in jobs and in the log of a webhook.
     assert_eq!(error.to_string(), "the URL leads to an address that is not allowed");
 }
 

@@ -106,7 +106,7 @@ async fn limits_and_the_guard_hold_over_http2() {
     assert_eq!(code(&inside).await, "forbidden_address");
     assert_eq!(code("/to?https://[::ffff:169.254.169.254]/").await, "forbidden_address");
     assert_eq!(forbidden.connections().await, 0);
-    // Each aborted response ended only its own stream. The connection is still usable.
+    // Aborting a response ends only its own stream. The connection is still usable.
     assert_eq!(get_of(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
     assert_eq!(site.connections(), 1);
 }

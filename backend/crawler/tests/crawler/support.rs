@@ -1,5 +1,5 @@
-//! Holds a test server on 127.0.0.1, listeners that must not receive connections, and scripted DNS
-//! answers.
+//! Contains a test server on 127.0.0.1, listeners that must not receive connections, and scripted
+//! DNS answers.
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
@@ -74,8 +74,8 @@ impl Forbidden {
         Self { address, count }
     }
 
-    /// Returns the number of connections so far. The method makes a connection of its own, which
-    /// comes last in the accept queue. When that one is counted, all others are too.
+    /// Returns the number of connections so far. The method opens its own connection, which is the
+    /// last in the accept queue. When it is counted, all others are too.
     pub(crate) async fn connections(&self) -> usize {
         let before = *self.count.borrow();
         drop(tokio::net::TcpStream::connect(self.address).await.unwrap());

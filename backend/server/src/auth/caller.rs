@@ -1,4 +1,4 @@
-//! The caller of an operation, as its handler sees it.
+//! Contains the caller of an operation, which handlers receive as an argument.
 use crate::middleware::request_id;
 use crate::{ApiError, AppState};
 use axum::extract::FromRequestParts;
@@ -11,8 +11,8 @@ use store::keys::{ApiKey, KeyHash};
 use store::{Store, Tx, retried};
 use uuid::Uuid;
 
-/// Who calls. Handlers take rows from `store()` alone: what it does not show is not there for this
-/// caller.
+/// Represents the caller of an operation. Handlers access rows only through `store()`, which
+/// returns only the rows that this caller may see.
 #[derive(Clone)]
 pub(crate) struct Caller {
     key: Option<(Arc<ApiKey>, KeyHash)>,
@@ -20,12 +20,12 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Where no keys are asked for: everyone, with every collection.
+    /// Returns the caller of a service that requires no keys. It can access every collection.
     pub(super) fn anyone(state: &AppState) -> Self {
         Self { key: None, store: state.services.store.clone() }
     }
 
-    /// A caller without a key of an operation that needs none: sees no collection.
+    /// Returns the caller of an operation that requires no key. It can access no collection.
     pub(super) fn nobody(state: &AppState) -> Self {
         Self { key: None, store: state.services.store.within(Uuid::nil()) }
     }
@@ -36,17 +36,18 @@ impl Caller {
         Self { key: Some((key, hash)), store }
     }
 
-    /// The rows that this caller can reach.
+    /// Returns access to the rows that this caller may see.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The key; `None` where no keys are asked for.
+    /// Returns the key, or `None` if the service requires no keys.
     pub(crate) fn key(&self) -> Option<&ApiKey> {
         self.key.as_ref().map(|(key, _)| &**key)
     }
 
-    /// A record of what this caller does, in a collection or (`None`) in none.
+    /// Writes a record of an action of this caller to the audit log. `None` means that the action
+    /// concerns no collection.
     pub(crate) async fn audit(
         &self,
         tx: &mut Tx,
@@ -65,15 +66,15 @@ impl Caller {
         Ok(self.store.audit(tx.conn(), &entry).await?)
     }
 
-    /// The collection that the key is bound to; `None` is every collection.
+    /// Returns the collection that the key is bound to. `None` means every collection.
     pub(crate) fn bound_to(&self) -> Option<Uuid> {
         self.key().and_then(|key| key.collection_id)
     }
 
-    /// The collection that is meant: the one named, else the key's own, else `default`.
+    /// Returns the collection of the request: the given one, else the key's own, else `default`.
     ///
-    /// # Errors
-    /// 404 for one that is not there or out of reach, which is the same answer.
+    /// # Errors Fails with 404 if the collection does not exist or the caller may not access it.
+    /// Both cases give the same error.
     pub(crate) async fn collection(&self, named: Option<&str>) -> Result<Collection, ApiError> {
         let store = self.store();
         let found = retried("collection", || async {
@@ -86,11 +87,10 @@ impl Caller {
         Ok(found.await?)
     }
 
-    /// The collection by whose settings faces are judged: the one named, else the key's own; `None`
-    /// is the service's settings.
+    /// Returns the collection whose settings determine face quality: the given one, else the key's
+    /// own. `None` means the settings of the service.
     ///
-    /// # Errors
-    /// Those of [`Self::collection`].
+    /// # Errors Returns the errors of [`Self::collection`].
     pub(crate) async fn judging(&self, named: Option<&str>) -> Result<Option<Collection>, ApiError> {
         match (named, self.bound_to()) {
             (None, None) => Ok(None),
@@ -98,7 +98,7 @@ impl Caller {
         }
     }
 
-    /// Whether the key still works, for answers that stream on and on.
+    /// Checks that the key is still valid. Long-running streams call this repeatedly.
     pub(crate) async fn is_still_welcome(&self, state: &AppState) -> Result<(), ApiError> {
         let Some((_, hash)) = &self.key else { return Ok(()) };
         state.keyring.find(&state.services.store, hash, None).await.map(drop)

@@ -1,12 +1,12 @@
-//! The key of a request: `Authorization: Bearer fc_…` or `X-API-Key: fc_…`.
+//! Reads the key of a request: `Authorization: Bearer fc_…` or `X-API-Key: fc_…`.
 use crate::{ApiError, Code};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use store::keys::KeyHash;
 
-/// The other header that carries a key, for clients that cannot set `Authorization`.
+/// Alternative header for the key, for clients that cannot set `Authorization`.
 pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Takes the key out of the headers, so that nothing behind this can show it, and answers its hash.
+/// Removes the key from the headers, so that no later code can reveal it, and returns its hash.
 pub(super) fn take(headers: &mut HeaderMap) -> Result<KeyHash, ApiError> {
     let bearer = headers.remove(header::AUTHORIZATION);
     let plain = headers.remove(API_KEY);
@@ -22,13 +22,14 @@ pub(super) fn take(headers: &mut HeaderMap) -> Result<KeyHash, ApiError> {
     KeyHash::of(text.trim()).ok_or_else(|| refuse("unknown", "the key is not one of this service's"))
 }
 
-/// The token, whatever the case of the scheme's name.
+/// Returns the token of a `Bearer` header. The scheme's name is case-insensitive.
 fn of_bearer(value: &HeaderValue) -> Option<&str> {
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
-/// 401. `reason` is a finer code; RFC 6750 wants no error in the challenge where no key was sent.
+/// Returns a 401 error. `reason` is a more specific code. If no key was sent, RFC 6750 requires a
+/// challenge without an error.
 pub(super) fn refuse(reason: &str, detail: &str) -> ApiError {
     let challenge = match reason {
         "missing" => "Bearer realm=\"facecrawl\"",

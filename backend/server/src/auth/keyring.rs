@@ -1,4 +1,4 @@
-//! Keys that were seen a moment ago.
+//! Caches API keys that were used recently.
 use super::Peer;
 use super::credentials::refuse;
 use super::lookups::Lookups;
@@ -11,20 +11,19 @@ use store::{Store, retried};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// How long a key is believed without asking the database: a revoked key works no longer than this
-/// in any service.
+/// How long a key is accepted without a database query. A revoked key stops working in every
+/// process after at most this time.
 pub const CACHED: Duration = Duration::from_secs(5);
-/// Least time between two notes in the database that a key is in use.
+/// Minimum interval between two updates of the time of last use of a key in the database.
 const NOTED: Duration = Duration::from_secs(60);
 
-/// A cache in front of the table of keys. Only keys that exist are in it, so callers cannot fill
-/// it.
+/// A cache of the table of keys. It contains only keys that exist, so callers cannot fill it.
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: Mutex<HashMap<KeyHash, (Instant, Arc<ApiKey>)>>,
     noted: Mutex<HashMap<Uuid, Instant>>,
-    /// Hashes of all keys that this process ever found, revoked ones included. Their look-ups do
-    /// not wait.
+    /// Hashes of all keys that this process ever found, revoked ones included. Look-ups of these
+    /// keys are not queued.
     known: Mutex<HashSet<KeyHash>>,
     /// Limits the look-ups of all other keys.
     lookups: Lookups,
@@ -47,7 +46,7 @@ impl Keyring {
             Some(key) => key,
             None if self.is_known(hash) => self.ask(store, hash).await.inspect_err(|error| {
                 if error.code() == Code::Unauthorized {
-                    // It was deleted, and is as good as one that never was.
+                    // A deleted key is treated like one that never existed.
                     self.known().remove(hash);
                 }
             })?,
@@ -85,8 +84,8 @@ impl Keyring {
     }
 
     async fn ask(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>, ApiError> {
-        // The age counts from before the question: what changes while it is answered is not
-        // believed longer.
+        // The age is measured from before the query, so a change during the query is not hidden for
+        // longer than the limit.
         let since = Instant::now();
         let found = retried("find_key", || store.find_key(hash)).await?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +96,8 @@ impl Keyring {
         Ok(key)
     }
 
-    /// In the background: no caller waits for a note, and one that is lost is made a minute later.
+    /// Records the use of the key in the background, so no caller waits for it. A lost update is
+    /// repeated a minute later.
     fn note(&self, store: &Store, id: Uuid) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.get(&id).is_some_and(|at| at.elapsed() < NOTED) {

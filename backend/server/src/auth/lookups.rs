@@ -1,9 +1,9 @@
 //! Limits the look-ups of keys that this process has not seen. Only a few run at a time, however
 //! many requests arrive. The cache of known keys is in `keyring`.
 //!
-//! The service cannot know before the look-up whether such a key exists, so it refuses none because
-//! of other keys. The requests wait in a short queue instead, and one address can fill only a part
-//! of it.
+//! The service cannot know before the look-up whether such a key exists, so it cannot reject
+//! requests by key. The requests wait in a short queue instead, and one address can occupy only a
+//! part of it.
 use super::Peer;
 use crate::limit::{KeyedLimit, KeyedPermit};
 use crate::{ApiError, Code};
@@ -15,12 +15,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 const AT_A_TIME: usize = 2;
 /// Maximum number of requests in the queue, including those whose look-up runs.
 const LINE: usize = 256;
-/// Maximum number of them from one address.
+/// Maximum number of queued requests from one address.
 const OF_ONE_ADDRESS: usize = LINE / 4 * 3;
-/// Longest wait in the queue.
+/// Maximum waiting time in the queue.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Queues requests before the table of keys.
+/// Queues look-ups in the table of keys.
 pub(crate) struct Lookups {
     line: Semaphore,
     of_address: KeyedLimit<Peer>,
@@ -47,9 +47,8 @@ impl Default for Lookups {
 impl Lookups {
     /// Waits for permission to run a look-up.
     ///
-    /// # Errors
-    /// Fails with 429 if the queue is full, if the address has its maximum in it, or if the wait
-    /// takes too long.
+    /// # Errors Fails with 429 if the queue is full, if the address reached its maximum, or if the
+    /// wait takes too long.
     pub(super) async fn admit(&self, peer: Peer) -> Result<Lookup<'_>, ApiError> {
         let full = || {
             let sentence =

@@ -1,7 +1,8 @@
-//! Who calls, what the key allows, and whose rows the call can reach.
+//! Authenticates callers, checks the scopes of their keys, and restricts the rows that they can
+//! access.
 //!
-//! `layer` runs before every operation of the API. It finds the key, checks the scope that the
-//! operation's `Spec` names, and leaves a `Caller` for the handler.
+//! `layer` runs before every operation of the API. It looks up the key, checks the scope that the
+//! operation's `Spec` requires, and adds a `Caller` to the request for the handler.
 mod caller;
 mod credentials;
 mod keyring;
@@ -24,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use store::keys::{ApiKey, Scope};
 
-/// Passes a request on to its operation, or answers with the reason for the refusal.
+/// Forwards a request to its operation, or responds with the reason for the rejection.
 pub(crate) async fn layer(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let caller = match state.config.auth {
         Auth::None => Caller::anyone(&state),

@@ -1,13 +1,13 @@
-//! Identifies callers for limits and turns. A caller is a tenant (all keys to one collection), a
-//! key to all collections, or an address where requests need no key.
+//! Identifies callers for limits and fair scheduling. A caller is a tenant (all keys to one
+//! collection), a key to all collections, or an address where requests need no key.
 use super::Caller;
 use axum::http::Extensions;
 use inference::Requester;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use uuid::Uuid;
 
-/// Holds the address that a connection comes from. Of IPv6 it keeps the first 64 bits, because
-/// whoever has one address of such a network has them all. Behind a proxy it is the proxy's
+/// Holds the remote address of a connection. IPv6 addresses are truncated to the first 64 bits,
+/// because one host usually controls such a network completely. Behind a proxy it is the proxy's
 /// address, because any caller can forge a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer(IpAddr);
@@ -35,8 +35,8 @@ tokio::task_local! {
     static CURRENT: CallerId;
 }
 
-/// Identifies whose share of a resource a request uses. All keys to one collection have one share,
-/// because a caller who may create keys can have many.
+/// Identifies whose share of a resource a request uses. All keys of one collection use one share,
+/// because a caller who may create keys can create many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CallerId {
     /// A caller with a key to one collection, by the id of the collection.
@@ -54,8 +54,8 @@ impl CallerId {
         key.collection_id.map_or(Self::Key(key.id), Self::Tenant)
     }
 
-    /// Returns the caller of the request that this task answers. Outside of a request, returns the
-    /// address that stands for none.
+    /// Returns the caller of the request that this task handles. Outside of a request, returns the
+    /// placeholder address.
     pub(crate) fn current() -> Self {
         CURRENT.try_with(|caller| *caller).unwrap_or(Self::Address(Peer::NONE))
     }

@@ -1,6 +1,7 @@
-//! Requests per minute of each key: a token bucket that holds a minute's worth and fills evenly.
+//! Limits the requests per minute of each key with a token bucket. The bucket holds the tokens of
+//! one minute and refills evenly.
 //!
-//! Every service counts for itself: behind a load balancer with three of them a key gets up to
+//! Every process counts separately. Behind a load balancer with three processes, a key gets up to
 //! three times its rate.
 use crate::{ApiError, Code};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -30,7 +31,7 @@ struct Entry {
     used: Instant,
 }
 
-/// Where a key stands in its minute; goes into the headers of the answer.
+/// The remaining quota of a key, which is sent in the response headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     rate: u32,
@@ -38,10 +39,10 @@ pub(super) struct Standing {
 }
 
 impl Rates {
-    /// Takes a token; `None` for a key without a limit.
+    /// Takes a token and returns the remaining quota. Returns `None` for a key without a limit.
     ///
-    /// # Errors
-    /// 429 with the time to the next token, and the standing for its headers.
+    /// # Errors Fails with 429, which contains the time until the next token, and the quota for the
+    /// headers.
     pub(super) fn take(&self, key: &ApiKey) -> Result<Option<Standing>, (ApiError, Standing)> {
         let rate =
             key.requests_per_minute.and_then(|rate| u32::try_from(rate).ok()).and_then(NonZeroU32::new);
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(left(&one), Err(0));
         assert_eq!([left(&other), left(&other)], [Ok(0), Err(0)]);
         assert_eq!(rates.take(&key(None)).map_err(|_| ()), Ok(None));
-        // A new rate counts at once.
+        // A new rate takes effect immediately.
         assert_eq!(left(&ApiKey { requests_per_minute: Some(5), ..one }), Ok(4));
     }
 

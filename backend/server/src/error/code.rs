@@ -34,7 +34,7 @@ macro_rules! codes {
 }
 
 impl Code {
-    /// Problems with a picture itself.
+    /// Problems with an image itself.
     pub(crate) const PICTURE: &'static [Self] = &[
         Self::NotAnImage,
         Self::UnsupportedFormat,
@@ -43,9 +43,9 @@ impl Code {
         Self::BadBase64,
         Self::NotReady,
     ];
-    /// Problems with a picture that the service fetches.
+    /// Problems with an image that the service fetches.
     pub(crate) const FETCHED: &'static [Self] = &[Self::BadUrl, Self::ForbiddenUrl, Self::UrlUnreachable];
-    /// Problems where an operation takes one face of a picture.
+    /// Problems of operations that use one face of an image.
     pub(crate) const FACE: &'static [Self] = &[Self::NoFace, Self::NoSuchFace];
 }
 
@@ -78,9 +78,9 @@ codes! {
     BadBase64 = "bad_base64", UNPROCESSABLE_ENTITY, "The text is not base64";
     /// The text is not an http or https URL.
     BadUrl = "bad_url", UNPROCESSABLE_ENTITY, "Not a usable URL";
-    /// The URL guard refused the URL.
+    /// The URL guard rejected the URL.
     ForbiddenUrl = "forbidden_url", UNPROCESSABLE_ENTITY, "The URL is not allowed";
-    /// The image at the URL could not be fetched. `reason` says why.
+    /// The image at the URL could not be fetched. `reason` states why.
     UrlUnreachable = "url_unreachable", UNPROCESSABLE_ENTITY, "The URL could not be fetched";
     /// A query parameter is unknown or has a wrong value.
     BadQuery = "bad_query", BAD_REQUEST, "A query parameter is wrong";
@@ -92,7 +92,7 @@ codes! {
     NoSuchFace = "no_such_face", UNPROCESSABLE_ENTITY, "The picture has fewer faces";
     /// The quality of the face is too low for enrolment. `errors` lists the reasons.
     LowQuality = "low_quality", UNPROCESSABLE_ENTITY, "The face does not meet the quality profile";
-    /// The stored face has an embedding of another model than the current one.
+    /// The embedding of the stored face is from a different model than the current one.
     ModelMismatch = "model_mismatch", CONFLICT, "The embedding is of another model";
     /// The operation does not accept a body of this type.
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not supported";
@@ -105,10 +105,10 @@ codes! {
     ScopeMissing = "scope_missing", FORBIDDEN, "The key does not allow this";
     /// No keys are used, and the request names a host that is not this service.
     HostNotAllowed = "host_not_allowed", MISDIRECTED_REQUEST, "The host is not this service's";
-    /// No keys are used, and a page of another site asks for a change.
+    /// No keys are used, and a page of another site requests a change.
     OriginNotAllowed = "origin_not_allowed", FORBIDDEN, "Another site may change nothing here";
-    /// The call would delete so many rows that it needs the token of a dry run. `reason` says what
-    /// is wrong with the token: `missing`, `mismatch`, `expired`, `grown`.
+    /// The call would delete so many rows that it requires the token of a dry run. `reason` states
+    /// what is wrong with the token: `missing`, `mismatch`, `expired`, `grown`.
     ConfirmationNeeded = "confirmation_needed", PRECONDITION_REQUIRED, "The call has to be confirmed";
     /// The path does not exist.
     RouteNotFound = "route_not_found", NOT_FOUND, "There is nothing at this path";
@@ -124,7 +124,8 @@ codes! {
     Timeout = "timeout", SERVICE_UNAVAILABLE, "The answer took too long";
     /// The service is starting or stopping, or one of its parts is down.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "The service is not ready";
-    /// The database is unavailable. With `reason` `outcome_unknown`, the change may have been made.
+    /// The database is unavailable. With `reason` `outcome_unknown`, the change may have been
+    /// committed.
     DatabaseUnavailable = "database_unavailable", SERVICE_UNAVAILABLE, "The database is unavailable";
     /// The service failed because of an internal error.
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";

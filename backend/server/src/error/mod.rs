@@ -1,6 +1,6 @@
 //! Contains the errors of the API as problem documents (RFC 9457).
 //!
-//! Every error has a stable `code` and names what was wrong and what is allowed. The errors of
+//! Every error has a stable `code` and states what was wrong and what is allowed. The errors of
 //! other crates are converted in `convert`. Each operation documents its own problems.
 mod code;
 mod convert;
@@ -24,7 +24,7 @@ const LONGEST_DETAIL: usize = 1000;
 /// Maximum characters of `field` and `value`.
 const LONGEST_VALUE: usize = 200;
 
-/// Cuts the middle out of a text of more than `limit` characters. Both ends are kept, because
+/// Removes the middle of a text of more than `limit` characters. Both ends are kept, because
 /// serde's messages begin with the received value and end with what is allowed.
 fn shorten(text: &mut String, limit: usize) {
     if text.len() <= limit || text.chars().count() <= limit {
@@ -38,7 +38,7 @@ fn shorten(text: &mut String, limit: usize) {
     text.shrink_to_fit();
 }
 
-/// The body of every error answer, `application/problem+json`.
+/// The body of every error response, `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "type": "urn:facecrawl:problem:bad_query", "title": "A query parameter is wrong", "status": 400, "code": "bad_query",
@@ -46,31 +46,31 @@ fn shorten(text: &mut String, limit: usize) {
     "request_id": "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11", "field": "limit", "value": "0", "allowed": ["a whole number from 1 to 1000"]
 }))]
 pub struct Problem {
-    /// A URN that ends with the code.
+    /// A URN that identifies the code and ends with it.
     pub r#type: String,
     /// What the code means, the same for every occurrence.
     pub title: &'static str,
     /// The HTTP status.
     pub status: u16,
-    /// Stable and machine-readable.
+    /// Stable, machine-readable error code.
     pub code: Code,
-    /// What went wrong this time.
+    /// Description of this occurrence.
     pub detail: String,
-    /// Also in the header `x-request-id`; quote it when you ask for help.
+    /// Id of the request, also sent in the header `x-request-id`. Include it in support requests.
     pub request_id: String,
     /// The parameter, field, part or image that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Its value as it was sent, cut to 200 characters.
+    /// Its value as sent, truncated to 200 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// What would have been accepted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<String>,
-    /// A finer code, such as the crawler's reason why a URL could not be fetched.
+    /// A more specific code, such as the crawler's reason why a URL could not be fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Several sentences, where several things are wrong.
+    /// One sentence per error, if there are several errors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
     #[serde(skip)]
@@ -81,7 +81,7 @@ pub struct Problem {
     cause: Option<Cause>,
 }
 
-/// Why a request was refused or failed.
+/// Why a request was rejected or failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {}", .0.code.as_str(), .0.detail)]
 pub struct ApiError(Box<Problem>);
@@ -109,7 +109,7 @@ impl ApiError {
         }))
     }
 
-    /// Names the field, parameter, part or image that is wrong.
+    /// Sets the field, parameter, part or image that is wrong.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
         let mut field = field.into();
@@ -125,7 +125,7 @@ impl ApiError {
         self
     }
 
-    /// Says what would have been accepted.
+    /// Adds what would have been accepted.
     #[must_use]
     pub fn allowed<T: Into<String>>(mut self, allowed: impl IntoIterator<Item = T>) -> Self {
         self.0.allowed = allowed.into_iter().map(Into::into).collect();
@@ -146,7 +146,7 @@ impl ApiError {
         self
     }
 
-    /// Puts the problem inside one of several images, such as `a` or `images[3]`.
+    /// Assigns the problem to one of several images, such as `a` or `images[3]`.
     #[must_use]
     pub fn within(mut self, place: &str) -> Self {
         self.0.field = Some(match self.0.field.take() {
@@ -187,7 +187,7 @@ impl ApiError {
         Self::unexplained()
     }
 
-    /// Returns the 500 that callers see.
+    /// Returns the 500 response for callers, without the cause.
     fn unexplained() -> Self {
         Self::new(Code::Internal, "the service failed; its log has the cause under this request id")
     }
@@ -200,7 +200,7 @@ impl ApiError {
         problem
     }
 
-    /// Returns the 503 that callers see while the database is unavailable.
+    /// Returns the 503 response for callers while the database is unavailable.
     fn unavailable() -> Self {
         let detail = "the database is unavailable at the moment; nothing was changed";
         Self::new(Code::DatabaseUnavailable, detail).retry_after(DATABASE_PAUSE)

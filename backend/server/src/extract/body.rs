@@ -1,4 +1,4 @@
-//! Reads bodies with a size limit, so that the caller still receives the refusal.
+//! Reads bodies with a size limit, so that the caller still receives the error response.
 //!
 //! If a server closes a connection while the caller sends, the unread bytes cause a reset. Many
 //! clients then lose the response. So a body above its limit is read and discarded for a while
@@ -29,7 +29,7 @@ pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
         .allowed([format!("at most {limit} bytes")])
 }
 
-/// Refuses a body by its `Content-Length` if reading it has no use.
+/// Rejects a body by its `Content-Length` if reading it would be useless.
 ///
 /// That is the case if the caller waits for permission to send (`Expect: 100-continue`). It is also
 /// the case if the body announces more bytes than the server would discard.
@@ -78,8 +78,8 @@ pub(crate) async fn linger(stream: &mut BodyDataStream) {
     let _ = tokio::time::timeout(LINGER_TIME, reading).await;
 }
 
-/// Discards a body that nobody will read, so that its sender sees the response. If the caller waits
-/// for permission to send, nothing is read.
+/// Discards an unneeded body, so that its sender receives the response. If the caller waits for
+/// permission to send, nothing is read.
 pub(crate) async fn drop_unread(request: Request) {
     if !request.headers().contains_key(header::EXPECT) {
         linger(&mut request.into_body().into_data_stream()).await;
@@ -171,8 +171,8 @@ mod tests {
             (with(&[]), false),
             (with(&[(header::CONTENT_LENGTH, "10"), expect.clone()]), false),
             (with(&[(header::CONTENT_LENGTH, "11"), expect]), true),
-            // Without `Expect`, a small excess is read and discarded, so that the caller sees the
-            // response.
+            // Without `Expect`, a small excess is read and discarded, so that the caller receives
+            // the response.
             (with(&[(header::CONTENT_LENGTH, "11")]), false),
             (with(&[(header::CONTENT_LENGTH, "1000000000000")]), true),
         ] {

@@ -33,12 +33,12 @@ pub(super) struct Room {
 impl Room {
     /// Waits for memory for `images` images of a request. Call it before the first fetch.
     ///
-    /// The sizes are not known yet, so each image gets memory for the maximum size. The memory is
-    /// taken all at once, because a holder that waits for more could block others. A caller's share
-    /// leaves memory for the fetches of other callers.
+    /// The sizes are not known yet, so each image gets memory for the maximum size. All memory is
+    /// reserved in one step, because a holder that waits for more could block others. A caller's
+    /// share leaves memory for the fetches of other callers.
     ///
-    /// # Errors
-    /// Fails with 429 if the budget has no memory shortly before the request's deadline.
+    /// # Errors Fails with 429 if no memory becomes available until shortly before the request's
+    /// deadline.
     pub(super) async fn take(state: &AppState, images: u64) -> Result<Self, ApiError> {
         let bytes = images * state.config.image_limit as u64;
         let mut share = state.fetched_shares.open();

@@ -34,7 +34,7 @@ pub(crate) fn parameters<T: DeserializeOwned>(text: &str) -> Result<T, ApiError>
     query::parse(text)
 }
 
-/// Decodes an image in a body. An image by URL is an error.
+/// Decodes an image in a body. Fails for an image that is given by URL.
 pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiError> {
     match source {
         ImageSource::Base64(ImageAsBase64 { image_base64 }) => decode_base64(&image_base64, limit),
@@ -42,7 +42,7 @@ pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiErr
     }
 }
 
-/// A part that was read.
+/// A part of a multipart body.
 #[derive(Debug)]
 pub struct Part {
     /// Its name.

@@ -11,17 +11,17 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Content types that can contain an image. `image/*` stands for any image type.
+/// Content types that can contain an image. `image/*` matches any image type.
 const TYPES: &[&str] = &["multipart/form-data", "application/json", "image/*", "application/octet-stream"];
 
-/// An image by URL or as base64: exactly one of the two.
+/// An image, given either by URL or as base64.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(untagged, try_from = "SourceFields")]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
 pub(crate) enum ImageSource {
-    /// Fetched by the service.
+    /// An image that the service fetches.
     Url(ImageByUrl),
-    /// In the request.
+    /// An image in the request.
     Base64(ImageAsBase64),
 }
 
@@ -81,9 +81,9 @@ pub(crate) enum Carrier {
 impl Carrier {
     /// Returns the carrier for the content type.
     ///
-    /// # Errors
-    /// Fails with 415 for another type or none. A page of another site can send a body without a
-    /// type, or with one of the three form types, without a CORS preflight.
+    /// # Errors Fails with 415 for any other content type, or if there is none. A page of another
+    /// site can send a body without a type, or with one of the three form types, without a CORS
+    /// preflight.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let media = json::media_type(headers);
         match media.as_str() {
@@ -199,7 +199,7 @@ pub(crate) async fn pair_of_sources(
     Ok([a.map_err(|error| named("a", error))?, b.map_err(|error| named("b", error))?])
 }
 
-/// One image of a batch: its bytes, its own problem, or its source.
+/// One image of a batch: its bytes, its problem, or its source.
 pub(crate) enum BatchInput {
     /// A multipart part, which is already read.
     Part(Result<Bytes, ApiError>),

@@ -1,5 +1,5 @@
-//! Parses JSON bodies. Malformed text gives `bad_json`. Well-formed text with a wrong field gives
-//! `invalid_field`, which names the field.
+//! Parses JSON bodies. Malformed text fails with `bad_json`. Well-formed text with an invalid field
+//! fails with `invalid_field`, which names the field.
 use super::{body, query::allowed_of, shape};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
@@ -62,12 +62,12 @@ pub(super) fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
     shape::check(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).and_then(|value| {
-        // Text after the document is an error as well.
+        // Text after the document is also an error.
         let root = serde_path_to_error::Track::new().path();
         deserializer.end().map_err(|error| serde_path_to_error::Error::new(root, error)).map(|()| value)
     });
-    // serde also accepts an array for a struct and takes its items as the fields. No caller means
-    // that.
+    // serde also accepts an array for a struct and uses its items as the fields. Callers do not
+    // intend that.
     if parsed.is_ok() && bytes.trim_ascii_start().starts_with(b"[") {
         let sentence = "invalid type: sequence, expected an object";
         return Err(ApiError::new(Code::InvalidField, sentence).allowed(["an object"]));

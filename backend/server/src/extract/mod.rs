@@ -1,5 +1,5 @@
-//! Reads what callers send: parameters, ids, JSON and images. Every refusal names what was wrong
-//! and what is allowed. Handlers are in `routes`.
+//! Reads what callers send: parameters, ids, JSON and images. Every error states what was wrong and
+//! what is allowed. Handlers are in `routes`.
 mod body;
 pub(crate) mod cursor;
 mod fetched;
@@ -18,7 +18,7 @@ pub(crate) use json::{Json, is_json, unsupported};
 pub(crate) use path::{Id, NameOrId, SubjectFace};
 pub(crate) use query::Query;
 
-/// Message for a NUL character, which Postgres cannot store. Extractors refuse it, so that no
+/// Message for a NUL character, which Postgres cannot store. Extractors reject it, so that no
 /// operation has to check for it.
 const NUL: &str = "it has a NUL character";
 const NO_NUL: &str = "text without NUL";

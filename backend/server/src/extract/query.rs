@@ -86,9 +86,9 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Returns the allowed values that a message of serde names. They are a list of names or a sentence
-/// at its end. The received value comes before them and can contain the same words, so the last
-/// match counts.
+/// Returns the allowed values that a message of serde contains: a list of names or a sentence at
+/// its end. The received value precedes them and can contain the same words, so the last match is
+/// used.
 pub(super) fn allowed_of(message: &str) -> Vec<String> {
     let Some((_, expected)) = message.rsplit_once("expected ") else { return Vec::new() };
     let names: Vec<String> = quoted(expected).map(str::to_owned).collect();

@@ -1,8 +1,8 @@
 //! Checks the structure of a JSON text before it is parsed into values.
 //!
-//! This check needs memory only for the depth of the text. The parsed values can take many times
-//! the length of a text with many small values. So this module limits the number of values, their
-//! depth and their names in one pass.
+//! This check needs memory only in proportion to the depth of the text. The parsed values of a text
+//! with many small values can take many times its length. So this module limits the number of
+//! values, their depth and their names in one pass.
 use super::{NO_NUL, NUL};
 use crate::{ApiError, Code};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -21,10 +21,9 @@ pub(super) const DEPTH: usize = 32;
 
 /// Checks the structure of a text.
 ///
-/// # Errors
-/// Fails with 422 for a NUL character, for a name that occurs twice in an object, and for too many
-/// values or levels. `field` names the position. A text that is not JSON passes, because the parser
-/// reports that error.
+/// # Errors Fails with 422 for a NUL character, for a name that occurs twice in an object, and for
+/// too many values or levels. `field` is set to the position. A text that is not JSON passes,
+/// because the parser reports that error.
 pub(super) fn check(text: &[u8]) -> Result<(), ApiError> {
     let mut walk = Walk { place: Vec::new(), values: 0, hasher: RandomState::new(), fault: None };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
@@ -150,7 +149,7 @@ impl<'de> Visitor<'de> for Value<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
         self.0.descend()?;
         // Names can be as long as the body, so only their hashes are kept. Two names with the same
-        // 64-bit hash count as equal. The hash key is random.
+        // 64-bit hash are treated as equal. The hash key is random.
         let mut seen = HashSet::new();
         while let Some(Name(name)) = fields.next_key()? {
             let is_new = seen.insert(self.0.hasher.hash_one(&*name));

@@ -45,7 +45,7 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX>
                     .ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
             }
 
-            /// JSON Schema counts 3.0 as a whole number, and some languages write whole numbers
+            /// JSON Schema treats 3.0 as a whole number, and some languages write whole numbers
             /// this way.
             fn visit_f64<E: Error>(self, value: f64) -> Result<i64, E> {
                 if value.fract() == 0.0 && (MIN as f64..=MAX as f64).contains(&value) {
@@ -110,7 +110,7 @@ ranged!(
 );
 ranged!(
     /// A minimum `det_score`. Below [`pipeline::MIN_SCORE_FLOOR`], thousands of image regions would
-    /// count as faces.
+    /// be reported as faces.
     Score, 0.1, 1.0, "a number from 0.1 to 1"
 );
 ranged!(
@@ -151,7 +151,7 @@ pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
-/// Deserializes an optional RFC 3339 time. The error message shows the format.
+/// Deserializes an optional RFC 3339 time. The error message describes the format.
 pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OffsetDateTime>, D::Error> {
     struct Rfc3339(OffsetDateTime);
     impl<'de> Deserialize<'de> for Rfc3339 {
@@ -175,7 +175,7 @@ pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     Option::<Rfc3339>::deserialize(deserializer).map(|time| time.map(|Rfc3339(time)| time))
 }
 
-/// Deserializes an optional UUID. The error message names the format.
+/// Deserializes an optional UUID. The error message describes the format.
 pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
     struct Hyphenated(Uuid);
     impl<'de> Deserialize<'de> for Hyphenated {

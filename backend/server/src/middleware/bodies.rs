@@ -1,7 +1,7 @@
 //! Reserves memory for request bodies while they arrive.
 //!
-//! A body that arrives slowly reserves little, and no caller can take the whole budget. Only the
-//! oldest partly read body may wait for more memory. Other partly read bodies are refused and
+//! A body that arrives slowly reserves little memory, and no caller can use the whole budget. Only
+//! the oldest partly read body may wait for more memory. Other partly read bodies are rejected and
 //! release their memory, so two of them never wait for each other.
 //!
 //! The reservation of one body is in `room`. Fetched images are reserved in `extract::fetched`.
@@ -28,11 +28,11 @@ use tokio::sync::Mutex;
 /// images wait for memory. Uncounted bodies need little memory, because the number of connections
 /// is limited.
 const UNCOUNTED: u64 = 64 << 10;
-/// Copies of a JSON body that exist at the same time. First these are the text and its strings.
-/// Later they are a string, the same without line breaks, and the decoded image.
+/// Copies of a JSON body that exist at the same time. First, the text and its strings. Later, a
+/// string, the same string without line breaks, and the decoded image.
 const JSON_COPIES: u64 = 3;
 
-/// Refuses a body without a content type. Counts every other body until the response is ready.
+/// Rejects a body without a content type. Counts every other body until the response is ready.
 pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
     if let Err(error) = check_type(&request) {
         crate::extract::drop_unread(request).await;
@@ -51,8 +51,8 @@ pub(crate) async fn layer(State(state): State<AppState>, request: Request, next:
     response
 }
 
-/// Refuses a body without a content type. The content type decides how a body is read. A page of
-/// another site can send a body without it and without a CORS preflight.
+/// Rejects a body without a content type, which determines how a body is read. A page of another
+/// site can send a body without a content type and without a CORS preflight.
 fn check_type(request: &Request) -> Result<(), ApiError> {
     let reads_one = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     if !reads_one || request.body().is_end_stream() || has_type(request.headers()) {
@@ -68,8 +68,9 @@ fn has_type(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| !value.is_empty())
 }
 
-/// Returns until when a body may wait for memory: half of the request's remaining time. The other
-/// half is for reading the body and the work, or for the sender to receive the refusal.
+/// Returns the time until which a body may wait for memory, which is half of the request's
+/// remaining time. The other half is for reading and processing the body, or for sending the error
+/// response.
 fn until() -> Option<Instant> {
     let now = Instant::now();
     timeout::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)
@@ -84,7 +85,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Returns the bytes to reserve after `arrived` bytes. It adds a half, because the read buffer
+    /// Returns the bytes to reserve after `arrived` bytes. It adds 50 %, because the read buffer
     /// grows by about the same factor.
     fn wanted(self, arrived: u64) -> u64 {
         self.copies * (arrived + (arrived / 2).max(UNCOUNTED)).min(self.longest.max(arrived))
@@ -108,7 +109,7 @@ fn counted(body: Body, plan: Plan, room: Arc<Mutex<Room>>) -> Body {
         {
             held.release();
             drop(held);
-            // The rest is read so that the sender sees the refusal.
+            // The rest is read so that the sender receives the error response.
             linger(&mut stream).await;
             return Err(axum::Error::new(refusal));
         }

@@ -8,8 +8,8 @@ use axum::response::Response;
 const API_POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox");
 /// Policy for the page. It loads only files of this server. Trusted types without a policy forbid
-/// `innerHTML`, so no text on the page can become a script. Chosen images, and images fetched with
-/// a key, are shown from blobs.
+/// `innerHTML`, so no text on the page can become a script. The page shows selected images, and
+/// images fetched with a key, as blob URLs.
 const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",

@@ -1,8 +1,9 @@
-//! Checks who sends a request when no keys are used. The request must name this service as its
-//! host. A change must come from a page of this service, or from a client that is not a browser.
+//! Checks the host and origin of requests when no keys are used. The request must name this service
+//! as its host. A change must come from a page of this service, or from a client that is not a
+//! browser.
 //!
-//! With keys this module checks nothing. A page of another site does not know a key, and the
-//! service uses no cookies.
+//! With keys this module checks nothing. A page of another site cannot know a key, and the service
+//! uses no cookies.
 use crate::config::{Auth, Config};
 use crate::hosts::{Authority, Origin};
 use crate::{ApiError, AppState, Code, operation};
@@ -13,12 +14,12 @@ use axum::response::{IntoResponse, Response};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses a forbidden host or origin before anything else looks at the request.
+/// Rejects a forbidden host or origin before any other code processes the request.
 pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
     match check(&state.config, request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(error) => {
-            // The rest is read so that the sender sees the refusal.
+            // The rest is read so that the sender receives the error response.
             crate::extract::drop_unread(request).await;
             error.into_response()
         }
@@ -29,7 +30,8 @@ fn check(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Re
     if config.auth != Auth::None {
         return Ok(());
     }
-    // This layer runs before routing. A path without parameters is its own template.
+    // This layer runs before routing. The lookup works because a path without parameters equals its
+    // template.
     let any_host = operation::find(&Method::GET, uri.path()).is_some_and(|found| found.spec.any_host);
     let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     if any_host && is_safe {
@@ -87,7 +89,7 @@ fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Resul
         if config.allow_origins.contains(&origin.text) {
             return Ok(());
         }
-        // A proxy may replace the `Host` that its users see, so the configured public hosts are
+        // A proxy may replace the `Host` header of its clients, so the configured public hosts are
         // checked too.
         let ours = host.is_origin(&origin) || config.public_hosts.iter().any(|rule| rule.is_origin(&origin));
         if !ours {

@@ -1,5 +1,5 @@
-//! Keeps one caller from using every database connection. Other limits per caller are where the
-//! resource is used.
+//! Prevents one caller from using every database connection. Other limits per caller are
+//! implemented where the resource is used.
 use crate::{AppState, operation};
 use axum::extract::{Request, State};
 use axum::middleware::Next;

@@ -33,7 +33,8 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
     response
 }
 
-/// Returns whether an id is short and can neither forge a log line nor break a header.
+/// Returns whether an id is short and contains no character that could forge a log line or break a
+/// header.
 fn is_sane(text: &str) -> bool {
     (1..=128).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'))

@@ -1,11 +1,11 @@
-//! Describes bodies that take exactly one of several fields (`Spec::one_of`): one schema for each
-//! field, so that the document accepts only the bodies that the service accepts.
+//! Describes bodies that require exactly one of several fields (`Spec::one_of`): one schema for
+//! each field, so that the document accepts only the bodies that the service accepts.
 use super::{body_schema, operations};
 use serde_json::{Value, json};
 use utoipa::openapi::schema::{Object, OneOfBuilder, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
-/// Replaces the schema of each such body by its alternatives.
+/// Replaces the schema of each such body with its alternatives.
 pub(super) fn declare(document: &mut OpenApi) {
     let bodies: Vec<_> = operations(document)
         .filter(|(_, spec, _)| !spec.one_of.is_empty())
@@ -31,7 +31,7 @@ fn alternative(name: &str, whole: &Value, field: &str, fields: &[&str]) -> Objec
     for other in fields {
         let property = &mut schema["properties"][other];
         if *other == field {
-            // `["string", "null"]`: the first is its type.
+            // The type is `["string", "null"]`. The first entry is the type of the field.
             property["type"] = property["type"][0].take();
         } else {
             *property = json!({"type": "null"});

@@ -8,11 +8,11 @@ use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::path::{ParameterBuilder, ParameterIn};
 use utoipa::openapi::{Content, OpenApi, RefOr};
 
-/// The example of an id that has none of its own.
+/// Example for ids that define none.
 const ID: &str = "0198f1c2-7d10-7000-8000-4a6f1f6e2b01";
-/// The example of a time that has none of its own.
+/// Example for times that define none.
 const TIME: &str = "2026-01-31T12:00:00Z";
-/// Pictures that this server serves, as examples of files. They show people who do not exist.
+/// Images that this server serves as examples of files. They show people who do not exist.
 const JPEG: &str = "/assets/examples/portrait.jpg";
 const PNG: &str = "/assets/examples/chip.png";
 
@@ -38,7 +38,7 @@ pub(super) fn declare(document: &mut OpenApi) {
     }
 }
 
-/// Returns an example of a type, built from those of its fields.
+/// Returns an example of a type, built from the examples of its fields.
 pub(crate) fn example_of<T: ToSchema>() -> Value {
     let mut parts = Vec::new();
     T::schemas(&mut parts);
@@ -69,8 +69,7 @@ struct Schemas(Value);
 impl Schemas {
     /// Returns an example of a value that fits a schema.
     ///
-    /// # Errors
-    /// Names the field below `path` that has a type but no example.
+    /// # Errors Returns the path of the field that has a type but no example.
     fn example(&self, schema: &Value, path: &str) -> Result<Value, String> {
         let places = ["/example", "/examples/0", "/const", "/default"];
         if let Some(given) = places.iter().find_map(|place| schema.pointer(place)) {

@@ -1,5 +1,5 @@
-//! Closes the schemas of multipart forms: `extract::multipart` refuses unknown parts, and no
-//! attribute of a struct can say so.
+//! Closes the schemas of multipart forms, because `extract::multipart` rejects unknown parts. No
+//! attribute of a struct can declare this.
 use super::{body_schema, operations};
 use utoipa::openapi::schema::{AdditionalProperties, Schema};
 use utoipa::openapi::{OpenApi, RefOr};

@@ -1,5 +1,6 @@
-//! Describes the headers of answers, each once for the whole document. A handler names those of its
-//! own answers in `#[utoipa::path]`; the headers that follow from a status or a key are added here.
+//! Describes the headers of responses, each once for the whole document. A handler lists the
+//! headers of its own responses in `#[utoipa::path]`. This module adds the headers that follow from
+//! a status or a key.
 use super::operations;
 use super::problems::announces;
 use crate::Code;
@@ -10,9 +11,9 @@ use utoipa::openapi::header::{Header, HeaderBuilder};
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
-/// The component for `Retry-After` where not every problem of the status has it.
+/// Component for `Retry-After` if only some problems of the status have this header.
 const SOMETIMES_RETRY_AFTER: &str = "retry-after-where-known";
-/// The component for `WWW-Authenticate` where not every problem of the status is about a key.
+/// Component for `WWW-Authenticate` if only some problems of the status concern a key.
 const SOMETIMES_CHALLENGE: &str = "www-authenticate-where-keys";
 
 /// Returns every header of the document under its name among the components.
@@ -91,7 +92,7 @@ fn shared() -> Vec<(String, RefOr<Header>)> {
     ]
 }
 
-/// Describes a header. `always` says whether every answer that declares it has it.
+/// Describes a header. `always` states whether every response that declares the header contains it.
 fn header(
     name: &str,
     schema: Object,
@@ -108,7 +109,7 @@ fn header(
     (name.to_owned(), header.build().into())
 }
 
-/// Adds to every answer its headers, as references to the components.
+/// Adds the headers of every response, as references to the components.
 pub(super) fn declare(document: &mut OpenApi) {
     let components = document.components.get_or_insert_default();
     components.headers.extend(shared());
@@ -137,7 +138,7 @@ pub(super) fn declare(document: &mut OpenApi) {
                 "429" => add("retry-after"),
                 _ => {}
             }
-            // A refused caller has used nothing of a limit.
+            // Rejected requests do not count towards a limit.
             if guarded && !matches!(status.as_str(), "401" | "403") {
                 add("ratelimit");
                 add("ratelimit-policy");

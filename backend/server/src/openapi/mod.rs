@@ -1,8 +1,8 @@
-//! The OpenAPI document. Operations, schemas and what one operation alone needs come from the
-//! routes.
+//! Builds the OpenAPI document. The routes define the operations, the schemas and everything that
+//! concerns a single operation.
 //!
-//! This module adds what follows for many operations from one rule: security requirements,
-//! problems, headers, examples, and what the attributes of a struct cannot say about its schema.
+//! This module adds what applies to many operations: security requirements, problems, headers,
+//! examples, and schema properties that the attributes of a struct cannot express.
 mod alternatives;
 mod examples;
 mod forms;
@@ -46,7 +46,7 @@ use utoipa::openapi::path::Operation;
 )]
 pub(crate) struct Frame;
 
-/// Adds to the operations what follows from the rules of this module.
+/// Applies the rules of this module to the operations.
 pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi) {
     alternatives::declare(document);
     forms::declare(document);
@@ -56,7 +56,7 @@ pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi) {
     examples::declare(document);
 }
 
-/// Returns every operation of the document with its method and what it needs.
+/// Returns every operation of the document with its method and its `Spec`.
 fn operations(
     document: &mut utoipa::openapi::OpenApi,
 ) -> impl Iterator<Item = (Method, Spec, &mut Operation)> {
@@ -67,7 +67,7 @@ fn operations(
     })
 }
 
-/// Returns the name of the schema that an operation's body of a content type has.
+/// Returns the name of the schema of an operation's body with a content type.
 fn body_schema(operation: &Operation, content_type: &str) -> Option<String> {
     let body = json!(operation.request_body);
     let reference = body["content"][content_type]["schema"]["$ref"].as_str()?;

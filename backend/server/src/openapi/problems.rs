@@ -1,7 +1,8 @@
-//! Declares the problems that each operation can answer, under their statuses and with an example
-//! of every code.
+//! Declares the problems that each operation can return, by status and with an example of every
+//! code.
 //!
-//! Most follow from the operation's key, parameters and body. `Spec::problems` has the others.
+//! Most problems follow from the operation's key, parameters and body. `Spec::problems` lists the
+//! others.
 use super::operations;
 use crate::operation::{Access, Spec};
 use crate::{Code, Problem};
@@ -13,7 +14,7 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBui
 /// The content type of problem documents.
 const PROBLEM: &str = "application/problem+json";
 
-/// Returns every code that the operation can answer, each once.
+/// Returns every code that the operation can return, without duplicates.
 fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
     let mut codes = vec![Code::Internal, Code::Timeout];
     if !spec.any_host {
@@ -61,7 +62,7 @@ fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
     codes
 }
 
-/// Returns the description of a status where the operation has none.
+/// Returns the description of a status for which the operation defines none.
 fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
     let has = |code| codes.contains(&code);
     match status {
@@ -98,7 +99,7 @@ fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
     }
 }
 
-/// Returns whether an answer can be a problem with this code.
+/// Returns whether a response can be a problem with this code.
 pub(super) fn announces(response: &Response, code: Code) -> bool {
     match response.content.get(PROBLEM) {
         Some(RefOr::T(content)) => content.examples.contains_key(code.as_str()),
@@ -167,7 +168,7 @@ mod tests {
             .flat_map(|(method, spec, operation)| codes(&method, spec, operation))
             .collect();
         for code in Code::ALL {
-            // These two answer paths and methods that belong to no operation.
+            // These two codes apply to paths and methods without an operation.
             let of_none = matches!(code, Code::RouteNotFound | Code::MethodNotAllowed);
             assert_eq!(declared.contains(code), !of_none, "{}", code.as_str());
         }

@@ -9,7 +9,7 @@ use utoipa::openapi::security::{
 const BEARER: &str = "bearer";
 const API_KEY: &str = "api_key";
 
-/// Declares both ways to send a key. The empty requirement is for services with `AUTH=none`;
+/// Declares both ways to send a key. The empty requirement is for services with `AUTH=none`.
 /// `require_keys` removes it.
 pub(super) fn declare(document: &mut OpenApi) {
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("fc_…");
@@ -37,7 +37,7 @@ pub(super) fn declare(document: &mut OpenApi) {
     }
 }
 
-/// Removes the empty requirement, for a service that asks for keys.
+/// Removes the empty requirement, for a service that requires keys.
 pub(crate) fn require_keys(document: &mut OpenApi) {
     for (_, _, operation) in operations(document) {
         if let Some(requirements) = &mut operation.security {

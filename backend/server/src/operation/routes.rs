@@ -1,5 +1,5 @@
-//! Registers handlers together with what their operations need, and finds it again for a request.
-//! It does not decide whether a request may pass; the middleware does.
+//! Registers handlers together with the `Spec` of their operations, and looks it up for a request.
+//! The middleware decides whether a request is allowed.
 use super::Spec;
 use crate::AppState;
 use axum::extract::{MatchedPath, Request};
@@ -10,7 +10,7 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{OpenApi, RefOr};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
-/// Routes of which each names its [`Spec`]. Only these get into the API.
+/// Routes with their [`Spec`]. The API contains only such routes.
 #[derive(Default)]
 pub(crate) struct Routes {
     pub(crate) router: OpenApiRouter<AppState>,
@@ -20,17 +20,17 @@ pub(crate) struct Routes {
 /// A registered operation.
 pub(crate) struct Registered {
     pub(crate) spec: Spec,
-    /// Content types of the body; empty where the operation reads none.
+    /// Content types of the body; empty if the operation reads no body.
     pub(crate) media: Vec<String>,
 }
 
 impl Routes {
-    /// Starts from a document without operations.
+    /// Returns a collection without routes, based on a document without operations.
     pub(crate) fn with_openapi(document: OpenApi) -> Self {
         Self { router: OpenApiRouter::with_openapi(document), ..Self::default() }
     }
 
-    /// Registers a handler with what its operation needs.
+    /// Registers a handler with the `Spec` of its operation.
     pub(crate) fn add(mut self, spec: Spec, mut routes: UtoipaMethodRouter<AppState>) -> Self {
         for (path, item) in &mut routes.1.paths {
             for (method, operation) in methods(item) {
@@ -44,14 +44,14 @@ impl Routes {
         Self { router: self.router.routes(routes), ..self }
     }
 
-    /// Takes over the routes of another resource.
+    /// Adds the routes of another resource.
     pub(crate) fn merge(mut self, other: Self) -> Self {
         self.operations.extend(other.operations);
         Self { router: self.router.merge(other.router), ..self }
     }
 }
 
-/// Returns the operation of a route's template. axum answers `HEAD` as it answers `GET`.
+/// Returns the operation of a route's template. axum handles `HEAD` like `GET`.
 pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Registered> {
     static ALL: LazyLock<HashMap<(Method, String), Registered>> =
         LazyLock::new(|| crate::router::operations().operations);

@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DeletionParams {
-    /// Report what would be deleted, and delete nothing.
+    /// Report what would be deleted without deleting anything.
     #[param(default = false)]
     pub(crate) dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
@@ -16,24 +16,25 @@ pub(crate) struct DeletionParams {
     pub(crate) confirm: Option<String>,
 }
 
-/// What the call would delete.
+/// The rows that the call would delete.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "dry_run": true, "images": 1840, "faces": 5130, "subjects": 12, "suppressions": 0,
     "confirm": "1769861700.6982.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk"
 }))]
 pub(crate) struct DeletionPreview {
-    /// Always true: nothing was changed.
+    /// Always true, because nothing was changed.
     dry_run: bool,
-    /// Stored images, counted up to a million.
+    /// Number of stored images. Counting stops at one million.
     images: i64,
-    /// Stored faces, counted up to a million.
+    /// Number of stored faces. Counting stops at one million.
     faces: i64,
-    /// Enrolled people and clusters.
+    /// Number of subjects, including clusters.
     subjects: i64,
-    /// Suppressions of erased pictures and people. Without them these may be stored again.
+    /// Number of suppressions of erased images and people. Once a suppression is deleted, its image
+    /// or person may be stored again.
     suppressions: i64,
-    /// Send it as `confirm` with the same call. It is valid for 15 minutes.
+    /// Confirmation token for the same call, sent as `confirm`. It is valid for 15 minutes.
     confirm: String,
 }
 

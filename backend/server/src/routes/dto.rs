@@ -1,4 +1,4 @@
-//! Shapes that several resources share.
+//! Defines types that several resources share.
 use serde::{Deserialize, Serialize, Serializer};
 use std::sync::Arc;
 use store::sources::{MOST_BYTES, SourceList};
@@ -12,7 +12,7 @@ use uuid::Uuid;
 #[allow(dead_code, reason = "only describes raw bodies in the OpenAPI document")]
 pub(crate) struct Binary(Vec<u8>);
 
-/// A name. It has no control characters, and at least one character that is not white space.
+/// A name. It contains no control characters and at least one character that is not white space.
 #[derive(ToSchema)]
 #[schema(
     max_length = 200,
@@ -21,7 +21,8 @@ pub(crate) struct Binary(Vec<u8>);
 #[allow(dead_code, reason = "only describes texts in the OpenAPI document")]
 pub(crate) struct ShortText(String);
 
-/// A rectangle in pixels of the image as a browser shows it; may reach outside the image.
+/// A rectangle in pixels of the image after its orientation is applied. It may extend beyond the
+/// image.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(example = json!({"x": 136.6, "y": 108.5, "width": 185.7, "height": 244.3}))]
 pub(crate) struct BoundingBox {
@@ -42,20 +43,20 @@ impl From<vision::Rect> for BoundingBox {
 }
 
 impl BoundingBox {
-    /// From x, y, width, height.
+    /// Converts x, y, width and height to a box.
     pub(crate) fn from_slice(values: &[f32]) -> Self {
         let at = |i: usize| values.get(i).copied().unwrap_or_default();
         Self { x: at(0), y: at(1), width: at(2), height: at(3) }
     }
 }
 
-/// A score and the raw value that it came from.
+/// A score and the raw value from which it was computed.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({"value": 0.95, "raw": 22970.6}))]
 pub(crate) struct Measure {
     /// 0 to 1, higher is better.
     pub(crate) value: f32,
-    /// In the measure's own unit.
+    /// The raw value, in the unit of the measure.
     pub(crate) raw: f32,
 }
 
@@ -79,7 +80,7 @@ pub(crate) struct Pose {
     pub(crate) roll: f32,
 }
 
-/// How usable a face is.
+/// Quality of a face.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "overall": 0.96, "passed": true, "reasons": [],
@@ -111,10 +112,10 @@ pub(crate) struct Quality {
     pub(crate) pose: Pose,
     /// Share of the box inside the image.
     pub(crate) truncation: Measure,
-    /// The detector's score.
+    /// Score of the detector.
     pub(crate) det_score: Measure,
-    /// Score of a learned model, if one is installed (`models.quality` has its name). It does not
-    /// affect `overall`, and no profile has a requirement for it.
+    /// Score of a learned model, if one is installed (`models.quality` contains its name). It does
+    /// not affect `overall`, and no profile has a requirement for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) learned: Option<Measure>,
 }
@@ -141,7 +142,8 @@ impl From<vision::QualityReport> for Quality {
 }
 
 impl Quality {
-    /// As it was stored; `None` for a face stored without one, or with measures of another time.
+    /// Parses the stored quality. Returns `None` for a face without one, or with measures of an
+    /// earlier version.
     pub(crate) fn from_stored(value: Option<serde_json::Value>) -> Option<Self> {
         serde_json::from_value(value?).ok()
     }
@@ -150,22 +152,23 @@ impl Quality {
 /// Where an image was found.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Source {
-    /// The page that shows it; null for an image that was a seed or a file.
+    /// The page that contains the image; null if the image was a seed or a local file.
     #[schema(example = "https://example.org/team")]
     pub(crate) page_url: Option<String>,
-    /// The file.
+    /// URL of the image file.
     #[schema(example = "https://example.org/img/portrait.jpg")]
     pub(crate) image_url: String,
-    /// The crawl that found it, while it exists.
+    /// The crawl that found it; null if the crawl was deleted.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b01")]
     pub(crate) crawl_id: Option<Uuid>,
     /// Its alternative text on the page.
     #[schema(example = "Ada Lovelace, portrait")]
     pub(crate) alt: Option<String>,
-    /// `crawl` (scans too), or `enrolment` for a picture that was sent in to enrol somebody.
+    /// `crawl` for an image that a crawl or a scan found, `enrolment` for an image that was sent to
+    /// enrol a person.
     #[schema(example = "crawl")]
     pub(crate) kind: String,
-    /// When.
+    /// Time at which the image was found there.
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) found_at: OffsetDateTime,
 }
@@ -183,29 +186,29 @@ impl From<store::images::Source> for Source {
     }
 }
 
-/// The places of an image. All faces of the image in one answer share them, because an image can
-/// have a thousand faces.
+/// The places where an image was found. All faces of the image in one response share them, because
+/// an image can have a thousand faces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     list: Arc<[Source]>,
     total: i64,
 }
 
-/// The first of an image's places.
+/// The first places where an image was found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FirstPlaces {
     list: Arc<[Source]>,
     shown: usize,
-    /// Number of places, counted up to 1,000.
+    /// Number of places. Counting stops at 1,000.
     pub(crate) total: i64,
 }
 
-/// Approximate bytes of a source in an answer without its texts.
+/// Approximate number of bytes of a source in a response, without its strings.
 const SOURCE_FRAME: usize = 200;
 
 impl Places {
-    /// The first places, at least one and no more than fit into an equal share of the bytes that an
-    /// answer with `lists` such lists spends on them.
+    /// Returns the first places, at least one. A response with `lists` such lists divides its byte
+    /// limit for places equally among them.
     pub(crate) fn first(&self, lists: usize) -> FirstPlaces {
         let share = MOST_BYTES / lists.max(1);
         let mut bytes = 0;
@@ -221,7 +224,7 @@ impl Places {
 }
 
 impl FirstPlaces {
-    /// Whether there are others.
+    /// Returns whether there are further places.
     pub(crate) fn is_cut(&self) -> bool {
         i64::try_from(self.shown).is_ok_and(|shown| shown < self.total)
     }
@@ -239,17 +242,17 @@ impl Serialize for FirstPlaces {
     }
 }
 
-/// Ten numbers as five points.
+/// Converts ten numbers to five points.
 pub(crate) fn points(values: &[f32]) -> Vec<[f32; 2]> {
     values.as_chunks::<2>().0.to_vec()
 }
 
-/// 64 bits as 16 hex digits.
+/// Formats 64 bits as 16 hexadecimal digits.
 pub(crate) fn hash_hex(bits: u64) -> String {
     format!("{bits:016x}")
 }
 
-/// Milliseconds with two decimals.
+/// Returns a duration in milliseconds, rounded to two decimals.
 pub(crate) fn milliseconds(duration: std::time::Duration) -> f64 {
     (duration.as_secs_f64() * 1e5).round() / 1e2
 }

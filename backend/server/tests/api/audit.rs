@@ -33,7 +33,7 @@ async fn searches_and_deletions_are_recorded_with_their_key_and_without_what_was
     let text = log.to_string();
     assert!(!text.contains("http") && !text.contains("embedding"), "{text}");
 
-    // The other tenant sees no record, whatever it requests. The operator sees all records.
+    // No request of the other tenant returns a record. The operator sees all records.
     for query in ["".to_owned(), format!("?key_id={}", key.id)] {
         let log = ok(app.ask(&theirs, Method::GET, &format!("/audit{query}"), None).await).await;
         assert_eq!(log["records"], json!([]));

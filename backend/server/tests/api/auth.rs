@@ -1,4 +1,4 @@
-//! Tests keys: which requests are allowed, and how far.
+//! Tests which requests each key allows, and which data it can access.
 use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
 use crate::support::{App, json_of, ok, problem};
@@ -6,8 +6,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
 
-/// Returns every operation that requires a key, with the scope that the OpenAPI document names, if
-/// any.
+/// Returns every operation that requires a key, with its scope in the OpenAPI document, if any.
 fn guarded_operations() -> Vec<(Method, String, Option<Scope>)> {
     let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
     let mut found = Vec::new();

@@ -4,7 +4,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Number of retries that the service must make before the test ends.
+/// Number of retries that the service must perform before the test ends.
 const REPEATS: u64 = 20;
 /// Number of concurrent callers.
 const CALLERS: usize = 8;
@@ -46,7 +46,7 @@ async fn reads_and_searches_survive_connections_that_are_cut() {
                     let text = response.text().await.unwrap();
                     if text.contains("outcome_unknown") {
                         // The commit of the search's audit record may have an unknown outcome. Then
-                        // the caller is told, and the search is not repeated.
+                        // the caller receives an error, and the search is not repeated.
                         assert_eq!((status.as_u16(), caller % 4), (503, 3), "{text}");
                     } else {
                         assert_eq!(status, 200, "{text}");

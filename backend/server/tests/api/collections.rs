@@ -42,7 +42,7 @@ async fn a_collection_is_made_found_by_name_and_id_and_changed() {
     assert_eq!(app.get_ok("/collections/press").await, made);
     assert_eq!(app.get_ok(&format!("/collections/{id}")).await, made);
 
-    // Omitted fields keep their value, and null resets a field to its default.
+    // Omitted fields keep their values, and null resets a field to its default.
     let changed =
         ok(patch(&app, "/collections/press", &json!({"retention_days": null, "name": "news"})).await).await;
     assert_eq!((&changed["retention_days"], &changed["quality_profile"]), (&Value::Null, &json!("strict")));
@@ -96,7 +96,7 @@ async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_pic
         problem(app.get(path).await, 404, "not_found").await;
     }
     problem(app.delete("/collections/press").await, 404, "not_found").await;
-    // The name can be used again.
+    // The name can be reused.
     json_of(app.post_json("/collections", &json!({"name": "press"})).await, StatusCode::CREATED).await;
 
     app.until("/audit?action=collection.erased", |log| !log["records"].as_array().unwrap().is_empty()).await;
@@ -139,7 +139,7 @@ async fn a_tenant_rules_its_own_collection_and_makes_none() {
     let gone = app.ask(&ours, Method::DELETE, "/collections/ours", None).await;
     assert_eq!(gone.status(), StatusCode::ACCEPTED);
     ok(app.ask(&theirs, Method::GET, "/collections/theirs", None).await).await;
-    // The keys of the collection are deleted too. A process that has just checked one finds no
+    // The keys of the collection are deleted too. A process that has just checked a key finds no
     // collection.
     let after = app.ask(&ours, Method::GET, "/faces", None).await.status();
     assert!(after == StatusCode::NOT_FOUND || after == StatusCode::UNAUTHORIZED, "{after}");

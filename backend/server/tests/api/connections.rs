@@ -1,4 +1,4 @@
-//! Tests limits of connections, and how the server treats open connections when it stops.
+//! Tests the limits of connections, and the handling of open connections at shutdown.
 use crate::support::{App, Models, Options};
 use server::Config;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn ask(stream: &mut TcpStream) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// Reads until the server closes the connection. A reset also counts as a close.
+/// Reads until the server closes the connection. A reset is treated like a close.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut rest = Vec::new();
     let _closed = stream.read_to_end(&mut rest).await;

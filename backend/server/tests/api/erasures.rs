@@ -1,4 +1,4 @@
-//! Tests `/erasures`: what an erasure deletes, and what it suppresses.
+//! Tests what an erasure (`/erasures`) deletes and suppresses.
 use crate::support::keys::guarded;
 use crate::support::site::Site;
 use crate::support::{App, field, json_of, ok, pictures, problem};
@@ -47,8 +47,8 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
 
     let done = erase(&app, &probe).await;
     assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(1)), "{done}");
-    // The portrait is deleted. The image of two people stays without the erased face and without
-    // its thumbnail, which showed that face.
+    // The portrait is deleted. The image of two people is kept, without the erased face and without
+    // its thumbnail, which contained that face.
     assert_eq!(len(&app.get_ok("/faces").await, "faces"), all - 2);
     let images = app.get_ok("/images").await;
     assert_eq!(len(&images, "images"), 2);
@@ -127,12 +127,12 @@ async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
     let again = app.crawl(&[site.page()]).await;
     assert_eq!(again["counts"]["images"]["suppressed"], 2, "{again}");
     assert_eq!(app.get_ok("/images").await["images"], json!([]));
-    // The ledgers of the crawls forget the URL too.
+    // The URL is also deleted from the ledgers of the crawls.
     let crawls = app.get_ok("/crawls").await;
     let first = crawls["crawls"].as_array().unwrap().last().unwrap()["id"].as_str().unwrap().to_owned();
     let export = app.get(&format!("/crawls/{first}/export")).await.text().await.unwrap();
     assert!(!export.contains("ben.jpg"), "{export}");
-    // A URL where nothing was found is suppressed as well.
+    // A URL at which nothing was found is also suppressed.
     let done = erase(&app, &json!({"url": "https://example.org/never.jpg"})).await;
     assert_eq!((&done["images"], &done["erasure"]["suppressions"]), (&json!(0), &json!(1)), "{done}");
 }

@@ -165,8 +165,8 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
     problem(app.ask(&operator, Method::POST, &wrong, None).await, 400, "bad_query").await;
 }
 
-/// A process accepts a checked key for some seconds. In that time the key must not create another
-/// key, which would stay valid.
+/// A process accepts a checked key for some seconds. During this time the key must not create
+/// another key, which would remain valid.
 #[tokio::test]
 async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
     let app = App::spawn_with(guarded()).await;
@@ -178,8 +178,8 @@ async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
     tx.commit().await.unwrap();
     let body = json!({"name": "a", "collection": null, "scopes": ["read"]});
     let refused = app.ask(&secret, Method::POST, "/keys", Some(&body)).await;
-    // While the process still accepts the key, the operation refuses it (409). Later the
-    // authentication refuses it (401).
+    // While the process still accepts the key, the operation rejects it (409). Later, the
+    // authentication rejects it (401).
     assert!(matches!(refused.status().as_u16(), 401 | 409), "{}", refused.status());
     assert_eq!(store.keys(None, 10).await.unwrap().len(), 1);
 }
@@ -196,7 +196,7 @@ async fn a_caller_learns_what_the_own_key_may_do() {
     );
 }
 
-/// Otherwise a key that is created while no keys are required would stay valid after keys become
+/// Otherwise a key that is created while no keys are required would remain valid after keys become
 /// required.
 #[tokio::test]
 async fn a_service_that_asks_for_no_keys_lets_nobody_change_them() {

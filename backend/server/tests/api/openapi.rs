@@ -22,8 +22,8 @@ fn operations(document: &Value) -> Vec<(String, String, &Value)> {
         .collect()
 }
 
-/// The snapshot has one line per operation, with everything that a caller would notice if it
-/// changed.
+/// The snapshot contains one line per operation, with every property whose change would affect
+/// callers.
 #[test]
 fn the_contract_is_as_it_was() {
     let document = document();

@@ -1,4 +1,5 @@
-//! Tests what every response has in common, and the problems that belong to no single operation.
+//! Tests the common properties of all responses, and the problems that are not specific to one
+//! operation.
 use crate::support::pictures::drawn;
 use crate::support::{App, Options, problem};
 use reqwest::{Method, StatusCode};
@@ -69,7 +70,7 @@ async fn one_analysis_too_many_is_answered_with_retry_after() {
     let config = Config { max_analyses: 1, request_timeout: Duration::from_secs(30), ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = crate::support::site::Site::with(&[]).await;
-    // The server of this batch's image holds its response, so the batch occupies the only place.
+    // The server of this batch's image delays its response, so the batch occupies the only permit.
     let body = json!({"images": [{"url": format!("{}/held.jpg", site.url)}]});
     let (client, url) = (app.client.clone(), format!("{}/faces/detect/batch", app.url));
     let held = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });

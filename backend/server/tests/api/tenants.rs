@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// Ids and names of another collection, or of none.
+/// Ids and names of another collection, or ids and names that do not exist.
 #[derive(Clone, Debug)]
 struct Names {
     collection: String,
@@ -44,7 +44,7 @@ impl Names {
         [collection, collection_id, key, a, b, c, image, face, subject, erasure].map(String::as_str).to_vec()
     }
 
-    /// Replaces these ids and names by numbers, so that texts about different names can be
+    /// Replaces these ids and names with numbers, so that messages about different names can be
     /// compared.
     fn anonymous(&self, text: &str) -> String {
         let mut text = text.to_owned();
@@ -154,8 +154,8 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
     }
 }
 
-/// Returns requests without a name, whose responses change over time. They must not show anything
-/// of another collection either.
+/// Returns requests without a name, whose responses change over time. They must not reveal anything
+/// about another collection either.
 fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
     let cursor = |id: &str| URL_SAFE_NO_PAD.encode(Uuid::parse_str(id).unwrap());
     let mut looks: Vec<(Method, Try)> = [
@@ -279,8 +279,8 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
                 let (status, text) = answer(&app, &ours, &method, &theirs).await;
                 let (other_status, other_text) = answer(&app, &ours, &method, &nobody).await;
                 let place = format!("{method} {} {:?}", theirs.0, theirs.1);
-                // A foreign resource and a missing one have the same response, so a caller cannot
-                // learn that the foreign one exists.
+                // A foreign resource and a missing one give the same response, so a caller cannot
+                // find out that the foreign one exists.
                 assert_eq!(status, other_status, "{place}: {text}\n{other_text}");
                 assert_eq!(real.anonymous(&text), nobodys.anonymous(&other_text), "{place}");
                 assert!(!text.contains(&site.url), "{place}: {text}");

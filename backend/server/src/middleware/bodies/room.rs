@@ -1,4 +1,4 @@
-//! Reserves the memory of one body, from the budget of all bodies and from the share of its sender.
+//! Reserves the memory of one body, from the budget of all bodies and the share of its sender.
 use crate::shares::{KIB, Mine};
 use crate::{ApiError, AppState};
 use inference::Priority;
@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 /// Why a partly read body could not get more memory.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum NoRoom {
-    /// All bodies together hold too much.
+    /// The bodies of all callers together use the whole budget.
     #[error(transparent)]
     All(#[from] Exhausted),
-    /// The other bodies of the same sender hold too much.
+    /// The other bodies of the same sender use its whole share.
     #[error("the caller's other bodies hold its share of {0}")]
     Share(&'static str, Exhausted),
 }
@@ -33,7 +33,7 @@ impl From<NoRoom> for ApiError {
 #[derive(Clone, Default)]
 pub(crate) struct Elder(Arc<Mutex<Option<(u64, CancellationToken)>>>);
 
-/// Represents the place of the waiting body. Dropping it clears the place.
+/// Represents the entry of the waiting body. Dropping it removes the entry.
 struct Place<'a> {
     elder: &'a Elder,
     age: u64,
@@ -111,15 +111,14 @@ impl Room {
 
     /// Raises the reservation to `bytes` in total.
     ///
-    /// # Errors
-    /// Fails with [`NoRoom`]. The previous reservation stays.
+    /// # Errors Fails with [`NoRoom`]. The previous reservation remains.
     pub(super) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
         // Round up to whole units of the budget, so that the partial reservations of a body do not
         // add up to more than the body.
         let bytes = bytes.next_multiple_of(KIB).min(self.budget.limit());
         let more = bytes.saturating_sub(self.bytes);
         let Some(held) = &mut self.held else {
-            // This body holds nothing that others wait for, so it may wait.
+            // This body holds no memory that others wait for, so it may wait.
             let begin = self.share.begin(bytes);
             let begun = match self.until {
                 Some(until) => tokio::time::timeout_at(until.into(), begin).await.is_ok(),

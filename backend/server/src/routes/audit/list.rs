@@ -16,23 +16,23 @@ use uuid::Uuid;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only in this collection, by name.
+    /// Only records of this collection, by name.
     collection: Option<String>,
-    /// Only with this key.
+    /// Only records of this key.
     #[serde(deserialize_with = "uuid")]
     key_id: Option<Uuid>,
-    /// Only this action: `face.search`, `collection.delete`, …
+    /// Only records of this action, such as `face.search` or `collection.delete`.
     #[param(example = "face.search")]
     action: Option<String>,
-    /// Only at this time or later.
+    /// Only records from this time or later.
     #[param(value_type = Option<String>, format = DateTime)]
     #[serde(deserialize_with = "time")]
     since: Option<OffsetDateTime>,
-    /// Only before this time.
+    /// Only records from before this time.
     #[param(value_type = Option<String>, format = DateTime)]
     #[serde(deserialize_with = "time")]
     until: Option<OffsetDateTime>,
-    /// Maximum number of records in the answer.
+    /// Maximum number of records in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.
@@ -42,16 +42,16 @@ pub(super) struct ListParams {
 /// A record of one action.
 #[derive(Serialize, ToSchema)]
 struct RecordView {
-    /// Grows with time.
+    /// Id of the record. Later records have higher ids.
     #[schema(example = 1234)]
     id: i64,
-    /// When.
+    /// Time of the action.
     #[serde(with = "time::serde::rfc3339")]
     at: OffsetDateTime,
-    /// What.
+    /// Name of the action.
     #[schema(example = "face.search")]
     action: String,
-    /// The collection; null for an action that concerns none or all.
+    /// The collection; null if the action concerns no collection or all collections.
     collection_id: Option<Uuid>,
     /// Name of the collection while it exists.
     #[schema(example = "default")]
@@ -62,7 +62,7 @@ struct RecordView {
     /// Id of the request that caused the action.
     #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]
     request_id: Option<String>,
-    /// Details: numbers, ids and settings, never a picture or an embedding.
+    /// Details of the action: numbers, ids and settings, never images or embeddings.
     #[schema(value_type = Object, example = json!({"probe": "image", "threshold": 0.5, "limit": 20, "matches": 3}))]
     detail: Value,
 }
@@ -95,7 +95,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 
 /// List the records of the audit log: searches, deletions, and changes of keys and collections.
 ///
-/// A key to one collection sees that collection's records.
+/// With a key to one collection, only the records of that collection are listed.
 #[utoipa::path(
     get, path = "/audit", operation_id = "list_audit", tag = "audit",
     params(ListParams),

@@ -21,17 +21,19 @@ use uuid::Uuid;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterBody {
-    /// Lowest mean similarity of the faces of two clusters at which they become one. The default is
-    /// the collection's threshold for matches, else the embedding model's, plus the margin of the
-    /// model. Higher values split people, lower values mix them.
+    /// Minimum mean similarity of the faces of two clusters at which the clusters are merged. The
+    /// default is the match threshold of the collection, else of the embedding model, plus the
+    /// margin of the model. Higher values split one person into several clusters; lower values
+    /// merge different people.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.48)]
     threshold: Option<Cosine>,
-    /// Also cluster faces that failed their quality profile. Such faces are easily confused.
+    /// Also cluster faces that failed their quality profile. Such faces are often assigned to the
+    /// wrong person.
     #[schema(example = false)]
     any_quality: Option<bool>,
 }
 
-/// A run of the clustering.
+/// A clustering run.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ClusteringView {
     /// Its id.
@@ -42,28 +44,28 @@ pub(super) struct ClusteringView {
     /// `queued`, `running`, `completed`, `failed`.
     #[schema(example = "running")]
     state: String,
-    /// Least mean similarity of the faces of two clusters that become one.
+    /// Minimum mean similarity of the faces of two clusters that are merged.
     #[schema(example = 0.48)]
     threshold: f32,
     /// Whether faces that failed their quality profile are clustered.
     #[schema(example = false)]
     any_quality: bool,
-    /// New faces when it began.
+    /// Number of new faces when the run began.
     #[schema(example = 1200)]
     faces: i64,
     /// Number of these faces that have been processed.
     #[schema(example = 640)]
     looked: i64,
-    /// Faces that were given a subject.
+    /// Number of faces that were assigned to a subject.
     #[schema(example = 611)]
     assigned: i64,
-    /// Clusters made.
+    /// Number of clusters created.
     #[schema(example = 58)]
     made: i64,
-    /// Clusters that became part of another subject.
+    /// Number of clusters that were merged into another subject.
     #[schema(example = 3)]
     joined: i64,
-    /// Why it failed.
+    /// Reason for the failure; null if the run did not fail.
     #[schema(example = json!(null))]
     error: Option<String>,
     /// Time of the request.
@@ -99,11 +101,11 @@ pub(super) const START: Spec = Spec::needs(Scope::Write);
 
 /// Cluster the faces of a collection by person.
 ///
-/// The run works in the background; follow it with `GET /collections/{id}/cluster`. It processes
-/// only faces that no earlier run has processed. They join existing subjects, or become new
-/// subjects of origin `cluster`, which `GET /subjects?origin=cluster` lists. A run never changes
-/// decisions of people: it neither merges enrolled subjects nor removes faces from them. If a run
-/// is in progress, the answer is that run.
+/// The run is processed in the background; `GET /collections/{id}/cluster` reports its progress. It
+/// processes only faces that no earlier run has processed. They are assigned to existing subjects
+/// or to new subjects with the origin `cluster`, which `GET /subjects?origin=cluster` lists. A run
+/// never changes manual decisions: it does not merge enrolled subjects and does not remove faces
+/// from them. If a run is already in progress, the response contains that run.
 #[utoipa::path(
     post, path = "/collections/{id}/cluster", operation_id = "cluster_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),

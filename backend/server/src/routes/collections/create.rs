@@ -20,16 +20,16 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "press-archive", "quality_profile": "strict", "match_threshold": 0.45}))]
 pub(crate) struct CreateCollection {
-    /// Its unique name; not in the form of a UUID.
+    /// Its unique name, which must not have the form of a UUID.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: String,
-    /// Quality profile by which faces are judged.
+    /// Quality profile that is applied to faces.
     #[schema(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
-    /// Similarity from which two faces count as one person.
+    /// Minimum similarity at which two faces are considered one person.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
     match_threshold: Option<Cosine>,
-    /// Days after which images and faces are erased.
+    /// Number of days after which images and faces are deleted.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 36500)]
     retention_days: Option<Bounded<1, 36500>>,
 }
@@ -51,7 +51,7 @@ pub(super) fn days(value: Bounded<1, 36500>) -> i32 {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Conflict]]);
 
-/// Create a collection, which is the unit of isolation.
+/// Create a collection. Collections are isolated from each other.
 ///
 /// Requires a key for all collections.
 #[utoipa::path(
@@ -68,7 +68,8 @@ pub(super) async fn create_collection(
     JsonBody(body): JsonBody<CreateCollection>,
 ) -> Result<Response, ApiError> {
     if caller.bound_to().is_some() {
-        // Also where the name is free: a tenant does not learn which names others have.
+        // This also applies if the name is free, so that a tenant cannot find out which names
+        // others use.
         return Err(insufficient(Scope::Admin, "this needs a key to all collections with the scope admin"));
     }
     check_name("name", &body.name)?;

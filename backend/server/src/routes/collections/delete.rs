@@ -18,10 +18,10 @@ pub(super) const SPEC: Spec =
 
 /// Delete a collection with everything in it: crawls, images, faces, people, suppressions and keys.
 ///
-/// The collection is inaccessible at once, and its name can be used again. Its crawls are
-/// cancelled, and a worker erases its rows and pictures piece by piece. The audit log records
-/// `collection.erased` when nothing is left. `default` is emptied and stays, with its settings and
-/// keys.
+/// The collection becomes inaccessible immediately, and its name can be reused. Its crawls are
+/// cancelled, and a worker deletes its rows and image files in batches. The audit log records
+/// `collection.erased` when the deletion is complete. The collection `default` is emptied but not
+/// deleted, and keeps its settings and keys.
 #[utoipa::path(
     delete, path = "/collections/{id}", operation_id = "delete_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),

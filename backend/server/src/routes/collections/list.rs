@@ -7,7 +7,7 @@ use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// All collections, by name.
+/// The collections, ordered by name.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CollectionList {
     collections: Vec<CollectionView>,
@@ -21,7 +21,7 @@ pub(super) struct NoParams {}
 // The operation takes no parameters and rejects any.
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::BadQuery]]);
 
-/// List the collections that the caller can reach.
+/// List the collections that the caller may access.
 #[utoipa::path(
     get, path = "/collections", operation_id = "list_collections", tag = "collections",
     responses((status = 200, description = "All collections, by name", body = CollectionList)),

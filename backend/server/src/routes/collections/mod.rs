@@ -1,4 +1,4 @@
-//! Collections: the unit of isolation.
+//! Operations on collections, which are isolated from each other.
 mod cluster;
 mod create;
 mod delete;

@@ -24,30 +24,30 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"match_threshold": 0.5, "retention_days": null}))]
 pub(crate) struct UpdateCollection {
-    /// A new name, with a key to all collections; `default` keeps its own.
+    /// A new name. Requires a key to all collections. The collection `default` cannot be renamed.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: Option<String>,
-    /// Quality profile by which new faces are judged.
+    /// Quality profile that is applied to new faces.
     #[schema(inline, value_type = Option<ProfileParam>)]
     #[serde(default, deserialize_with = "given")]
     quality_profile: Option<Option<vision::Profile>>,
-    /// Similarity from which two faces count as one person.
+    /// Minimum similarity at which two faces are considered one person.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
     #[serde(default, deserialize_with = "given")]
     match_threshold: Option<Option<Cosine>>,
-    /// Days after which images and faces are erased.
+    /// Number of days after which images and faces are deleted.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 36500)]
     #[serde(default, deserialize_with = "given")]
     retention_days: Option<Option<Bounded<1, 36500>>>,
 }
 
-/// The changed collection, or what its retention would delete.
+/// The changed collection, or what the new retention would delete.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum UpdateAnswer {
     /// The changed collection.
     Changed(CollectionView),
-    /// After a dry run.
+    /// The result of a dry run.
     Preview(DeletionPreview),
 }
 
@@ -56,8 +56,8 @@ pub(super) const SPEC: Spec =
 
 /// Change a collection.
 ///
-/// A retention that deletes more than `CONFIRM_ABOVE` images and faces at once requires the token
-/// of a dry run.
+/// A retention that deletes more than `CONFIRM_ABOVE` images and faces in one call requires the
+/// token of a dry run.
 #[utoipa::path(
     patch, path = "/collections/{id}", operation_id = "update_collection", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),
@@ -79,7 +79,8 @@ pub(super) async fn update_collection(
     }
     let old = find(&caller, which).await?;
     if caller.bound_to().is_some() && body.name.as_ref().is_some_and(|name| *name != old.name) {
-        // Also where the name is free: a tenant does not learn which names others have.
+        // This also applies if the name is free, so that a tenant cannot find out which names
+        // others use.
         let sentence = "a new name needs a key to all collections with the scope admin";
         return Err(insufficient(Scope::Admin, sentence));
     }
@@ -89,7 +90,7 @@ pub(super) async fn update_collection(
         retention_days: body.retention_days.map_or(old.retention_days, |new| new.map(days)),
     };
     let store = caller.store();
-    // Only a shorter retention takes what a longer one kept.
+    // Only a shorter retention deletes data that the previous one kept.
     let shorter = settings.retention_days.filter(|days| old.retention_days.is_none_or(|old| *days < old));
     let extent = match shorter {
         Some(days) => store.extent_of_retention(old.id, days).await?,

@@ -1,4 +1,4 @@
-//! A collection as the API shows it, and the settings that callers choose.
+//! Defines the collection type of the API and the settings that callers choose.
 use crate::auth::Caller;
 use crate::extract::NameOrId;
 use crate::{ApiError, Code};
@@ -17,14 +17,15 @@ pub(super) struct CollectionView {
     /// Its unique name.
     #[schema(example = "default")]
     name: String,
-    /// Quality profile by which faces are judged: `off`, `standard`, `strict`; null means the
+    /// Quality profile that is applied to faces: `off`, `standard`, `strict`; null means the
     /// default of the service.
     #[schema(example = "standard")]
     quality_profile: Option<String>,
-    /// Similarity from which two faces count as one person; null means the embedding model's own.
+    /// Minimum similarity at which two faces are considered one person; null means the embedding
+    /// model's own.
     #[schema(example = 0.45)]
     match_threshold: Option<f32>,
-    /// Days after which images and faces are erased; null means never.
+    /// Days after which images and faces are deleted; null means never.
     #[schema(example = 365)]
     retention_days: Option<i32>,
     /// Time of creation.
@@ -45,7 +46,7 @@ impl From<Collection> for CollectionView {
     }
 }
 
-/// Returns the collection of a path if the caller can reach it.
+/// Returns the collection of a path if the caller may access it.
 pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection, ApiError> {
     Ok(match which {
         NameOrId::Id(id) => caller.store().collection_by_id(id).await?,
@@ -53,8 +54,8 @@ pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection,
     })
 }
 
-/// Rejects invalid names of collections. A name in the form of an id could mean another collection
-/// in a path.
+/// Rejects invalid names of collections. A name in the form of an id could refer to a different
+/// collection in a path.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))

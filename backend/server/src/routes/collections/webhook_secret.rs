@@ -15,15 +15,16 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
 
-/// Hours during which the earlier secret also signs, unless the caller chooses.
+/// Default number of hours during which the previous secret also signs.
 const OVERLAP_HOURS: u64 = 24;
 
 /// Options of a new webhook secret.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RotateWebhookSecret {
-    /// Hours during which the earlier secret also signs messages: the collection's last secret, or
-    /// the service's own where the collection had none. 0 ends that at once, as after a leak.
+    /// Number of hours during which the previous secret also signs messages. The previous secret is
+    /// that of the collection, or that of the service if the collection had none. With 0 it stops
+    /// signing immediately, which is appropriate after a leak.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 168, default = 24, example = 24)]
     overlap_hours: Option<Bounded<0, 168>>,
 }
@@ -31,13 +32,13 @@ pub(super) struct RotateWebhookSecret {
 /// A new secret.
 #[derive(Serialize, ToSchema)]
 pub(super) struct WebhookSecretView {
-    /// Shown this once: `x-facecrawl-signature` is checked with it.
+    /// The secret that verifies `x-facecrawl-signature`. It is returned only in this response.
     #[schema(example = "6bd1f3a09c…")]
     secret: String,
     /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
-    /// Until when messages carry a second signature, by what signed them before.
+    /// Time until which messages also contain a signature by the previous secret.
     #[serde(with = "time::serde::rfc3339")]
     overlaps_until: OffsetDateTime,
 }
@@ -46,8 +47,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confl
 
 /// Create or replace the secret of a collection's webhooks.
 ///
-/// The new secret signs messages about the collection's crawls from now on. It is shown this once
-/// and stored nowhere.
+/// The new secret signs all further messages about the collection's crawls. It is returned only in
+/// this response and is not stored.
 #[utoipa::path(
     post, path = "/collections/{id}/webhook-secret", operation_id = "rotate_webhook_secret", tag = "collections",
     params(("id" = String, Path, description = "The collection's name or id", example = "default")),

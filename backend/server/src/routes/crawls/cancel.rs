@@ -13,7 +13,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Confl
 /// Queued pages and images are skipped with the reason `cancelled`; stored faces are kept.
 ///
 /// For a crawl with a schedule, the id of any of its runs is accepted. The current run ends, and no
-/// further run begins.
+/// further run is started.
 #[utoipa::path(
     post, path = "/crawls/{id}/cancel", operation_id = "cancel_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),

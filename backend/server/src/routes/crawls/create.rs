@@ -15,7 +15,7 @@ use serde::Deserialize;
 use url::Url;
 use utoipa::ToSchema;
 
-/// Which pages belong to a crawl.
+/// Which pages a crawl includes.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes crawler::Scope in the OpenAPI document")]
@@ -51,60 +51,60 @@ enum SitemapsParam {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"seeds": ["https://example.org/"], "scope": "host", "max_depth": 2, "max_pages": 200}))]
 pub(crate) struct CreateCrawl {
-    /// Pages (or single images) to begin with, http or https.
+    /// URLs at which the crawl begins: pages or single images, http or https.
     #[schema(value_type = Vec<Url>, min_items = 1, max_items = 10000)]
     seeds: Vec<String>,
-    /// The collection that stores the faces; it must exist. The default is the key's own, else
-    /// `default`.
+    /// The collection that stores the faces; it must exist. The default is the collection of the
+    /// key, else `default`.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     collection: Option<String>,
-    /// `host`: the seeds' hosts; `domain`: their registrable domains; `prefix`: URLs that begin
-    /// like a seed; `list`: the hosts in `allow`.
+    /// `host`: the seeds' hosts. `domain`: their registrable domains. `prefix`: URLs in or below
+    /// the directory of a seed. `list`: the hosts in `allow`.
     #[schema(inline, value_type = Option<ScopeParam>, default = "host")]
     scope: Option<Scope>,
     /// Hosts for `list`; a leading `*.` covers subdomains.
     allow: Option<Vec<String>>,
-    /// Links from a seed.
+    /// Maximum number of links between a seed and a page.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 100, default = 3)]
     max_depth: Option<Bounded<0, 100>>,
-    /// Pages in all.
+    /// Maximum number of pages.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10000000, default = 1000)]
     max_pages: Option<Bounded<1, 10_000_000>>,
-    /// Image URLs in all.
+    /// Maximum number of image URLs.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 100000000, default = 5000)]
     max_images: Option<Bounded<0, 100_000_000>>,
-    /// Shortest time in milliseconds between two requests to a host. Null lets robots.txt and the
-    /// host's speed decide.
+    /// Minimum time in milliseconds between two requests to a host. Null means that robots.txt and
+    /// the host's response time determine it.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 300000)]
     delay_ms: Option<Bounded<0, 300_000>>,
     /// Obey robots.txt and robots directives.
     #[schema(default = true)]
     respect_robots: Option<bool>,
     /// Send conditional requests for URLs that the collection has visited. Unchanged pages and
-    /// images are kept without a download (`not_modified`). `false` fetches everything again.
+    /// images are not downloaded again (`not_modified`). `false` downloads everything again.
     #[schema(default = true)]
     revalidate: Option<bool>,
-    /// `exact`: same bytes; `near`: also the same picture in other bytes; `off`: every URL is
-    /// processed.
+    /// `exact` detects files with the same bytes. `near` also detects the same image in different
+    /// files. `off` processes every URL.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
-    /// `robots`: read the sitemaps that a seed's robots.txt names; `always`: also `/sitemap.xml`
-    /// where robots.txt names none; `off`: read none. A sitemap counts as a page, and the URLs in
-    /// it as links of the seed.
+    /// `robots` reads the sitemaps that the robots.txt of a seed lists. `always` also reads
+    /// `/sitemap.xml` if robots.txt lists none. `off` reads none. A sitemap counts as a page, and
+    /// its URLs count as links of the seed.
     #[schema(inline, value_type = Option<SitemapsParam>, default = "robots")]
     sitemaps: Option<Sitemaps>,
-    /// Most pages in one directory. Pages that differ only in numbers or queries count as one
-    /// directory. This stops crawls of endless calendars. Null means no limit.
+    /// Maximum number of pages in one directory. Pages that differ only in numbers or queries
+    /// belong to one directory. The limit ends crawls of endless calendars. Null means no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000000)]
     max_pages_per_directory: Option<Bounded<1, 1_000_000>>,
-    /// Start again: the time from the start of one run to the start of the next, `5m` to `366d`
-    /// (`m`, `h`, `d`, `w`). Every run is a crawl of its own in the same series, with the same
-    /// options. No run begins before the last one has ended.
+    /// Repeats the crawl. The value is the time from the start of one run to the start of the next,
+    /// `5m` to `366d` (`m`, `h`, `d`, `w`). Every run is a separate crawl of the same series with
+    /// the same options. A run begins only after the previous run has ended.
     #[schema(value_type = Option<String>, pattern = "^[0-9]+[mhdw]$", example = "24h")]
     every: Option<Interval>,
     /// An http or https URL that receives a signed `POST` when a run has ended. The `POST` is
-    /// repeated until the answer is 2xx. The URL has to pass the same guard as the pages of a
-    /// crawl, and the service needs a `WEBHOOK_SECRET`.
+    /// repeated until the response status is 2xx. The URL must pass the same guard as the pages of
+    /// a crawl, and the service requires a `WEBHOOK_SECRET`.
     #[schema(format = Uri, example = "https://example.org/hooks/crawls")]
     webhook: Option<String>,
 }
@@ -145,7 +145,7 @@ pub(super) const SPEC: Spec =
 
 /// Start a crawl.
 ///
-/// It runs in the background; follow it with `GET /crawls/{id}` or `GET /crawls/{id}/events`.
+/// It runs in the background. `GET /crawls/{id}` and `GET /crawls/{id}/events` report its progress.
 #[utoipa::path(
     post, path = "/crawls", operation_id = "create_crawl", tag = "crawls",
     request_body = CreateCrawl,
@@ -170,8 +170,8 @@ pub(super) async fn create_crawl(
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
 }
 
-/// Returns the name of a collection that the caller can reach. A collection out of reach gives the
-/// same error as one that does not exist.
+/// Returns the name of a collection that the caller may access. A collection that the caller may
+/// not access gives the same error as one that does not exist.
 async fn collection(caller: &Caller, named: Option<&str>) -> Result<String, ApiError> {
     let found = caller.collection(named).await;
     found.map(|collection| collection.name).map_err(|error| match (error.code(), named) {

@@ -20,10 +20,10 @@ use utoipa::IntoParams;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DeleteParams {
-    /// Also delete the images, with their faces, that no other crawl found.
+    /// Also delete images that no other crawl found, with their faces.
     #[param(default = false)]
     with_images: Option<bool>,
-    /// Report what would be deleted, and delete nothing.
+    /// Report what would be deleted without deleting anything.
     #[param(default = false)]
     dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
@@ -36,7 +36,7 @@ pub(super) const SPEC: Spec =
 
 /// Delete a crawl that has ended, with its record of pages and image URLs.
 ///
-/// Its images and faces stay, unless `with_images=true`.
+/// Its images and faces are kept, unless `with_images=true`.
 #[utoipa::path(
     delete, path = "/crawls/{id}", operation_id = "delete_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl"), DeleteParams),

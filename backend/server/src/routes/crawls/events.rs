@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 /// The state of a stream of events.
 enum Follow {
-    /// Sends this snapshot first. It was taken before the answer began.
+    /// Sends this snapshot first. It was taken before the response began.
     First(Arc<Snapshot>),
     /// Waits for a change after this snapshot.
     After(Arc<Snapshot>),
@@ -22,12 +22,12 @@ enum Follow {
     Over,
 }
 
-/// What a stream needs for its next event.
+/// The data that a stream needs for its next event.
 struct Watcher {
     state: AppState,
     caller: Caller,
     looks: watch::Receiver<Option<Look>>,
-    /// When the first snapshot was taken. A look that began earlier may be older.
+    /// Time at which the first snapshot was taken. A read that began earlier may return older data.
     since: Instant,
     _counted: Stream,
 }
@@ -36,10 +36,10 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::Overlo
 
 /// Follow a crawl as server-sent events.
 ///
-/// `progress` has the same JSON as `GET /crawls`, which lists only the first seeds. It is sent at
-/// once, and then at most twice a second when something changed. `done` has the same JSON when the
-/// crawl has ended; then the stream ends. The stream also ends when the crawl is deleted or the
-/// service stops.
+/// The event `progress` contains the same JSON as `GET /crawls`, which lists only the first seeds.
+/// It is sent immediately, and then at most twice per second after a change. When the crawl has
+/// ended, the event `done` contains the same JSON, and the stream ends. The stream also ends when
+/// the crawl is deleted or the service stops.
 #[utoipa::path(
     get, path = "/crawls/{id}/events", operation_id = "follow_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl")),
@@ -79,8 +79,8 @@ pub(super) async fn follow_crawl(
 }
 
 impl Watcher {
-    /// Waits until something changes. Returns `None` when the service stops, the crawl is gone or
-    /// the caller's key stops working.
+    /// Waits until something changes. Returns `None` when the service stops, the crawl is deleted
+    /// or the caller's key becomes invalid.
     async fn next_change(&mut self, last: &Snapshot) -> Option<Arc<Snapshot>> {
         loop {
             tokio::select! {

@@ -16,8 +16,8 @@ use store::export::{ExportedImage, ExportedPage};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Images read at a time. This bounds the memory of a stream, for any length of the crawl and any
-/// speed of the reader.
+/// Number of images per read. It bounds the memory of a stream, regardless of the length of the
+/// crawl and the speed of the reader.
 const PAGE: i64 = 100;
 
 /// The format of the lines.
@@ -33,8 +33,8 @@ enum Format {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ExportParams {
-    /// `jsonl` (the default): one JSON object per image, with its sources and faces. `csv`: one row
-    /// per face, and one per image without faces.
+    /// `jsonl` (the default) writes one JSON object per image, with its sources and faces. `csv`
+    /// writes one row per face, and one row per image without faces.
     #[param(inline)]
     format: Option<Format>,
     /// Include the embeddings of the faces.
@@ -46,11 +46,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
 /// Export everything that a crawl found as a stream of lines.
 ///
-/// Images come oldest first, each once, with the places where this crawl found it and its faces. At
-/// most the first 100 places are listed; `sources_total` counts up to 1,000 of them, and
-/// `sources_cut` says that some are not listed. The stream is read from the database as it is sent,
-/// so a crawl that still runs may find more afterwards. If the stream fails, the connection is cut,
-/// so that a part does not look like the whole.
+/// Each image is listed once, oldest first, with its faces and the places where this crawl found
+/// it. At most the first 100 places are listed. `sources_total` counts up to 1,000 places, and
+/// `sources_cut` is true if some are not listed. The stream is read from the database while it is
+/// sent, so a running crawl may find more images afterwards. If the stream fails, the connection is
+/// aborted, so that a partial export cannot be mistaken for a complete one.
 #[utoipa::path(
     get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "The crawl"), ExportParams),
@@ -67,7 +67,8 @@ pub(super) async fn export_crawl(
 ) -> Result<Response, ApiError> {
     caller.store().crawl(id).await?;
     let (format, embeddings) = (params.format.unwrap_or(Format::Jsonl), params.embeddings.unwrap_or(false));
-    // The first page is read before the answer begins, so that an early failure is a proper error.
+    // The first page is read before the response begins, so that an early failure returns an error
+    // response.
     let first = read(&caller, id, None, embeddings).await?;
     let (content_type, extension, head) = match format {
         Format::Jsonl => ("application/x-ndjson", "jsonl", String::new()),

@@ -1,4 +1,4 @@
-//! Crawls with event streams. One task reads each crawl for all of its streams.
+//! Polls crawls for event streams. One task reads each crawl for all of its streams.
 use super::view::Snapshot;
 use crate::auth::CallerId;
 use crate::limit::{KeyedLimit, KeyedPermit};
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// The result of one read of a crawl.
 #[derive(Clone, Debug)]
 pub(super) enum Look {
-    /// As it was, and when the look began.
+    /// The crawl, and the time at which the read began.
     Is(Instant, Arc<Snapshot>),
     /// The crawl no longer exists.
     Gone,
@@ -135,8 +135,8 @@ impl Task {
 }
 
 impl Inner {
-    /// Forgets a crawl, unless it has streams and `in_any_case` is false. Returns false if it was
-    /// kept.
+    /// Removes a crawl, unless it has streams and `in_any_case` is false. Returns false if it was
+    /// not removed.
     fn forget(&self, id: Uuid, in_any_case: bool) -> bool {
         let mut crawls = locked(&self.crawls);
         let is_followed = crawls.get(&id).is_some_and(|looks| looks.receiver_count() > 0);

@@ -47,10 +47,10 @@ pub(super) struct ListParams {
     /// Only crawls in this state.
     #[param(inline)]
     state: Option<CrawlState>,
-    /// Only runs of the series whose first run has this id.
+    /// Only runs of the series with this id, which is the id of its first run.
     #[serde(deserialize_with = "uuid")]
     series_id: Option<Uuid>,
-    /// Maximum number of crawls in the answer.
+    /// Maximum number of crawls in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]
     limit: Option<Bounded<1, 100>>,
     /// `next_cursor` of the previous page.

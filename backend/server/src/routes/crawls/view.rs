@@ -1,4 +1,4 @@
-//! A crawl as the API shows it.
+//! Defines the crawl type of the API.
 use crate::ApiError;
 use crate::auth::Caller;
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub(super) struct ImageCounts {
 pub(super) struct Counts {
     pages: PageCounts,
     images: ImageCounts,
-    /// Faces found in its images.
+    /// Number of faces found in its images.
     #[schema(example = 41)]
     faces: i64,
 }
@@ -58,21 +58,21 @@ pub(super) struct CrawlView {
     /// `running`, `paused`, `completed`, `cancelled`, `failed`.
     #[schema(example = "running")]
     state: String,
-    /// `web`, or `scan` for local files.
+    /// `web` for a web crawl, `scan` for a scan of local files.
     #[schema(example = "web")]
     kind: String,
-    /// The seeds. Lists and events show at most the first 100 seeds, fewer where these have
-    /// more than 16 KiB; `GET /crawls/{id}` shows all.
+    /// The seeds. Lists and events contain at most the first 100 seeds, and fewer if these exceed
+    /// 16 KiB. `GET /crawls/{id}` returns all seeds.
     #[schema(example = json!(["https://example.org/"]))]
     seeds: Vec<String>,
     /// Number of seeds.
     #[schema(example = 1)]
     seed_count: i32,
-    /// The collection that it belongs to.
+    /// The collection of the crawl.
     #[schema(example = "default")]
     collection: String,
-    /// The options it was created with. A key without the scope `write` sees only scheme and host
-    /// of `webhook`.
+    /// The options of the crawl. With a key without the scope `write`, `webhook` contains only
+    /// scheme and host.
     #[schema(value_type = Object, example = json!({"scope": "host", "max_depth": 2, "max_pages": 200}))]
     options: serde_json::Value,
     /// Time of creation.
@@ -82,24 +82,25 @@ pub(super) struct CrawlView {
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(example = json!(null))]
     finished_at: Option<OffsetDateTime>,
-    /// The first run of its series; null for a crawl that runs once.
+    /// Id of the first run of its series; null for a crawl without a schedule.
     #[schema(example = json!(null))]
     series_id: Option<Uuid>,
-    /// When the next run of its series begins; null while it runs, and when there will be none.
+    /// Time at which the next run of its series begins; null while the crawl runs and if there is
+    /// no further run.
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(example = json!(null))]
     next_run_at: Option<OffsetDateTime>,
-    /// Why it failed.
+    /// Reason for the failure; null if the crawl did not fail.
     #[schema(example = json!(null))]
     error: Option<String>,
     counts: Counts,
-    /// Pages and images that were not processed, by reason code.
+    /// Numbers of pages and images that were not processed, by reason code.
     #[schema(example = json!({"robots_disallowed": 1, "not_an_image": 1}))]
     reasons: BTreeMap<String, i64>,
 }
 
-/// Holds a crawl and its counts as they are stored. Convert it with [`CrawlView::new`], which
-/// removes what the caller may not see, before it goes into an answer.
+/// Holds a crawl and its counts as stored. Convert it with [`CrawlView::new`] before it is sent in
+/// a response. The conversion removes what the caller may not see.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) crawl: Crawl,
@@ -177,7 +178,7 @@ impl CrawlView {
     }
 }
 
-/// Leaves scheme, host and port of the webhook: neither names and passwords nor path and query.
+/// Reduces the webhook to scheme, host and port. Removes user name, password, path and query.
 fn mask_webhook(options: &mut serde_json::Value) {
     let Some(webhook) = options.get_mut("webhook") else { return };
     if let Some(text) = webhook.as_str() {

@@ -34,29 +34,29 @@ pub(super) struct ErasureParams {
     /// The collection; the default is the collection of the key, else `default`. With `face_id` or
     /// `image_id` it is the collection of that face or image.
     pub(super) collection: Option<String>,
-    /// Keep the erased pictures, and the address, from being stored again.
+    /// Prevent the erased images and the address from being stored again.
     #[param(default = true)]
     pub(super) suppress: Option<bool>,
-    /// Keep the person from being stored again, by a one-way sketch of the face. Requires a
+    /// Prevent the person from being stored again, by a one-way sketch of the face. Requires a
     /// likeness, a face, a person, or an image with one face.
     #[param(default = false)]
     pub(super) suppress_person: Option<bool>,
-    /// Lowest similarity of a face that is erased; the default is that of the collection, else of
-    /// the service, else of the embedding model. A value below that of the model, at which
-    /// strangers match, requires `force`.
+    /// Minimum similarity of a face to be erased; the default is that of the collection, else of
+    /// the service, else of the embedding model. A value below that of the model requires `force`,
+    /// because it also matches strangers.
     #[param(minimum = 0, maximum = 1, example = 0.5)]
     pub(super) threshold: Option<f64>,
     /// Allow a `threshold` below that of the embedding model, which also erases strangers. Use
     /// `dry_run` first.
     #[param(default = false)]
     pub(super) force: Option<bool>,
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// Report what would be deleted, and delete nothing.
+    /// Report what would be deleted without deleting anything.
     #[param(default = false)]
     pub(super) dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
@@ -70,13 +70,12 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
 
 /// Erase a person, a face, an image, or the images found at an address, and suppress them.
 ///
-/// A picture (multipart part `image`, raw body, or `image_base64`) shows whom to erase: every
-/// stored face whose similarity is at least `threshold` is erased. The crop, chip and embedding of
-/// the face are erased too, and the thumbnail of its picture, which shows the face. Other faces in
-/// the picture are kept. A picture that loses every face is erased completely, with the record of
-/// where it was found. An enrolled person or a cluster that loses every face is erased with name,
-/// external id and metadata. Suppressed pictures are not stored when they are found again.
-/// `suppress_person` also applies to new pictures.
+/// An image (multipart part `image`, raw body, or `image_base64`) shows the person to erase. Every
+/// stored face whose similarity is at least `threshold` is erased, with its crop, chip and
+/// embedding and the thumbnail of its image. Other faces in the image are kept. An image without
+/// remaining faces is erased completely, with the record of where it was found. An enrolled person
+/// or a cluster without remaining faces is erased with name, external id and metadata. Suppressed
+/// images are not stored when they are found again. `suppress_person` also applies to new images.
 #[utoipa::path(
     post, path = "/erasures", operation_id = "create_erasure", tag = "erasures",
     params(ErasureParams),
@@ -154,7 +153,8 @@ pub(super) async fn create_erasure(
         if let Target::Url(spellings) = &target {
             let is_normal =
                 |url: &str| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == url);
-            // The first spelling is the address itself. Earlier versions stored the others.
+            // The first spelling is the normal form of the address. Earlier versions stored the
+            // others.
             let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));
             kept_out.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
         }
@@ -174,8 +174,8 @@ pub(super) async fn create_erasure(
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
-/// Returns the sketches that keep a person out. For a likeness this is the sketch of the likeness
-/// alone: a face that was erased by mistake must not suppress the person whom it shows.
+/// Returns the sketches that suppress a person. For a likeness, this is only the sketch of the
+/// likeness. A face that was erased by mistake must not suppress the person whom it shows.
 async fn sketches(
     state: &AppState,
     tx: &mut Tx,

@@ -24,7 +24,8 @@ pub struct Levels {
 /// Describes the target of a request.
 #[derive(Debug)]
 pub enum ErasureTarget {
-    /// Faces with at least this similarity to the picture, whose bytes follow.
+    /// Faces with at least this similarity to the image. The second field contains the bytes of the
+    /// image.
     Likeness(f32, Bytes),
     /// A face.
     Face(Uuid),
@@ -36,7 +37,7 @@ pub enum ErasureTarget {
     Url(String),
 }
 
-/// Holds a request that was read.
+/// Holds a parsed request.
 #[derive(Debug)]
 pub struct Erasure {
     /// What the request erases.
@@ -47,7 +48,7 @@ pub struct Erasure {
     pub dry_run: bool,
 }
 
-/// Reads a request with a JSON body. A picture may have at most `picture_bytes` bytes.
+/// Reads a request with a JSON body. An image may have at most `picture_bytes` bytes.
 ///
 /// # Errors
 /// Fails with 400, 413 and 422, like the operation.

@@ -19,9 +19,9 @@ use utoipa::ToSchema;
     "lifted": 2
 }))]
 pub(super) struct LiftAnswer {
-    /// The erasure, with the moment in `lifted_at`.
+    /// The erasure, with the time of lifting in `lifted_at`.
     erasure: ErasureView,
-    /// Number of suppressions that were lifted: pictures, faces, addresses and people.
+    /// Number of suppressions that were lifted: images, faces, addresses and people.
     lifted: u64,
 }
 
@@ -29,9 +29,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 
 /// Lift the suppressions of an erasure.
 ///
-/// Use this after a mistake, or when a person agrees to be stored again. Erased data stays erased;
-/// the next crawl or scan that finds it stores it. Data that another erasure also suppresses stays
-/// suppressed. A repeated call changes nothing.
+/// Use this after a mistake, or when a person agrees to be stored again. Erased data is not
+/// restored, but the next crawl or scan that finds it stores it again. Data that another erasure
+/// also suppresses remains suppressed. A repeated call changes nothing.
 #[utoipa::path(
     delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
     params(("id" = Uuid, Path, description = "The erasure")),

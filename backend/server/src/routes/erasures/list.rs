@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 pub(super) struct ListParams {
     /// The collection; the default is the collection of the key, else `default`.
     collection: Option<String>,
-    /// Maximum number of erasures in the answer.
+    /// Maximum number of erasures in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.

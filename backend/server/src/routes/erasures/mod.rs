@@ -1,4 +1,4 @@
-//! Erasures: they delete what was stored of a person or under an address, and suppress it.
+//! Operations on erasures, which delete the data of a person or an address and suppress it.
 mod create;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;

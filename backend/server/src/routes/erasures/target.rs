@@ -1,4 +1,4 @@
-//! Reads the target of an erasure: a likeness in a picture, a face, an image, a person, or the
+//! Reads the target of an erasure: a likeness in an image, a face, an image, a person, or the
 //! images found at an address.
 use super::create::ErasureParams;
 use super::threshold::checked;
@@ -21,56 +21,56 @@ use uuid::Uuid;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/team.html", "collection": "default"}))]
 pub(crate) struct ErasureBody {
-    /// A picture of the person; every similar stored face is erased.
+    /// An image of the person. Every similar stored face is erased.
     image_base64: Option<String>,
-    /// A stored face.
+    /// Id of a stored face.
     #[serde(default, deserialize_with = "uuid")]
     face_id: Option<Uuid>,
-    /// A stored image with all its faces.
+    /// Id of a stored image. The image is erased with all its faces.
     #[serde(default, deserialize_with = "uuid")]
     image_id: Option<Uuid>,
-    /// An enrolled person with all faces that are known as that person's.
+    /// Id of an enrolled person. The person is erased with all assigned faces.
     #[serde(default, deserialize_with = "uuid")]
     subject_id: Option<Uuid>,
-    /// The address of an image, or of a page: every image that was found there.
+    /// The address of an image or a page. Every image that was found there is erased.
     #[schema(format = Uri)]
     url: Option<String>,
-    /// The collection; the default is the key's own, else `default`, and with `face_id` or
-    /// `image_id` that one's own.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id` or
+    /// `image_id` it is the collection of that face or image.
     collection: Option<String>,
-    /// Keep the erased pictures, and the address, from being stored again; the default is true.
+    /// Prevent the erased images and the address from being stored again; the default is true.
     suppress: Option<bool>,
-    /// Keep the person from being stored again, by a one-way sketch of the face; the default is
-    /// false. Needs a likeness, a face, a person, or an image with one face.
+    /// Prevent the person from being stored again, by a one-way sketch of the face; the default is
+    /// false. Requires a likeness, a face, a person, or an image with one face.
     suppress_person: Option<bool>,
-    /// Lowest similarity of a face that is erased; the default is that of the collection, else of
+    /// Minimum similarity of a face to be erased; the default is that of the collection, else of
     /// the service, else of the embedding model. A value below that of the model requires `force`.
     #[schema(minimum = 0, maximum = 1)]
     threshold: Option<f64>,
     /// Allow a `threshold` below that of the embedding model, which also erases strangers.
     force: Option<bool>,
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Minimum `det_score` of a face of the image.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Report what would be deleted, and delete nothing.
+    /// Report what would be deleted without deleting anything.
     dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call.
     confirm: Option<String>,
 }
 
-/// The target that the request has.
+/// The resolved target of a request.
 pub(super) struct Asked {
     pub(super) target: Target,
     pub(super) collection: Collection,
-    /// Tells the target from others of its kind: its id or address, or of a likeness the picture's
-    /// hash and the face in it.
+    /// Identifies the target among others of its kind: its id or address. For a likeness, this is
+    /// the hash of the image and the index of the face.
     pub(super) digest: String,
 }
 
-/// A target and its options as the request has them.
+/// The target as given in the request.
 pub(super) enum TargetInput {
     Picture(Bytes),
     Source(ImageSource),
@@ -81,7 +81,7 @@ pub(super) enum TargetInput {
 }
 
 impl ErasureBody {
-    /// The target, and the options of body and query merged.
+    /// Returns the target and the merged options of body and query.
     pub(super) fn split(self, query: ErasureParams) -> Result<(TargetInput, ErasureParams), ApiError> {
         let params = ErasureParams {
             collection: self.collection.or(query.collection),
@@ -172,9 +172,9 @@ pub(super) fn address(text: &str) -> Result<Url, ApiError> {
     })
 }
 
-/// The normal form of an address, and what else of it can be on record: links to pages are followed
-/// as the operator spells them, and earlier versions stored the addresses of enrolled pictures as
-/// they were sent.
+/// Returns the normal form of an address and other spellings under which it can be stored. Links to
+/// pages are stored in the spelling that the operator's rules produce. Earlier versions stored the
+/// addresses of enrolled images as sent.
 async fn spellings(
     state: &AppState,
     caller: &Caller,
@@ -206,7 +206,7 @@ async fn likeness(
     params: &ErasureParams,
 ) -> Result<Asked, ApiError> {
     let collection = caller.collection(params.collection.as_deref()).await?;
-    // This check comes before any work is done.
+    // This check runs before any expensive work.
     let request = params.threshold.map(|threshold| threshold as f32);
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;

@@ -1,4 +1,4 @@
-//! Resolves the similarity from which an erasure includes a face.
+//! Resolves the minimum similarity at which an erasure includes a face.
 use crate::{ApiError, Code};
 use pipeline::{MatchThreshold, ThresholdSource};
 
@@ -31,8 +31,7 @@ pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Res
 /// Rejects thresholds below 0, because faces of one person never have a negative cosine, and above
 /// 1.
 ///
-/// # Errors
-/// Fails with 422, and the message has the range.
+/// # Errors Fails with 422. The message contains the allowed range.
 pub(super) fn check_range(threshold: Option<f64>) -> Result<(), ApiError> {
     const ALLOWED: &str = "a number from 0 to 1";
     match threshold.filter(|value| !(0.0..=1.0).contains(value)) {

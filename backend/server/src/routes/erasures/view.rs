@@ -1,4 +1,4 @@
-//! An erasure as the API shows it.
+//! Defines the erasure type of the API.
 use serde::Serialize;
 use store::erasures::{ErasureRecord, Plan};
 use time::OffsetDateTime;
@@ -16,7 +16,7 @@ pub(super) struct ErasureView {
     /// Kind of target: `likeness`, `face`, `image`, `subject` or `url`.
     #[schema(example = "likeness")]
     kind: String,
-    /// Whether the pictures and the address are suppressed.
+    /// Whether the images and the address are suppressed.
     #[schema(example = true)]
     suppress: bool,
     /// Whether the person is suppressed.
@@ -31,7 +31,7 @@ pub(super) struct ErasureView {
     /// Number of images that were erased as a whole.
     #[schema(example = 2)]
     images: i64,
-    /// Number of suppressions: pictures, faces, addresses and people.
+    /// Number of suppressions: images, faces, addresses and people.
     #[schema(example = 2)]
     suppressions: i64,
     /// Time of the erasure.
@@ -72,36 +72,37 @@ struct AffectedFace {
     similarity: Option<f32>,
 }
 
-/// What was erased, or with `dry_run` would be erased.
+/// The data that was erased or, with `dry_run`, would be erased.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ErasureAnswer {
     /// Whether this was a dry run.
     #[schema(example = false)]
     dry_run: bool,
-    /// What was done; null after a dry run.
+    /// The erasure; null after a dry run.
     erasure: Option<ErasureView>,
-    /// Faces, those of whole images included.
+    /// Number of faces, including those of whole images.
     #[schema(example = 3)]
     faces: usize,
-    /// Images that are erased completely: the given image, and images that lose every face.
+    /// Number of images that are erased completely: the given image, and images without remaining
+    /// faces.
     #[schema(example = 2)]
     images: usize,
-    /// Enrolled people and clusters that are erased with name, external id and metadata: the given
-    /// one, and those that lose every face.
+    /// Number of enrolled people and clusters that are erased with name, external id and metadata:
+    /// the given one, and those without remaining faces.
     #[schema(example = 1)]
     subjects: usize,
-    /// Faces of other embedding models than the one in use, which cannot be compared with a
-    /// likeness and stay.
+    /// Number of faces of other embedding models. They cannot be compared with a likeness and are
+    /// kept.
     #[schema(example = 0)]
     not_compared: i64,
-    /// Send it as `confirm` with the same call to erase so much; only after a dry run. Good for 15
-    /// minutes.
+    /// Confirmation token for the same call, sent as `confirm`; only after a dry run. It is valid
+    /// for 15 minutes.
     #[schema(example = json!(null))]
     confirm: Option<String>,
     /// The faces by descending similarity, at most 1000; only after a dry run.
     #[schema(example = json!(null))]
     affected: Option<Vec<AffectedFace>>,
-    /// The people and clusters that would go, at most 1000; only after a dry run.
+    /// The people and clusters that would be erased, at most 1000; only after a dry run.
     #[schema(example = json!(null))]
     affected_subjects: Option<Vec<Uuid>>,
 }
@@ -110,7 +111,7 @@ pub(super) struct ErasureAnswer {
 const MOST_AFFECTED: usize = 1000;
 
 impl ErasureAnswer {
-    /// What was done.
+    /// Returns the response after an erasure.
     pub(super) fn done(plan: &Plan, erasure: ErasureView) -> Self {
         Self {
             dry_run: false,
@@ -125,7 +126,7 @@ impl ErasureAnswer {
         }
     }
 
-    /// What would be done.
+    /// Returns the response after a dry run.
     pub(super) fn dry_run(mut plan: Plan, confirm: String) -> Self {
         plan.faces.sort_by(|a, b| {
             b.similarity.unwrap_or(-1.0).total_cmp(&a.similarity.unwrap_or(-1.0)).then(a.id.cmp(&b.id))

@@ -1,4 +1,4 @@
-//! Analyses a picture, and defines the options and the answer of an analysis.
+//! Analyses an image, and defines the options and the response of an analysis.
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, DetSize, Score};
 use crate::routes::dto::{BoundingBox, Quality, hash_hex, milliseconds};
@@ -10,42 +10,44 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
 
-/// How a picture is analysed.
+/// Options of an analysis.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DetectParams {
-    /// Lowest `det_score`; the default comes with the detector (YuNet 0.6, SCRFD 0.5).
+    /// Minimum `det_score`; the default depends on the detector (YuNet 0.6, SCRFD 0.5).
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1, example = 0.7)]
     pub(crate) min_score: Option<Score>,
     /// Maximum number of faces; those with the best scores are kept.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     pub(crate) max_faces: Option<Bounded<1, 1000>>,
-    /// Return the embeddings.
+    /// Whether to return the embeddings.
     #[param(default = true)]
     pub(crate) embeddings: Option<bool>,
-    /// Judge the quality of each face.
+    /// Whether to assess the quality of each face.
     #[param(default = true)]
     pub(crate) quality: Option<bool>,
-    /// `auto`: when nothing is found upright, try the picture turned by 90, 180 and 270 degrees.
+    /// `auto`: if no face is found in the upright image, repeat the detection with the image
+    /// rotated by 90, 180 and 270 degrees.
     #[param(inline, value_type = Option<RotateParam>)]
     pub(crate) rotate: Option<Rotate>,
-    /// `auto`: if the short side of a picture is under 400 pixels and only weak faces or none are
-    /// found, enhance it and repeat the detection (see `POST /images/enhance`). Coordinates refer
-    /// to the picture that was sent.
+    /// `auto`: if the short side of an image is under 400 pixels and no face or only faces with low
+    /// scores are found, enhance the image and repeat the detection (see `POST /images/enhance`).
+    /// Coordinates refer to the image that was sent.
     #[param(inline, value_type = Option<EnhanceParam>)]
     pub(crate) enhance: Option<Enhance>,
     /// Side of the detector's square canvas in pixels, a multiple of 32. A larger canvas finds
     /// smaller faces and takes longer.
     #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
     pub(crate) det_size: Option<DetSize>,
-    /// How often to look: `single`, once; `auto`, also small for faces that fill the frame and in
-    /// tiles where faces are tiny or a large picture shows no sure one; `thorough`, always in tiles
-    /// down to the picture's own resolution. The default is the service's.
+    /// Detection passes. `single` runs one pass. `auto` adds a pass on a reduced image for faces
+    /// that fill the frame. It also adds tiles if faces are tiny or a large image has no face with
+    /// a high score. `thorough` always adds tiles, up to the full resolution of the image. The
+    /// default is that of the service.
     #[param(inline, value_type = Option<PassesParam>)]
     pub(crate) passes: Option<Passes>,
-    /// Demands that `quality.passed` is judged by; the default is the collection's, else the
-    /// service's.
+    /// Quality profile that determines `quality.passed`; the default is that of the collection,
+    /// else of the service.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(crate) quality_profile: Option<vision::Profile>,
     /// Use the quality profile of this collection; the default is the collection of the key.
@@ -62,7 +64,7 @@ pub(crate) enum RotateParam {
     Auto,
 }
 
-/// Whether to repeat the detection on enhanced pictures of low resolution.
+/// Whether to repeat the detection on enhanced images of low resolution.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Enhance in the OpenAPI document")]
@@ -71,7 +73,7 @@ pub(crate) enum EnhanceParam {
     Auto,
 }
 
-/// Which views of a picture the detector processes.
+/// Which versions and tiles of an image the detector processes.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[allow(dead_code, reason = "only describes pipeline::Passes in the OpenAPI document")]
@@ -111,30 +113,32 @@ impl DetectParams {
     }
 }
 
-/// A picture that was analysed.
+/// An image that was analysed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "width": 480, "height": 560, "format": "jpeg", "sha256": "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c",
     "phash": "6cc143f08e9f929c", "rotation": 0
 }))]
 pub(crate) struct ImageInfo {
-    /// Pixels, as a browser shows it.
+    /// Width in pixels, after the file's orientation is applied.
     #[schema(example = 480)]
     pub(crate) width: u32,
-    /// Pixels, as a browser shows it.
+    /// Height in pixels, after the file's orientation is applied.
     #[schema(example = 560)]
     pub(crate) height: u32,
-    /// Told from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`; `avif` and `heic` where built.
+    /// Format, detected from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`, and, in builds that
+    /// support them, `avif` and `heic`.
     #[schema(example = "jpeg")]
     pub(crate) format: String,
-    /// Of the file, hex.
+    /// SHA-256 hash of the file, in hexadecimal.
     pub(crate) sha256: String,
-    /// Perceptual hash of the picture, 16 hex digits.
+    /// Perceptual hash of the image, as 16 hexadecimal digits.
     #[schema(example = "6cc143f08e9f929c")]
     pub(crate) phash: String,
-    /// Clockwise turn in degrees that makes the faces upright.
+    /// Clockwise rotation in degrees that makes the faces upright.
     pub(crate) rotation: u32,
-    /// Only when the faces were found on the enhanced picture: its pixels per pixel of the picture.
+    /// Scale of the enhanced image relative to the image. Present only if the faces were found in
+    /// the enhanced image.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = 2.5)]
     pub(crate) enhancement_scale: Option<f32>,
@@ -154,7 +158,7 @@ impl ImageInfo {
     }
 }
 
-/// A face found in a picture.
+/// A face found in an image.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct DetectedFace {
     /// The box around the face.
@@ -162,15 +166,16 @@ pub(crate) struct DetectedFace {
     /// The detector's confidence, 0 to 1.
     #[schema(example = 0.93)]
     pub(crate) det_score: f32,
-    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right
-    /// first).
+    /// x and y of the right eye, left eye, nose tip, and right and left mouth corner. Left and
+    /// right are those of the subject.
     #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
-    /// How usable the face is, unless `quality=false`.
+    /// Quality of the face; absent with `quality=false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) quality: Option<Quality>,
-    /// The face as a vector of length 1; absent with `embeddings=false`. Only vectors of one model
-    /// can be compared. The model has 128 or 512 dimensions; examples show the first four.
+    /// Embedding of the face, a vector of length 1; absent with `embeddings=false`. Only vectors of
+    /// the same model can be compared. They have 128 or 512 components, depending on the model;
+    /// examples show the first four.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = json!([0.1137, -0.0901, 0.1633, -0.0394]))]
     pub(crate) embedding: Option<Vec<f32>>,
@@ -188,7 +193,7 @@ impl DetectedFace {
     }
 }
 
-/// The models that produced the answer.
+/// The models that produced the response.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ModelNames {
     /// The detector.
@@ -231,7 +236,7 @@ impl From<pipeline::Timings> for Timings {
     }
 }
 
-/// The faces of one picture, best score first. A picture without faces is no error.
+/// The faces of one image, by descending score. An image without faces is not an error.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct DetectAnswer {
     pub(crate) image: ImageInfo,
@@ -265,7 +270,7 @@ impl DetectAnswer {
     }
 }
 
-/// Analyses one picture for a caller, if there is room.
+/// Analyses one image for a caller, if the limit on analyses allows it.
 pub(crate) async fn analyze(
     state: &AppState,
     bytes: Bytes,

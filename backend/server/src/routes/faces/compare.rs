@@ -16,47 +16,47 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CompareParams {
-    /// Similarity from which `match` is true; the default is the collection's, else the embedding
-    /// model's.
+    /// Minimum similarity at which `match` is true; the default is that of the collection, else of
+    /// the embedding model.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
-    /// Lowest `det_score` of a face.
+    /// Minimum `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Which face of the first picture, best score first; 0 is the best.
+    /// Index of the face in the first image, by descending score, starting at 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_a: Option<Bounded<0, 999>>,
-    /// Which face of the second picture.
+    /// Index of the face in the second image, as for `face_a`.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_b: Option<Bounded<0, 999>>,
     /// Use the threshold of this collection; the default is the collection of the key.
     collection: Option<String>,
 }
 
-/// Two pictures in JSON.
+/// Two images in JSON.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"a": {"url": "https://example.org/portrait.jpg"}, "b": {"url": "https://example.org/team.jpg"}}))]
 pub(crate) struct CompareBody {
-    /// The first picture.
+    /// The first image.
     a: ImageSource,
-    /// The second picture.
+    /// The second image.
     b: ImageSource,
 }
 
-/// Two pictures as parts: `image_a` and `image_b`, or `image` twice.
+/// Two images as parts: `image_a` and `image_b`, or `image` twice.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
 pub(super) struct CompareForm {
-    /// The first picture.
+    /// The first image.
     #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream", example = "@portrait.jpg")]
     image_a: Vec<u8>,
-    /// The second picture.
+    /// The second image.
     #[schema(value_type = String, format = Binary, content_media_type = "application/octet-stream", example = "@team.jpg")]
     image_b: Vec<u8>,
 }
 
-/// One of the two pictures of a comparison.
+/// One of the two images of a comparison.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ComparedFace {
     image: ImageInfo,
@@ -75,12 +75,12 @@ pub(super) struct CompareAnswer {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
-    /// Whether the similarity reaches the threshold. A higher threshold gives fewer false matches
-    /// and more missed ones. A match does not prove identity.
+    /// Whether the similarity reaches the threshold. A higher threshold causes fewer false matches
+    /// and more missed matches. A match does not prove identity.
     #[schema(example = true)]
     r#match: bool,
     /// Share of pairs of different people that reach this threshold, as measured for the embedding
-    /// model. Null for a threshold that is not the model's own, or that was not measured.
+    /// model. Null if the threshold is not the model's own, or if its rate was not measured.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// The threshold that was used.
@@ -96,10 +96,10 @@ pub(super) struct CompareAnswer {
 pub(super) const SPEC: Spec =
     Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED, Code::FACE]).limited_elsewhere();
 
-/// Compare the faces of two pictures (1:1).
+/// Compare the faces of two images (1:1).
 ///
-/// Takes the face with the best score of each picture, unless `face_a` or `face_b` chooses another.
-/// Nothing is stored.
+/// Compares the faces with the highest score of each image, unless `face_a` or `face_b` chooses
+/// another. Nothing is stored.
 #[utoipa::path(
     post, path = "/faces/compare", operation_id = "compare_faces", tag = "faces",
     params(CompareParams),

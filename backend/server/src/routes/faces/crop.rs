@@ -10,31 +10,31 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-/// The kind of picture of a face.
+/// The kind of a face image.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum CropKind {
     /// The face with some of its surroundings, JPEG.
     #[default]
     Crop,
-    /// The aligned 112x112 chip that the embedding was made from, PNG.
+    /// The aligned chip of 112x112 pixels from which the embedding was computed, PNG.
     Chip,
 }
 
-/// Selects the picture of a face.
+/// Selects the kind of the image.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CropParams {
     /// `crop` (the default) shows the face with some of its surroundings (JPEG). `chip` is the
-    /// aligned 112x112 picture (PNG).
+    /// aligned 112x112 image (PNG).
     #[param(inline)]
     kind: Option<CropKind>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// Return the picture of a stored face.
+/// Return the image of a stored face.
 #[utoipa::path(
     get, path = "/faces/{id}/crop", operation_id = "get_face_crop", tag = "faces",
     params(("id" = Uuid, Path, description = "The face"), CropParams),

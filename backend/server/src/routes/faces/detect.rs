@@ -11,9 +11,9 @@ use axum::extract::State;
 pub(super) const SPEC: Spec =
     Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED]).limited_elsewhere();
 
-/// Find the faces in one picture.
+/// Find the faces in one image.
 ///
-/// Nothing is stored. The picture is a multipart part `image`, a raw body, or JSON with a URL or
+/// Nothing is stored. The image is a multipart part `image`, a raw body, or JSON with a URL or
 /// base64.
 #[utoipa::path(
     post, path = "/faces/detect", operation_id = "detect_faces", tag = "faces",

@@ -13,33 +13,33 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// The result for one picture of a batch: its faces, or a problem.
+/// The result for one image of a batch: its faces, or a problem.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum BatchResult {
-    /// Analysed.
+    /// The faces of this image.
     Found(Box<DetectAnswer>),
-    /// The picture could not be analysed.
+    /// The image could not be analysed.
     Failed {
-        /// The problem with this picture.
+        /// The problem with this image.
         problem: Box<Problem>,
     },
 }
 
-/// The answers of a batch.
+/// The response to a batch.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BatchAnswer {
-    /// In the order of the pictures.
+    /// The results, in the order of the images.
     results: Vec<BatchResult>,
 }
 
-// A problem with a single picture is in the answer at the index of the picture.
+// A problem with a single image is reported in its entry of the response.
 pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze).limited_elsewhere();
 
-/// Find the faces in many pictures.
+/// Find the faces in many images.
 ///
-/// Takes up to 64 pictures, as multipart parts `image` or as JSON. The answer has one result or
-/// problem per picture, in order. A picture that fails does not affect the others.
+/// Takes up to 64 images, as multipart parts `image` or as JSON. The response contains one result
+/// or problem per image, in the same order. An image that fails does not affect the others.
 #[utoipa::path(
     post, path = "/faces/detect/batch", operation_id = "detect_faces_batch", tag = "faces",
     params(DetectParams),

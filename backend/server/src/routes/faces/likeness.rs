@@ -1,4 +1,4 @@
-//! Selects the face of a picture that a call uses.
+//! Selects the face of an image that a call uses.
 use super::analysis::{DetectedFace, ImageInfo, analyze};
 use crate::extract::values::{Bounded, Score};
 use crate::{ApiError, AppState, Code};
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use inference::Embedding;
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
 
-/// A face of a picture that was sent, and what is said of both.
+/// A face of an image in a request, with the description of both.
 pub(crate) struct Likeness {
     pub(crate) embedding: Embedding,
     pub(crate) image: ImageInfo,
@@ -14,7 +14,8 @@ pub(crate) struct Likeness {
 }
 
 impl Likeness {
-    /// The face at `index`, best score first, else the best; problems name the picture by `place`.
+    /// Analyses the image and returns the face at `index` by descending score, or the face with the
+    /// highest score. Problems refer to the image as `place`.
     pub(crate) async fn of(
         state: &AppState,
         bytes: Bytes,

@@ -24,10 +24,10 @@ pub(super) struct ListParams {
     /// Only faces in this image.
     #[serde(deserialize_with = "uuid")]
     image_id: Option<Uuid>,
-    /// Only faces of at least this overall quality.
+    /// Minimum overall quality of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Maximum number of faces in the answer.
+    /// Maximum number of faces in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.

@@ -1,4 +1,4 @@
-//! Finding, comparing and searching faces; stored faces.
+//! Operations that detect, compare and search faces, and operations on stored faces.
 mod analysis;
 mod compare;
 mod crop;

@@ -25,18 +25,18 @@ use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Where to search, and how. A JSON body may have the same names; its values take precedence.
+/// Options of a search. A JSON body may contain the same fields; its values take precedence.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SearchParams {
-    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's
-    /// own.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id` it
+    /// is the collection of that face.
     collection: Option<String>,
-    /// Most matches.
+    /// Maximum number of matches.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
-    /// Lowest similarity. The default is that of the collection, else `MATCH_THRESHOLD`, else that
+    /// Minimum similarity. The default is that of the collection, else `MATCH_THRESHOLD`, else that
     /// of the embedding model.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
@@ -46,18 +46,18 @@ pub(super) struct SearchParams {
     /// Only faces in images that this crawl found.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Only faces of at least this overall quality.
+    /// Minimum overall quality of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
     /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity
-    /// is the subject's score. Then `limit` counts subjects, and faces without a subject are left
-    /// out.
+    /// is the subject's score. With `subject`, `limit` counts subjects, and faces without a subject
+    /// are excluded.
     #[param(inline)]
     group_by: Option<GroupBy>,
 }
@@ -85,7 +85,7 @@ struct Match {
     /// Cosine of the two embeddings, -1 to 1.
     #[schema(example = 0.71)]
     similarity: f32,
-    /// The subject that the face shows; null for a face without a subject.
+    /// The subject of the face; null for a face without a subject.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b04")]
     subject_id: Option<Uuid>,
     /// That subject's name.
@@ -96,15 +96,15 @@ struct Match {
     /// The detector's confidence, 0 to 1.
     #[schema(example = 0.93)]
     det_score: f32,
-    /// How usable the face is; null where it was not judged.
+    /// Quality of the face; null if it was not assessed.
     quality: Option<Quality>,
     /// The first places where its image was found.
     #[schema(value_type = Vec<Source>)]
     sources: FirstPlaces,
-    /// Number of places where it was found, counted up to 1,000.
+    /// Number of places where it was found. Counting stops at 1,000.
     #[schema(example = 1)]
     sources_total: i64,
-    /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
+    /// Whether `sources` is incomplete; `GET /images/{id}/sources` lists all places.
     #[schema(example = false)]
     sources_cut: bool,
     /// Time at which it was stored.
@@ -133,26 +133,27 @@ impl Match {
     }
 }
 
-/// The most similar faces. A match does not prove identity.
+/// The most similar faces, as candidates. A match does not prove identity.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SearchAnswer {
-    /// Best first.
+    /// The matches, by descending similarity.
     matches: Vec<Match>,
     /// The probe.
     probe: ProbeInfo,
-    /// Where.
+    /// Name of the searched collection.
     #[schema(example = "default")]
     collection: String,
-    /// The lowest similarity of a match.
+    /// The minimum similarity of a match.
     #[schema(example = 0.5)]
     threshold: f32,
-    /// Default value: that of the collection, else `MATCH_THRESHOLD`, else that of the embedding
-    /// model.
+    /// The default value, which is that of the collection, else `MATCH_THRESHOLD`, else that of the
+    /// embedding model.
     #[schema(example = 0.5)]
     default_threshold: f32,
     /// Share of pairs of different people that reach this threshold, as measured for the embedding
-    /// model. Null for a threshold that is not the model's own, or that was not measured. In a
-    /// search every stored face is such a pair: expect `match_fmr` times the faces in scope.
+    /// model. Null if the threshold is not the model's own, or if its rate was not measured. In a
+    /// search, every stored face forms such a pair. The expected number of false matches is
+    /// `match_fmr` times the number of faces in scope.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
     /// Whether every face in scope was compared. If false, the approximate index was used.
@@ -169,10 +170,10 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Search)
 
 /// Search a collection for a face (1:N).
 ///
-/// The probe is a picture (multipart part `image`, raw body, or JSON with `url` or `image_base64`),
-/// a stored face (`face_id`) or an `embedding` of the model in use. If the picture has several
-/// faces, the best one is taken, unless `face_index` chooses another. The audit log records every
-/// search, without the probe and the results.
+/// The probe is an image (multipart part `image`, raw body, or JSON with `url` or `image_base64`),
+/// a stored face (`face_id`) or an `embedding` of the model in use. If the image contains several
+/// faces, the face with the highest score is used, unless `face_index` selects a different one. The
+/// audit log records every search, without the probe and the results.
 #[utoipa::path(
     post, path = "/faces/search", operation_id = "search_faces", tag = "faces",
     params(SearchParams),
@@ -248,7 +249,7 @@ pub(super) async fn search_faces(
     }))
 }
 
-/// Returns faces, or subjects by their best face, each with the subject that it shows.
+/// Returns faces, or subjects by their best face, each with its subject.
 async fn hits(
     store: &Store,
     query: &SearchQuery,

@@ -1,4 +1,4 @@
-//! A stored face with the places where its image was found.
+//! Defines a stored face with the places where its image was found.
 use crate::routes::dto::{BoundingBox, FirstPlaces, Places, Quality, Source, points};
 use crate::{ApiError, AppState};
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub(crate) struct StoredFace {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
     pub(crate) id: Uuid,
-    /// The collection that it belongs to.
+    /// The collection of the face.
     #[schema(example = "default")]
     pub(crate) collection: String,
     /// The image it was found in.
@@ -25,11 +25,11 @@ pub(crate) struct StoredFace {
     /// The detector's confidence, 0 to 1.
     #[schema(example = 0.93)]
     pub(crate) det_score: f32,
-    /// x and y of right eye, left eye, nose tip, right and left mouth corner (the subject's right
-    /// first).
+    /// x and y of the right eye, left eye, nose tip, and right and left mouth corner. Left and
+    /// right are those of the subject.
     #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
-    /// How usable the face is; null where it was not judged.
+    /// Quality of the face; null if it was not assessed.
     pub(crate) quality: Option<Quality>,
     /// The model of its embedding.
     #[schema(example = "sface")]
@@ -37,10 +37,10 @@ pub(crate) struct StoredFace {
     /// The first places where its image was found.
     #[schema(value_type = Vec<Source>)]
     pub(crate) sources: FirstPlaces,
-    /// Number of places where it was found, counted up to 1,000.
+    /// Number of places where it was found. Counting stops at 1,000.
     #[schema(example = 1)]
     pub(crate) sources_total: i64,
-    /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
+    /// Whether `sources` is incomplete; `GET /images/{id}/sources` lists all places.
     #[schema(example = false)]
     pub(crate) sources_cut: bool,
     /// Time at which it was stored.

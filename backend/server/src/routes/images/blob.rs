@@ -4,9 +4,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
-/// A blob as an answer; `None` when it is gone. Keys are content addresses, so the key is the
-/// entity tag. Browsers ask again each time (`no-cache`), so that a picture that was erased is not
-/// shown from a cache.
+/// Returns a blob as a response, or `None` if it no longer exists. Keys are content addresses, so
+/// the key is the entity tag. Browsers revalidate each time (`no-cache`), so that an erased image
+/// is not shown from a cache.
 pub(crate) async fn blob_answer(
     state: &AppState,
     key: &str,
@@ -39,8 +39,8 @@ pub(crate) async fn blob_answer(
     }))
 }
 
-/// Maximum time for which the answer waits until blobs are deleted. Deletions that take longer
-/// continue after the answer.
+/// Maximum time for which the response waits for the deletion of blobs. Longer deletions continue
+/// after the response.
 const DROPPING: Duration = Duration::from_secs(10);
 
 /// Deletes blobs whose rows were deleted, after the commit. A failed deletion is logged, and the

@@ -10,7 +10,7 @@ use store::audit::Action;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
-/// Delete a stored image with its faces, sources and pictures.
+/// Delete a stored image with its faces, sources, crops, chips and thumbnail.
 #[utoipa::path(
     delete, path = "/images/{id}", operation_id = "delete_image", tag = "images",
     params(("id" = Uuid, Path, description = "The image")),

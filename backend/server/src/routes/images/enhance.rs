@@ -10,20 +10,20 @@ use bytes::Bytes;
 use inference::Priority;
 use pipeline::Share;
 
-/// Pixels of the answer per pixel of the picture that was sent.
+/// Scale of the enhanced image relative to the image in the request.
 pub(crate) const SCALE_HEADER: HeaderName = HeaderName::from_static("x-enhancement-scale");
-/// JPEG quality of answers. Compression at this quality adds no visible artefacts.
+/// JPEG quality of responses. Compression at this quality adds no visible artefacts.
 const JPEG_QUALITY: u8 = 95;
 
 pub(super) const SPEC: Spec =
     Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED]).limited_elsewhere();
 
-/// Enhance a picture of low resolution.
+/// Enhance an image of low resolution.
 ///
-/// The contrast is stretched. A picture whose short side is under 400 pixels is enlarged (Lanczos)
-/// until that side has 640 pixels, at most four times, and sharpened (unsharp mask). A larger
-/// picture keeps its size. The answer is PNG, or JPEG where `Accept` prefers `image/jpeg`. Nothing
-/// is stored.
+/// The contrast is stretched. An image whose short side is under 400 pixels is enlarged (Lanczos)
+/// until that side has 640 pixels, at most four times, and sharpened (unsharp mask). A larger image
+/// keeps its size. The response is PNG, or JPEG if `Accept` prefers `image/jpeg`. Nothing is
+/// stored.
 #[utoipa::path(
     post, path = "/images/enhance", operation_id = "enhance_image", tag = "images",
     params(("accept" = Option<String>, Header, description = "`image/png` (the default) or `image/jpeg`", example = "image/jpeg")),
@@ -42,8 +42,8 @@ pub(super) async fn enhance_image(
     let jpeg = prefers_jpeg(&headers);
     let permit = state.admit(1)?;
     let enhanced = state.analyzer().enhance(bytes, Priority::Interactive).await?;
-    // A slow reader holds the file in memory, so room is taken before the file is made. The file is
-    // rarely longer than its pixels.
+    // A slow reader keeps the file in memory, so memory is reserved before the file is encoded. The
+    // file is rarely larger than its pixels.
     let pixels = u64::from(enhanced.frame.width()) * u64::from(enhanced.frame.height());
     let mut room = Room::take(&state, pixels * vision::BYTES_PER_PIXEL)?;
     let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
@@ -64,15 +64,15 @@ pub(super) async fn enhance_image(
     Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
 }
 
-/// Memory for an answer, from the budget of all callers and the share of this caller.
+/// Memory for a response, from the budget of all callers and the share of this caller.
 struct Room {
     held: Share,
     share: Mine,
 }
 
 impl Room {
-    /// Takes the memory or fails at once. It does not wait, because the caller holds a picture
-    /// whose memory others may be waiting for.
+    /// Reserves the memory or fails immediately. It does not wait, because the request holds the
+    /// memory of an image, for which others may be waiting.
     fn take(state: &AppState, bytes: u64) -> Result<Self, ApiError> {
         let mut share = state.answer_shares.open();
         let held = if share.grow(bytes) { state.answers.try_take(bytes) } else { None };
@@ -81,7 +81,7 @@ impl Room {
     }
 }
 
-/// An enhanced picture, with its memory until it has been sent.
+/// An enhanced image, with its memory until it has been sent.
 struct Answer {
     file: Vec<u8>,
     _room: Room,
@@ -93,8 +93,8 @@ impl AsRef<[u8]> for Answer {
     }
 }
 
-/// Returns whether `Accept` gives JPEG more weight than PNG (RFC 9110, 12.5.1). A client that names
-/// neither gets PNG.
+/// Returns whether `Accept` gives JPEG more weight than PNG (RFC 9110, 12.5.1). A client that lists
+/// neither receives PNG.
 fn prefers_jpeg(headers: &HeaderMap) -> bool {
     let ranges: Vec<(String, f32)> = headers
         .get_all(header::ACCEPT)

@@ -10,7 +10,7 @@ use serde::Serialize;
 use store::faces::FaceFilter;
 use utoipa::ToSchema;
 
-/// A page can show all faces of a picture, because no picture is stored with more.
+/// Maximum number of faces in the response. No image is stored with more faces.
 const MOST_FACES: i64 = 1000;
 
 /// A stored image with its faces.
@@ -18,7 +18,7 @@ const MOST_FACES: i64 = 1000;
 pub(super) struct ImageAnswer {
     #[serde(flatten)]
     image: StoredImage,
-    /// Its faces; their sources are the image's.
+    /// Its faces. They have the same sources as the image.
     faces: Vec<StoredFace>,
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn get_image(
         FaceFilter { collection: image.collection.clone(), image_id: Some(id), ..FaceFilter::default() };
     let faces = store.faces(&filter, None, MOST_FACES).await?;
     let places = places_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
-    // One more than the faces, because the image shows its sources too.
+    // The response contains a list of sources per face, and one for the image.
     let sources = places.first(faces.len() + 1);
     let faces = faces.into_iter().map(|face| StoredFace::new(face, sources.clone())).collect();
     Ok(Json(ImageAnswer { image: StoredImage::new(image, sources), faces }))

@@ -22,9 +22,9 @@ pub(super) struct ListParams {
     /// Only images that this crawl found.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Only images with (or without) faces.
+    /// Only images with faces (`true`) or without faces (`false`).
     has_faces: Option<bool>,
-    /// Maximum number of images in the answer.
+    /// Maximum number of images in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.

@@ -1,4 +1,4 @@
-//! Stored images and where they were found; quality reports and enhancement.
+//! Operations on stored images and their sources, quality reports and enhancement.
 mod blob;
 mod delete;
 mod enhance;

@@ -18,23 +18,23 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct QualityParams {
-    /// Lowest `det_score` of a face.
+    /// Minimum `det_score` of a face.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// Quality profile that decides `quality.passed`; the default is that of the collection, else
-    /// of the service.
+    /// Quality profile that determines `quality.passed`; the default is that of the collection,
+    /// else of the service.
     #[param(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<vision::Profile>,
     /// Use the quality profile of this collection; the default is the collection of the key.
     collection: Option<String>,
 }
 
-/// Grey-level statistics of the whole picture, equal to OpenCV's (BT.601 grey; Laplacian and 3x3
+/// Grey-level statistics of the whole image, computed as in OpenCV (BT.601 grey; Laplacian and 3x3
 /// Sobel).
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"laplacian_variance": 337.4, "tenengrad": 4766.1, "mean": 135.5, "std": 51.6, "clipped": 0.0002}))]
 pub(super) struct Statistics {
-    /// Variance of the Laplacian: low is blurred.
+    /// Variance of the Laplacian. Low values indicate blur.
     laplacian_variance: f64,
     /// Mean squared Sobel gradient.
     tenengrad: f64,
@@ -42,16 +42,16 @@ pub(super) struct Statistics {
     mean: f64,
     /// Standard deviation of the grey level.
     std: f64,
-    /// Share of pixels at most 5 or at least 250, 0 to 1.
+    /// Share of pixels with a grey level of at most 5 or at least 250, 0 to 1.
     clipped: f64,
 }
 
-/// A picture's quality.
+/// The quality of an image.
 #[derive(Serialize, ToSchema)]
 pub(super) struct QualityAnswer {
     image: ImageInfo,
     statistics: Statistics,
-    /// The faces with their quality, best score first.
+    /// The faces with their quality, by descending score.
     faces: Vec<DetectedFace>,
     timings_ms: Timings,
 }
@@ -59,7 +59,7 @@ pub(super) struct QualityAnswer {
 pub(super) const SPEC: Spec =
     Spec::needs(Scope::Analyze).problems(&[Code::PICTURE, Code::FETCHED]).limited_elsewhere();
 
-/// Measure the quality of a picture and of the faces in it.
+/// Measure the quality of an image and of the faces in it.
 ///
 /// Nothing is stored.
 #[utoipa::path(

@@ -8,19 +8,19 @@ use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How many.
+/// Selects a page of the list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Maximum number of places in the answer.
+    /// Maximum number of places in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200, default = 50)]
     limit: Option<Bounded<1, 200>>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// A page of the places where an image was found, in the order of the finds.
+/// A page of the places where an image was found, in the order of discovery.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SourcePage {
     sources: Vec<Source>,

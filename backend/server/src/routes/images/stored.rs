@@ -1,4 +1,4 @@
-//! A stored image with the places where it was found.
+//! Defines a stored image with the places where it was found.
 use crate::routes::dto::{FirstPlaces, Source, hash_hex};
 use serde::Serialize;
 use store::images::Image;
@@ -12,40 +12,40 @@ pub(super) struct StoredImage {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     id: Uuid,
-    /// The collection that it belongs to.
+    /// The collection of the image.
     #[schema(example = "default")]
     collection: String,
-    /// Pixels, as a browser shows it.
+    /// Width in pixels, after the file's orientation is applied.
     #[schema(example = 480)]
     width: i32,
-    /// Pixels, as a browser shows it.
+    /// Height in pixels, after the file's orientation is applied.
     #[schema(example = 560)]
     height: i32,
     /// `jpeg`, `png`, `webp`, `gif`, `bmp`.
     #[schema(example = "jpeg")]
     format: String,
-    /// Length of the file.
+    /// Length of the file in bytes.
     #[schema(example = 23886)]
     bytes: i64,
-    /// Of the file, hex.
+    /// SHA-256 hash of the file, in hexadecimal.
     #[schema(example = "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c")]
     sha256: String,
-    /// Perceptual hash of the picture, 16 hex digits.
+    /// Perceptual hash of the image, as 16 hexadecimal digits.
     #[schema(example = "6cc143f08e9f929c")]
     phash: String,
-    /// Clockwise turn in degrees that makes the faces upright.
+    /// Clockwise rotation in degrees that makes the faces upright.
     #[schema(example = 0)]
     rotation: i32,
-    /// Faces stored.
+    /// Number of stored faces.
     #[schema(example = 1)]
     face_count: i32,
-    /// Where it was found: the first places.
+    /// The first places where it was found.
     #[schema(value_type = Vec<Source>)]
     sources: FirstPlaces,
-    /// Number of places where it was found, counted up to 1,000.
+    /// Number of places where it was found. Counting stops at 1,000.
     #[schema(example = 1)]
     sources_total: i64,
-    /// Whether `sources` leaves some out; `GET /images/{id}/sources` lists all.
+    /// Whether `sources` is incomplete; `GET /images/{id}/sources` lists all places.
     #[schema(example = false)]
     sources_cut: bool,
     /// Time at which it was stored.

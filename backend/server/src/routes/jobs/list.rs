@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// A state, or all of them.
+/// State of a job, or all states.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum StateFilter {
@@ -42,7 +42,7 @@ impl StateFilter {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only jobs in this state, `discarded` unless given; `any` for all.
+    /// Only jobs in this state; `any` selects all states. The default is `discarded`.
     #[param(inline)]
     state: Option<StateFilter>,
     /// Only jobs of this kind.
@@ -51,7 +51,7 @@ pub(super) struct ListParams {
     /// Only jobs of this crawl.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Maximum number of jobs in the answer.
+    /// Maximum number of jobs in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.

@@ -1,4 +1,4 @@
-//! Jobs of the queue, for operators.
+//! Operations on jobs of the queue, for operators.
 mod get;
 mod list;
 mod retry;

@@ -7,7 +7,7 @@ use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::System).problems(&[&[Code::Conflict]]);
 
-/// Retry a discarded or cancelled job. Its count of attempts starts again at 0.
+/// Retry a discarded or cancelled job. Its number of attempts is reset to 0.
 #[utoipa::path(
     post, path = "/jobs/{id}/retry", operation_id = "retry_job", tag = "jobs",
     params(("id" = Uuid, Path, description = "The job")),

@@ -14,27 +14,27 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StatsParams {
-    /// Seconds up to now over which ended jobs are counted.
+    /// Length of the window, in seconds up to now, in which ended jobs are counted.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 3600, default = 60)]
     window_seconds: Option<Bounded<1, 3600>>,
 }
 
-/// One kind of job.
+/// Statistics of one kind of job.
 #[derive(Serialize, ToSchema)]
 pub(super) struct KindStats {
     /// Name of the kind.
     #[schema(example = "scan_image")]
     kind: String,
-    /// Jobs that wait for a worker, their time or room.
+    /// Number of jobs that wait for a worker, for their scheduled time or for a free slot.
     #[schema(example = 120)]
     available: i64,
-    /// Jobs that a worker holds.
+    /// Number of jobs that a worker processes.
     #[schema(example = 8)]
     running: i64,
-    /// Jobs that failed and wait for their next attempt.
+    /// Number of jobs that failed and wait for their next attempt.
     #[schema(example = 1)]
     retryable: i64,
-    /// Discarded jobs, which can be retried.
+    /// Number of discarded jobs, which can be retried.
     #[schema(example = 0)]
     discarded: i64,
     /// Jobs completed per second, within the window.
@@ -43,7 +43,7 @@ pub(super) struct KindStats {
     /// Jobs discarded per second, within the window.
     #[schema(example = 0.0)]
     discarded_per_second: f64,
-    /// How long the oldest job that is due has waited; null when none is due.
+    /// Waiting time of the oldest due job in seconds; null if no job is due.
     #[schema(example = 3.4)]
     oldest_due_seconds: Option<f64>,
 }
@@ -51,16 +51,16 @@ pub(super) struct KindStats {
 /// Statistics of the queue.
 #[derive(Serialize, ToSchema)]
 pub(super) struct JobStats {
-    /// Seconds over which ended jobs were counted.
+    /// Length of the window in seconds.
     #[schema(example = 60)]
     window_seconds: u64,
-    /// Kinds that have jobs or had some within the window, by name.
+    /// Kinds that have jobs now or had jobs within the window, ordered by name.
     kinds: Vec<KindStats>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
-/// Count the waiting, running and failed jobs of each kind, and report how fast jobs end.
+/// Count the waiting, running and failed jobs of each kind, and report the rates at which jobs end.
 #[utoipa::path(
     get, path = "/jobs/stats", operation_id = "get_job_stats", tag = "jobs",
     params(StatsParams),

@@ -1,4 +1,4 @@
-//! A job as the API shows it.
+//! Defines the job type of the API.
 use queue::{JobRow, JobState};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -32,10 +32,10 @@ pub(super) struct JobView {
     /// Its input.
     #[schema(value_type = Object, example = json!({"url": "https://example.org/img/portrait.jpg"}))]
     payload: serde_json::Value,
-    /// Runs so far.
+    /// Number of attempts so far.
     #[schema(example = 0)]
     attempt: i16,
-    /// Runs before it is discarded.
+    /// Number of attempts after which it is discarded.
     #[schema(example = 5)]
     max_attempts: i16,
     /// Priority; a lower number runs first.
@@ -51,10 +51,10 @@ pub(super) struct JobView {
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(example = json!(null))]
     finished_at: Option<OffsetDateTime>,
-    /// The last failure.
+    /// Message of the last failure.
     #[schema(example = json!(null))]
     last_error: Option<String>,
-    /// The crawl that it belongs to.
+    /// The crawl of the job; null if the job has no crawl.
     crawl_id: Option<Uuid>,
 }
 

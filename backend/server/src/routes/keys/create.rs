@@ -27,25 +27,26 @@ pub(crate) struct CreateKey {
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(required)]
     collection: Option<String>,
-    /// Its scopes: at least one, and only scopes of the key of this call.
+    /// Its scopes: at least one, and only scopes of the calling key.
     #[schema(value_type = Vec<ScopeName>, min_items = 1)]
     scopes: Vec<Scope>,
-    /// Most requests a minute; null means no limit.
+    /// Maximum number of requests per minute; null means no limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 2_147_483_647)]
     requests_per_minute: Option<Bounded<1, 2_147_483_647>>,
-    /// Time of expiry, in the future and not after that of the key of this call; null means never.
+    /// Time of expiry, in the future and not after that of the calling key; null means that the key
+    /// never expires.
     #[serde(default, deserialize_with = "time")]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<OffsetDateTime>,
 }
 
-/// A new key, with the secret itself.
+/// A new key with its secret.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CreatedKey {
-    /// The key itself. It is shown this once; the service keeps its hash.
+    /// The secret key. It is returned only in this response; the service stores only its hash.
     #[schema(example = "fc_4fQ9ab…")]
     secret: String,
-    /// What the service keeps of it.
+    /// The stored properties of the key.
     key: KeyView,
 }
 
@@ -53,8 +54,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
 
 /// Create a key with at most the permissions of the calling key.
 ///
-/// The new key has only scopes of the calling key, reaches only collections that the calling key
-/// reaches, and expires no later.
+/// The new key can have only scopes of the calling key. It can access only collections that the
+/// calling key can access, and it expires no later than the calling key.
 #[utoipa::path(
     post, path = "/keys", operation_id = "create_key", tag = "keys",
     request_body = CreateKey,

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 /// The key of a call.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CurrentKey {
-    /// Whether this service requires keys (`AUTH=keys`). If it does not, every caller may do
-    /// everything except change keys.
+    /// Whether this service requires keys (`AUTH=keys`). If it does not, every caller has all
+    /// permissions except creating and revoking keys.
     #[schema(example = true)]
     asks_for_keys: bool,
     /// The key of this call; null if the service requires no keys.

@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Maximum number of keys in the answer.
+    /// Maximum number of keys in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.
@@ -33,7 +33,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys);
 
 /// List the keys, including expired and revoked ones.
 ///
-/// A key to one collection sees that collection's keys.
+/// With a key to one collection, only the keys of that collection are listed.
 #[utoipa::path(
     get, path = "/keys", operation_id = "list_keys", tag = "keys",
     params(ListParams),

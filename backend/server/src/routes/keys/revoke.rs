@@ -14,21 +14,21 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RevokeParams {
-    /// Also revoke the descendants of the key: the keys that it created, and the keys that those
-    /// created.
+    /// Also revoke the descendants of the key: the keys that it created, and the descendants of
+    /// those keys.
     #[param(default = false)]
     descendants: Option<bool>,
 }
 
-/// A key that was revoked.
+/// A revoked key.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RevokedKey {
     /// The key after the call.
     key: KeyView,
-    /// Descendants that were revoked by this call.
+    /// Number of descendants that this call revoked.
     #[schema(example = 0)]
     descendants_revoked: usize,
-    /// Descendants that still work.
+    /// Number of descendants that are still valid.
     #[schema(example = 2)]
     descendants_working: usize,
 }
@@ -43,9 +43,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
 
 /// Revoke a key permanently.
 ///
-/// Every service notices within 5 seconds. The key makes no other keys from now on. Keys that it
-/// made keep working, unless `descendants` is true; the answer counts them. Revoking a key again
-/// changes nothing.
+/// The revocation takes effect in every process within 5 seconds. The key can no longer create
+/// keys. Keys that it created remain valid, unless `descendants` is true; the response contains
+/// their number. Revoking a revoked key changes nothing.
 #[utoipa::path(
     post, path = "/keys/{id}/revoke", operation_id = "revoke_key", tag = "keys",
     params(("id" = Uuid, Path, description = "The key"), RevokeParams),

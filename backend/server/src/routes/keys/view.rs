@@ -1,4 +1,4 @@
-//! A key as the API shows it.
+//! Defines the key type of the API.
 use crate::auth::Caller;
 use crate::{ApiError, Code};
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub(super) struct KeyView {
     /// The first characters of the key, to identify it.
     #[schema(example = "fc_4fQ9ab")]
     prefix: String,
-    /// Who holds it.
+    /// Name of its holder.
     #[schema(example = "press desk")]
     name: String,
     /// The collection that it is bound to; null means every collection.
@@ -45,19 +45,19 @@ pub(super) struct KeyView {
     /// Its scopes.
     #[schema(value_type = Vec<ScopeName>, example = json!(["read", "search"]))]
     scopes: Vec<Scope>,
-    /// Most requests a minute; null means no limit.
+    /// Maximum number of requests per minute; null means no limit.
     #[schema(example = 600)]
     requests_per_minute: Option<i32>,
     /// Time of creation.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
-    /// When it was last used, to the minute; null if never.
+    /// Time of its last use, with a precision of one minute; null if it was never used.
     #[serde(with = "time::serde::rfc3339::option")]
     last_used_at: Option<OffsetDateTime>,
     /// Time of expiry; null if it never expires.
     #[serde(with = "time::serde::rfc3339::option")]
     expires_at: Option<OffsetDateTime>,
-    /// When it was revoked; null if it was not.
+    /// Time of revocation; null if it is not revoked.
     #[serde(with = "time::serde::rfc3339::option")]
     revoked_at: Option<OffsetDateTime>,
     /// The key that created it; null for a key from the command line.

@@ -20,10 +20,10 @@ pub(crate) struct CreateSubject {
     /// Display name, 1 to 200 characters.
     #[schema(inline, value_type = Option<ShortText>)]
     name: Option<String>,
-    /// Your own id of the person, 1 to 200 characters, unique in the collection.
+    /// The caller's own id for the person, 1 to 200 characters, unique in the collection.
     #[schema(inline, value_type = Option<ShortText>)]
     external_id: Option<String>,
-    /// A JSON object of your choice, at most 16 KiB.
+    /// An arbitrary JSON object, at most 16 KiB.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Value>,
     /// The collection; the default is the collection of the key, else `default`.

@@ -14,7 +14,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 /// Delete a subject.
 ///
 /// Faces that a crawl or scan found are kept without a subject. Images that were only sent for
-/// enrolment are also deleted if they show no other subject, unless `enrolled_images=keep`.
+/// enrolment are also deleted if they contain no other subject, unless `enrolled_images=keep`.
 #[utoipa::path(
     delete, path = "/subjects/{id}", operation_id = "delete_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), WhatGoes),

@@ -7,7 +7,7 @@ use axum::Json;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// One subject.
+/// Return a subject.
 #[utoipa::path(
     get, path = "/subjects/{id}", operation_id = "get_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject")),

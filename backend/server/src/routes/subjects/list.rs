@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use store::subjects::SubjectFilter;
 use utoipa::{IntoParams, ToSchema};
 
-/// Tells how a subject was created.
+/// How a subject was created.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Origin {
@@ -30,11 +30,11 @@ pub(super) struct ListParams {
     name: Option<String>,
     /// Only the subject with this external id.
     external_id: Option<String>,
-    /// `enrolled`: a caller created or changed it; `cluster`: clustering created it, and no caller
-    /// has changed it.
+    /// `enrolled` if a caller created or changed it; `cluster` if clustering created it and no
+    /// caller has changed it.
     #[param(inline)]
     origin: Option<Origin>,
-    /// Maximum number of subjects in the answer.
+    /// Maximum number of subjects in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.

@@ -15,7 +15,7 @@ use uuid::Uuid;
 /// Maximum number of subjects in one call.
 const MOST: usize = 100;
 
-/// The subjects that show the same person.
+/// The subjects to merge, which represent the same person.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MergeSubjects {
@@ -29,8 +29,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Confl
 /// Merge several subjects into one.
 ///
 /// The faces of the other subjects move to this subject, and the other subjects are deleted. This
-/// subject takes over a name, an external id and metadata entries that it does not have. The
-/// metadata of all of them together may have at most 16 KiB. Clustering never splits the result.
+/// subject inherits a name, an external id and metadata entries that it lacks. The merged metadata
+/// may have at most 16 KiB. Clustering never splits the result.
 #[utoipa::path(
     post, path = "/subjects/{id}/merge", operation_id = "merge_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject that stays")),

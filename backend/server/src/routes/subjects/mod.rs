@@ -1,4 +1,4 @@
-//! People: enrolled subjects and clusters, and the faces that show them.
+//! Operations on subjects (enrolled people and clusters) and their faces.
 mod create;
 mod delete;
 mod faces;

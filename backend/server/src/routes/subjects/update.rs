@@ -16,22 +16,22 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "Ada Lovelace"}))]
 pub(crate) struct UpdateSubject {
-    /// 1 to 200 characters, or null for none.
+    /// The new name, 1 to 200 characters. Null removes the name.
     #[serde(default, deserialize_with = "given")]
     #[schema(inline, value_type = Option<ShortText>)]
     name: Option<Option<String>>,
-    /// 1 to 200 characters, unique in the collection, or null for none.
+    /// The new external id, 1 to 200 characters, unique in the collection. Null removes it.
     #[serde(default, deserialize_with = "given")]
     #[schema(inline, value_type = Option<ShortText>)]
     external_id: Option<Option<String>>,
-    /// Replaces the whole object.
+    /// The new metadata, which replaces the whole object.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Value>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Conflict]]);
 
-/// Change a subject. A cluster that is changed is `enrolled` from then on.
+/// Change a subject. The origin of a changed cluster becomes `enrolled`.
 #[utoipa::path(
     patch, path = "/subjects/{id}", operation_id = "update_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject")),

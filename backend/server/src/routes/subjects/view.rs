@@ -1,4 +1,4 @@
-//! A subject as the API shows it, and the values that callers may set.
+//! Defines the subject type of the API and the values that callers may set.
 use crate::{ApiError, Code};
 use serde::Serialize;
 use serde_json::Value;
@@ -16,20 +16,20 @@ pub(super) struct SubjectView {
     /// Its id.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b04")]
     id: Uuid,
-    /// The collection that it belongs to.
+    /// The collection of the subject.
     #[schema(example = "default")]
     collection: String,
     /// Display name; null for a cluster without a name.
     #[schema(example = "Ada Lovelace")]
     name: Option<String>,
-    /// The caller's own id of the person, unique in the collection.
+    /// The caller's own id for the person, unique in the collection.
     #[schema(example = "crm-1815")]
     external_id: Option<String>,
     /// A JSON object that the caller sets.
     #[schema(value_type = Object, example = json!({"team": "engines"}))]
     metadata: Value,
-    /// `enrolled`: a caller created or changed it; `cluster`: clustering created it, and no caller
-    /// has changed it.
+    /// `enrolled` if a caller created or changed it; `cluster` if clustering created it and no
+    /// caller has changed it.
     #[schema(example = "enrolled")]
     origin: String,
     /// Number of its faces.
@@ -59,7 +59,7 @@ impl From<Subject> for SubjectView {
     }
 }
 
-/// A name or an external id, without surrounding white space.
+/// Validates a name or an external id and removes surrounding white space.
 pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     let length = text.trim().chars().count();

@@ -1,4 +1,4 @@
-//! `GET /openapi.json`, and `/docs` where it can be read and tried.
+//! `GET /openapi.json`, and the API browser at `/docs`.
 use crate::config::Auth;
 use crate::openapi::require_keys;
 use crate::{AppState, Spec};
@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use utoipa::openapi::OpenApi;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-/// The document never changes while the process runs.
+/// The OpenAPI document, which never changes while the process runs.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&crate::openapi()));
 /// The document of a service that requires keys.
 static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {

@@ -21,7 +21,7 @@ struct OperationView {
     /// The provider in use.
     #[schema(example = "cpu")]
     effective: String,
-    /// Why they differ, in plain words, with what to do; or why there is nothing to place.
+    /// Explanation of the difference and its remedy, or the reason why the operation has no model.
     #[schema(
         example = "cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime` brings it (package nvidia-cublas)"
     )]
@@ -61,19 +61,19 @@ struct ProviderView {
     "driver": "560.35.03", "utilization": 0.42, "compute_capability": "8.6"
 }))]
 struct DeviceView {
-    /// Index as the driver counts.
+    /// Index of the GPU as reported by the driver.
     id: u32,
     /// Product name.
     name: String,
     /// `cuda`, `rocm`, `mps`.
     backend: String,
-    /// Bytes of memory.
+    /// Total memory in bytes.
     memory_total: Option<u64>,
-    /// Bytes in use.
+    /// Used memory in bytes.
     memory_used: Option<u64>,
     /// Driver version.
     driver: Option<String>,
-    /// Share of the last moments in which it was at work, 0..1.
+    /// Share of the most recent sampling period in which it was busy, 0 to 1.
     utilization: Option<f64>,
     /// NVIDIA's compute capability.
     #[schema(example = "8.6")]
@@ -95,22 +95,22 @@ struct LoadedView {
     /// The device.
     #[schema(example = "cuda:0")]
     device: String,
-    /// What computes there: `cpu` (ONNX Runtime's own kernels), `openvino`, `cuda`, …
+    /// Execution provider of the model: `cpu` (ONNX Runtime's own kernels), `openvino`, `cuda`, …
     #[schema(example = "cuda")]
     provider: String,
-    /// What it computes in: `fp32`, `bf16`, or of TensorRT `fp16`, `int8`, `int8+fp16`.
+    /// Numeric precision: `fp32`, `bf16`, or with TensorRT `fp16`, `int8`, `int8+fp16`.
     #[schema(example = "fp32")]
     precision: String,
-    /// Sessions on it.
+    /// Number of sessions.
     #[schema(example = 2)]
     sessions: usize,
-    /// Seconds that loading and warm-up took.
+    /// Duration of loading and warm-up in seconds.
     #[schema(example = 0.12)]
     seconds: f64,
-    /// Bytes of GPU memory in use before.
+    /// Used GPU memory before loading, in bytes.
     #[schema(example = json!(null))]
     memory_before: Option<u64>,
-    /// Bytes in use afterwards.
+    /// Used GPU memory after loading, in bytes.
     #[schema(example = json!(null))]
     memory_after: Option<u64>,
 }
@@ -122,11 +122,11 @@ struct MatchingView {
     /// The embedder.
     #[schema(example = "sface")]
     model: String,
-    /// Lowest similarity, -1 to 1.
+    /// Minimum similarity, -1 to 1.
     #[schema(example = 0.5)]
     threshold: f32,
-    /// Share of pairs of different people that reach it. Null for a threshold that is not the
-    /// model's own, and where it was not measured.
+    /// Share of pairs of different people that reach the threshold. Null if the threshold is not
+    /// the model's own, or if the share was not measured.
     #[schema(example = 0.0023)]
     fmr: Option<f64>,
 }
@@ -142,7 +142,7 @@ pub(super) struct GpuAnswer {
     backends: Vec<String>,
     /// All known providers.
     providers: Vec<ProviderView>,
-    /// GPUs found.
+    /// The GPUs that were found.
     devices: Vec<DeviceView>,
     /// The five operations.
     operations: Vec<OperationView>,

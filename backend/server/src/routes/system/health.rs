@@ -5,18 +5,18 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// The process answers.
+/// State of a process that responds.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Live {
     /// `ok`.
     #[schema(example = "ok")]
     status: &'static str,
-    /// Of this build.
+    /// Version of this build.
     #[schema(example = "0.1.0")]
     version: &'static str,
 }
 
-/// The service can do its work.
+/// State of a service that can process requests.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Ready {
     /// `ready`.
@@ -26,7 +26,7 @@ pub(super) struct Ready {
 
 pub(super) const LIVE: Spec = Spec::open().any_host();
 
-/// Report whether the process answers. It checks nothing else; restart the process if this fails.
+/// Report whether the process responds. Nothing else is checked; restart the process if this fails.
 #[utoipa::path(
     get, path = "/health/live", operation_id = "health_live", tag = "system",
     responses((status = 200, description = "The process answers", body = Live)),
@@ -37,9 +37,9 @@ pub(super) async fn live() -> Json<Live> {
 
 pub(super) const READY: Spec = Spec::open().problems(&[&[Code::NotReady]]).any_host();
 
-/// Report whether the service can work.
+/// Report whether the service can process requests.
 ///
-/// It can if the database answers, the models can run, and the service is not stopping.
+/// This requires that the database responds, the models can run, and the service is not stopping.
 #[utoipa::path(
     get, path = "/health/ready", operation_id = "health_ready", tag = "system",
     responses(
@@ -53,7 +53,8 @@ pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, 
         reasons.push("the service is shutting down".to_owned());
     }
     if let Err(error) = state.services.store.ping().await {
-        // The caller may be anyone, so addresses and user names of the database stay in the log.
+        // Anyone may call this operation, so addresses and user names of the database are only
+        // logged.
         tracing::warn!(%error, "the database does not answer");
         reasons.push("the database does not answer".to_owned());
     }

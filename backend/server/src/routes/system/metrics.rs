@@ -22,8 +22,8 @@ pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoRespo
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render())
 }
 
-/// Reads the queue's depth and age. If the database does not answer, the last values stay and the
-/// failure is counted.
+/// Reads the depth and age of the queue. If the database does not respond, the last values are kept
+/// and the failure is counted.
 async fn gather_queue(state: &AppState) {
     let stats = match state.services.queue.depth().await {
         Ok(stats) => stats,

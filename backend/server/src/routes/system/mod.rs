@@ -1,4 +1,5 @@
-//! Devices, health, metrics, the description of the API, and the page.
+//! Operations that report devices, health and metrics, the description of the API, and the web
+//! page.
 mod docs;
 mod gpu;
 mod health;
@@ -16,7 +17,7 @@ pub(crate) fn router() -> Routes {
     status_router().add(gpu::SPEC, routes!(gpu::get_gpu)).add(docs::SPEC, routes!(docs::get_openapi))
 }
 
-/// Returns the routes that every process with a port serves, a worker too.
+/// Returns the routes that every process with a port serves, including workers.
 pub(crate) fn status_router() -> Routes {
     Routes::default()
         .add(health::LIVE, routes!(health::live))

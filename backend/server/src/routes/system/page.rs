@@ -1,4 +1,4 @@
-//! `GET /`: the web page, a client of this API like any other.
+//! Serves the web page at `GET /`. The page uses only this API.
 use crate::AppState;
 use axum::Router;
 use axum::extract::Path;
@@ -7,13 +7,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use rust_embed::{EmbeddedFile, RustEmbed};
 
-/// What the page is made of, as it is delivered: there is no build step. Part of the binary; debug
-/// builds read the folder at each request.
+/// The files of the page, which are served without a build step. They are embedded in the binary;
+/// debug builds read the folder at each request.
 #[derive(RustEmbed)]
 #[folder = "assets/"]
 struct Assets;
 
-/// The page and what it loads.
+/// Returns the routes of the page and of the files that it loads.
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/", get(index)).route("/assets/{*path}", get(asset))
 }
@@ -29,8 +29,8 @@ async fn asset(Path(path): Path<String>, uri: Uri, headers: HeaderMap) -> Respon
     }
 }
 
-/// Browsers revalidate every file each time (`no-cache`, entity tag), so a new version of the
-/// service is never shown with parts of an old one.
+/// Returns a file of the page. Browsers revalidate every file each time (`no-cache`, entity tag),
+/// so a new version of the service never uses files of an old one.
 fn file(path: &str, request: &HeaderMap) -> Option<Response> {
     let content_type = HeaderValue::from_static(content_type(path)?);
     let EmbeddedFile { data, metadata } = Assets::get(path)?;

@@ -110,7 +110,7 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
     let refused = app.post_json("/crawls", &json!({"seeds": seeds, "max_pages": SEEDS})).await;
     let refused = problem(refused, 422, "invalid_field").await;
     assert_eq!(field(&refused), "seeds", "{refused}");
-    // A seed that is given twice is stored and counted once.
+    // A duplicate seed is stored and counted once.
     seeds[0] = seeds[1].clone();
     let body = json!({"seeds": seeds, "max_pages": SEEDS});
     json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;

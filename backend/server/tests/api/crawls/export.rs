@@ -85,7 +85,7 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
     let crawl: Uuid = created["id"].as_str().unwrap().parse().unwrap();
     let store = &app.state.services.store;
     let collection = store.collection("default").await.unwrap().id;
-    // Two URLs per image still give one line.
+    // An image with two URLs still has one line.
     let urls: Vec<NewImageUrl> = (0..2 * IMAGES)
         .map(|n| NewImageUrl {
             url: format!("http://127.0.0.1:9/{n}.jpg"),

@@ -76,7 +76,7 @@ async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
     .await;
     assert_eq!(runs(&app, &id, 1).await.len(), 1, "no run starts after the cancellation");
 
-    // The caller cancels with the id of the first run, whichever run is active.
+    // The caller cancels with the id of the first run, regardless of which run is active.
     let id = create(&app, format!("{}/held.jpg", site.url)).await;
     site.asked.notified().await;
     site.release.notify_one();

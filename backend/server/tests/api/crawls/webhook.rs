@@ -1,4 +1,5 @@
-//! Tests `webhook` of `POST /crawls`: a receiver on loopback gets signed messages.
+//! Tests `webhook` of `POST /crawls`: a receiver on the loopback interface receives signed
+//! messages.
 use crate::support::site::Site;
 use crate::support::{App, Options, field, json_of, ok, problem};
 use axum::Router;

@@ -1,4 +1,4 @@
-//! Tests confirmation tokens: a large deletion needs the token of a dry run.
+//! Tests confirmation tokens. A large deletion requires the token of a dry run.
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, ok, problem};
 use reqwest::StatusCode;
@@ -85,7 +85,7 @@ async fn a_token_is_good_for_what_was_looked_at_alone() {
     forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
     refused(&app, and(target.clone(), json!({"confirm": String::from_utf8(forged).unwrap()})), "mismatch")
         .await;
-    // The signature covers the expiry time, so a later time is refused. A past time is reported as
+    // The signature covers the expiry time, so a later time is rejected. A past time is reported as
     // expired before the signature is checked.
     let (time, rest) = token.split_once('.').unwrap();
     let later = format!("{}.{rest}", time.parse::<u64>().unwrap() + 1);
@@ -119,7 +119,7 @@ async fn a_collection_with_much_in_it_is_deleted_with_the_token_of_a_look() {
     assert_eq!((&look["dry_run"], &look["images"], &look["faces"]), (&json!(true), &json!(2), &json!(2)));
     assert_eq!(faces(&app).await, 2, "a dry run changes nothing");
     let token = confirm(&look).to_owned();
-    // The token of another collection is refused.
+    // The token of another collection is rejected.
     json_of(app.post_json("/collections", &json!({"name": "empty"})).await, StatusCode::CREATED).await;
     let empty = ok(app.delete("/collections/empty?dry_run=true").await).await;
     problem(app.delete(&format!("{path}?confirm={}", confirm(&empty))).await, 428, "confirmation_needed")
@@ -171,7 +171,7 @@ async fn a_retention_that_takes_much_at_once_is_set_with_the_token_of_a_look() {
     let confirmed = format!("?confirm={}", confirm(&look));
     problem(set(&confirmed, 8).await, 428, "confirmation_needed").await;
     assert_eq!(ok(set(&confirmed, 9).await).await["retention_days"], 9);
-    // A longer retention deletes nothing, so it needs no token.
+    // A longer retention deletes nothing, so it requires no token.
     ok(set("", 10).await).await;
 }
 

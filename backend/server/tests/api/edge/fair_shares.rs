@@ -40,7 +40,7 @@ async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
         sent.abort();
         drop(connection);
     }
-    // The aborted requests release their places, so the caller's next request is admitted.
+    // The aborted requests release their permits, so the caller's next request is admitted.
     let start = Instant::now();
     while app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await.status() != StatusCode::OK {
         assert!(start.elapsed() < Duration::from_secs(60), "the places are not released");
@@ -56,7 +56,7 @@ async fn slow_statements_of_one_caller_leave_connections_for_others() {
     let mut slow: FuturesUnordered<_> = (0..all + 4).map(|_| app.get("/faces?limit=1")).collect();
     let start = Instant::now();
     while lock.waiting().await < share {
-        // Polling sends the requests. The lock keeps the service from answering any of them.
+        // Polling sends the requests. The lock prevents the service from responding to any of them.
         assert!(slow.next().now_or_never().is_none());
         assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.waiting().await);
         tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! Tests the check of `Host`: without keys, the service answers only requests that name it (DNS
-//! rebinding).
+//! Tests the check of `Host`: without keys, the service accepts only requests whose `Host` names it
+//! (DNS rebinding).
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, ok, problem};
 use reqwest::{Response, StatusCode};
@@ -103,7 +103,7 @@ async fn an_address_is_allowed_where_the_service_listens_on_it_or_on_all() {
     let app = spawn(Config { listen, ..Config::default() }).await;
     assert_eq!(ask(&app, "/faces", "192.0.2.7:8080").await.status(), StatusCode::OK);
     problem(ask(&app, "/faces", "192.0.2.8:8080").await, 421, "host_not_allowed").await;
-    // DNS rebinding needs a name, so addresses are allowed.
+    // DNS rebinding requires a name, so addresses are allowed.
     let listen = "0.0.0.0".parse().unwrap();
     let app = spawn(Config { listen, ..Config::default() }).await;
     for host in ["192.0.2.8:8080", "[2001:db8::1]:8080"] {

@@ -1,5 +1,5 @@
 //! Tests the similarity threshold of erasures by a face image. A threshold at which strangers match
-//! must be forced.
+//! requires `force`.
 use crate::support::site::Site;
 use crate::support::{App, Models, Options, field, json_of, ok, pictures, problem};
 use reqwest::StatusCode;

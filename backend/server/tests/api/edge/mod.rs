@@ -1,5 +1,4 @@
-//! Tests the limits of the service towards callers: hosts, origins, bodies, keys, shares and
-//! confirmations.
+//! Tests the restrictions on callers: hosts, origins, bodies, keys, shares and confirmations.
 mod confirmation;
 mod fair_shares;
 mod hosts;

@@ -101,7 +101,7 @@ async fn origins_and_hosts_that_the_operator_names_may_change_things() {
     for (origin, site, allowed) in [
         ("https://app.example", "cross-site", true),
         ("https://app.example:444", "cross-site", false),
-        // A proxy may replace `Host` by the address of the service.
+        // A proxy may replace `Host` with the address of the service.
         ("https://faces.example", "same-origin", true),
         ("https://faces.example", "cross-site", false),
         ("https://faces.example:8443", "same-origin", false),
@@ -165,7 +165,7 @@ async fn a_body_says_what_it_is() {
     }
     let answer = send("/collections/default", Method::PATCH, b"{}".to_vec()).await;
     problem(answer, 415, "unsupported_media_type").await;
-    // This also holds for operations that read no body.
+    // This also applies to operations that read no body.
     let answer = send(NOWHERE, Method::POST, b"{}".to_vec()).await;
     assert_eq!(problem(answer, 415, "unsupported_media_type").await["allowed"], json!(["application/json"]));
     problem(send(NOWHERE, Method::POST, Vec::new()).await, 404, "not_found").await;

@@ -1,4 +1,4 @@
-//! Tests that callers do not learn the addresses of names in the internal network.
+//! Tests that responses do not reveal the addresses of names in the internal network.
 use crate::support::site::Site;
 use crate::support::{App, json_of, problem};
 use reqwest::StatusCode;
@@ -7,8 +7,8 @@ use serde_json::json;
 #[tokio::test]
 async fn a_forbidden_address_is_not_in_the_answer() {
     let app = App::spawn().await;
-    // These addresses are outside of the range that the tests allow. An address literal needs no
-    // resolver.
+    // These addresses are outside of the range that the tests allow. Address literals are not
+    // resolved.
     for url in ["http://10.11.12.13/", "http://[fd00::12]/", "http://169.254.169.254/latest/"] {
         let host = url.split('/').nth(2).unwrap().trim_matches(['[', ']']);
         let refused = app.post_json("/faces/detect", &json!({"url": url})).await;

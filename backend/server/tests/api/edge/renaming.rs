@@ -1,4 +1,4 @@
-//! Tests that a tenant does not learn the collection names of other tenants.
+//! Tests that a tenant cannot find out the collection names of other tenants.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, ok, problem};
 use reqwest::Method;

@@ -1,4 +1,5 @@
-//! Tests that a caller who does not read a response keeps neither its memory nor its connection.
+//! Tests that the memory and the connection of a caller who does not read the response are
+//! released.
 use crate::support::pictures::noise;
 use crate::support::{App, Models, Options, problem};
 use reqwest::StatusCode;

@@ -12,7 +12,7 @@ async fn spawn() -> App {
 #[tokio::test]
 async fn a_body_of_more_values_than_any_call_needs_is_refused_before_it_is_built() {
     let app = spawn().await;
-    // The object, the array and the text count as values too.
+    // The object, the array and the string are also counted as values.
     let body = |zeros: usize| {
         let zeros = vec!["0"; zeros].join(",");
         format!(r#"{{"images":[{zeros}],"x":"\u0000"}}"#).into_bytes()
@@ -42,7 +42,7 @@ async fn nesting_and_repetition_have_an_end() {
         format!(r#"{{"metadata":{}{}}}"#, r#"{"a":"#.repeat(depth), "0".to_owned() + &"}".repeat(depth))
     };
     let send = async |text: String| app.post_raw("/subjects", "application/json", text.into_bytes()).await;
-    // The body itself is one level.
+    // The body itself is counted as one level.
     assert_eq!(send(nested(31)).await.status(), 201);
     let deep = problem(send(nested(32)).await, 422, "invalid_field").await;
     assert_eq!(deep["allowed"], json!(["at most 32 levels"]), "{deep}");

@@ -1,5 +1,5 @@
 //! Tests requests with keys that do not exist. The service looks up at most two of them at a time,
-//! and they lock out no valid key.
+//! and they do not block valid keys.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, problem};
 use futures::StreamExt;

@@ -1,5 +1,5 @@
-//! Tests altered copies of images. A watermark does not bring back an erased image, and a larger
-//! copy does not delete faces that it does not show.
+//! Tests altered copies of images. A copy with a watermark of an erased image is suppressed. A
+//! larger copy does not delete faces that it does not show.
 use super::{erase, pixels};
 use crate::support::App;
 use crate::support::pages::Pages;
@@ -19,8 +19,8 @@ fn marked(frame: &Frame, hundredths: u32) -> Frame {
 }
 
 /// Returns the first marked copy whose DCT hash differs in 12 to 24 bits and whose gradient hash
-/// differs in at most 4 bits. With so many changed bits, the bands of the DCT hash need not find
-/// the original.
+/// differs in at most 4 bits. With so many changed bits, a look-up by the bands of the DCT hash may
+/// miss the original.
 fn beyond_the_bands(frame: &Frame) -> Frame {
     let original = PerceptualHashes::of(frame);
     let found = (8..40).map(|size| marked(frame, size)).find(|marked| {

@@ -5,7 +5,8 @@ use crate::support::App;
 use crate::support::pages::Pages;
 use serde_json::json;
 
-/// Parts of the image's URL, of its alternative text, and of the title of the page that shows it.
+/// Parts of the image's URL, of its alternative text, and of the title of the page that contains
+/// it.
 const WORDS: [&str; 3] = ["quaxphoto", "quaxsmile", "quaxtitle"];
 
 fn found(text: &str) -> Vec<&'static str> {
@@ -26,8 +27,9 @@ async fn site() -> Pages {
 #[tokio::test]
 async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title() {
     let (app, site) = (App::spawn().await, site().await);
-    // Four crawls store the words in different places. They visit the pages that show the image and
-    // link to it, the image itself, the front page again, and the front page with `max_images`.
+    // Four crawls store the strings in different places. They visit the pages that contain the
+    // image and link to it, the image itself, the front page again, and the front page with
+    // `max_images`.
     app.crawl(&[site.url("/"), site.url("/linked")]).await;
     app.crawl(&[site.url("/quaxphoto.jpg")]).await;
     app.crawl(&[site.url("/")]).await;
@@ -42,7 +44,7 @@ async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);
     assert!(dump(&app).contains("ben.jpg"), "the other image must remain");
 
-    // A crawl that finds the image again does not store the words again.
+    // A crawl that finds the image again does not store the strings again.
     let again = app.crawl(&[site.url("/"), site.url("/linked")]).await;
     assert!(again["reasons"]["suppressed_image"].as_i64() >= Some(1), "{again}");
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);

@@ -1,4 +1,4 @@
-//! Tests what an erasure deletes and suppresses, and that no trace stays.
+//! Tests what an erasure deletes and suppresses, and that no trace remains.
 mod addresses;
 mod copies;
 mod leftovers;

@@ -1,5 +1,5 @@
-//! Tests people who stand close together. After the erasure of one person, no stored image of the
-//! other shows a pixel of the erased face.
+//! Tests images in which two people stand close together. After the erasure of one person, no
+//! stored image of the other contains a pixel of the erased face.
 use super::{decoded, erase};
 use crate::support::App;
 use crate::support::pages::Pages;

@@ -1,4 +1,4 @@
-//! Tests people whose faces an erasure deletes completely. Their name, external id and metadata are
+//! Tests the erasure of all faces of a person. The person's name, external id and metadata are
 //! deleted too.
 use super::{dump, erase};
 use crate::support::pages::Pages;

@@ -18,7 +18,7 @@ async fn one_person_matches_and_two_do_not() {
     // The similarities of the drawn people are like those of photographs.
     assert!(same["similarity"].as_f64().unwrap() > 0.5, "{}", same["similarity"]);
     assert!(different["similarity"].as_f64().unwrap() < 0.3, "{}", different["similarity"]);
-    // The parts may come in any order, because their names identify them.
+    // The parts may be in any order, because their names identify them.
     assert_eq!(different["a"]["image"]["sha256"], same["a"]["image"]["sha256"]);
     assert_eq!(different["b"]["image"]["width"], 640);
     assert!(same["a"]["face"].get("embedding").is_none());

@@ -1,4 +1,4 @@
-//! Tests damaged files in `POST /faces/detect`. Each gives a result or a 4xx problem, and never a
+//! Tests damaged files in `POST /faces/detect`. Each returns a result or a 4xx problem, but never a
 //! 5xx.
 use crate::support::{App, Models, Options};
 use futures::{StreamExt, stream};

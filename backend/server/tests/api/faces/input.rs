@@ -122,7 +122,7 @@ async fn content_types_that_carry_no_image_are_refused() {
 async fn urls_are_fetched_under_the_guard() {
     let app = App::spawn().await;
     let site = Site::with(&[]).await;
-    // The port was free a moment ago, so no process listens on it.
+    // The port was just released, so no process listens on it.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (url, status, code, reason) in [
         ("no url".to_owned(), 422, "bad_url", None),
@@ -172,8 +172,8 @@ async fn too_many_bytes_are_refused_however_they_come() {
     ok(app.post_raw(path, "image/jpeg", fits.clone()).await).await;
     ok(app.post_json(path, &json!({"image_base64": base64(&fits)})).await).await;
 
-    // A batch reports one image that is too large in its own result. It is refused if its total
-    // size is too large.
+    // A batch reports one image that is too large in its own result. The whole batch is rejected if
+    // its total size is too large.
     let mixed =
         ok(app.post_parts("/faces/detect/batch", &[("image", over), ("image", drawn(32, 32))]).await).await;
     assert_eq!(mixed["results"][0]["problem"]["code"], "too_many_bytes");

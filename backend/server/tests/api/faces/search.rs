@@ -25,7 +25,7 @@ async fn a_crawled_person_is_found_by_another_picture() {
     assert_eq!(crawl["state"], "completed", "{crawl:#}");
     assert_eq!(crawl["counts"]["images"]["processed"], 8, "{crawl:#}");
 
-    // Without a threshold, all images of the person come before all other images.
+    // Without a threshold, all images of the person are ranked before all other images.
     let probe = picture("ada_2.jpg");
     let all = app.post_parts("/faces/search?threshold=-1&limit=100", &[("image", probe.clone())]).await;
     let all = ok(all).await;
@@ -57,8 +57,8 @@ async fn a_crawled_person_is_found_by_another_picture() {
     assert!(by_face["matches"].as_array().unwrap().iter().all(|found| found["face_id"] != *best));
     assert_eq!(by_face["probe"]["face_id"], *best);
 
-    // A search with an embedding finds the same as the image. The length of the vector does not
-    // matter.
+    // A search with an embedding returns the same matches as the image. The length of the vector is
+    // irrelevant.
     let detected = ok(app.post_raw("/faces/detect", "image/jpeg", picture("ada_2.jpg")).await).await;
     let embedding: Vec<f64> = detected["faces"][0]["embedding"]
         .as_array()

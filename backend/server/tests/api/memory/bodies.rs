@@ -13,7 +13,7 @@ const HELD: &str = "request_bodies";
 const ROOM: u64 = 1 << 20;
 /// Bodies of up to this many bytes are not counted.
 const UNCOUNTED: usize = 64 << 10;
-/// Size of a body in bytes. The budget has room for one of these, and not for two.
+/// Size of a body in bytes. The budget is sufficient for one such body but not for two.
 const BODY: usize = 700 << 10;
 const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -26,7 +26,7 @@ async fn announce(app: &App, framing: &str) -> TcpStream {
     announce_from(app, "127.0.0.1", "image/png", framing).await
 }
 
-/// Does the same from another loopback address and with another content type.
+/// Like [`announce`], with a given loopback address and content type.
 async fn announce_from(app: &App, from: &str, media: &str, framing: &str) -> TcpStream {
     let address = app.url.strip_prefix("http://").unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -116,8 +116,8 @@ async fn of_two_bodies_for_which_there_is_no_room_the_first_to_come_goes_on() {
     held(&app, half as u64).await;
     send(&mut second, BODY).await;
     until(&app, "waiting", HELD, 1).await;
-    // Now the first body needs more memory too. Its last byte is sent after the second body was
-    // refused.
+    // Now the first body also needs more memory. Its last byte is sent after the second body was
+    // rejected.
     send(&mut first, BODY - half - 1).await;
     let second = answer(second).await;
     assert!(second.contains(" 429 "), "{second}");
@@ -211,7 +211,7 @@ async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
     stream.write_all(format!("{:x}\r\n", picture.len()).as_bytes()).await.unwrap();
     stream.write_all(&picture).await.unwrap();
     stream.write_all(b"\r\n0\r\n\r\n").await.unwrap();
-    // The body was read, and now waits for the memory of its pixels.
+    // The body has been read and now waits for the memory of its pixels.
     until(&app, "bytes", HELD, (picture.len() as u64).next_multiple_of(1024)).await;
     drop(all);
     assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
@@ -228,8 +228,8 @@ async fn images_that_are_fetched_have_room_of_their_own() {
     let held = image("/held.jpg");
     let first = tokio::spawn(async move { client.post(url).json(&held).send().await.unwrap() });
     site.asked.notified().await;
-    // Two images need more than the budget has left. They are fetched after the first request was
-    // answered.
+    // Two images need more than the budget has left. They are fetched after the first request has
+    // its response.
     let body = json!({"a": image("/text"), "b": image("/text")});
     let (client, url) = (elsewhere(), format!("{}/faces/compare", app.url));
     let second = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });

@@ -29,7 +29,7 @@ fn portrait() -> Vec<u8> {
     file.into_inner()
 }
 
-/// Takes the memory of `pictures` images, with the priority of callers or of a crawl.
+/// Acquires the memory of `pictures` images, with the priority of callers or of a crawl.
 async fn hold(app: &App, pictures: usize, priority: Priority) -> Vec<pipeline::analyze::Picture> {
     let analyzer = &app.state.services.analyzer;
     let decoding = (0..pictures).map(|_| analyzer.decode(picture().into(), priority));
@@ -101,7 +101,7 @@ async fn site() -> String {
 async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
     let app = spawn(2, Config::default(), true).await;
     let site = site().await;
-    // This lock keeps images from being stored. A job keeps its analyzed image until then.
+    // This lock keeps images from being stored. A job holds its analyzed image until it is stored.
     let store = &app.state.services.store;
     let collection = store.collection("default").await.unwrap().id;
     let mut erasing = store.begin().await.unwrap();

@@ -48,8 +48,8 @@ async fn an_enrolled_person_is_found_by_name() {
     let measured = json!(app.state.services.analyzer.engine().embedder().match_fmr);
     assert_eq!(own["match_fmr"], measured, "the rate is known at the model's own threshold: {own}");
 
-    // An aligned crop of a stored face is stored as another file, but its embedding is almost the
-    // same.
+    // An aligned crop of a stored face is stored as a separate file, but its embedding is almost
+    // the same.
     let chip = format!("/faces/{}/crop?kind=chip", first["faces"][0]["face_id"].as_str().unwrap());
     let chip = app.get(&chip).await.bytes().await.unwrap().to_vec();
     let path = format!("/subjects/{ada}/faces?aligned=true");
@@ -89,7 +89,7 @@ async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
     let face = fetched["faces"][0]["face_id"].as_str().unwrap();
     let face = app.get_ok(&format!("/faces/{face}")).await;
     assert_eq!(face["sources"][0]["image_url"], site.picture("ada.jpg"), "the source must be stored");
-    // The same file in a form, with the options in the query, gives the same face.
+    // The same file in a form, with the options in the query, enrols the same face.
     let form = [("image", picture("ada.jpg"))];
     let sent = ok(app.post_parts(&format!("{path}?quality_profile=strict"), &form).await).await;
     assert_eq!(sent["faces"][0]["face_id"], fetched["faces"][0]["face_id"]);
@@ -167,7 +167,7 @@ async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later
         clusters.iter().all(|c| c["face_count"] == 2 && c["name"].is_null() && c["best_face_id"].is_string())
     );
 
-    // The cluster that `ada_3.jpg` finds gets a name. From then on it counts as enrolled.
+    // The cluster that `ada_3.jpg` finds gets a name. From then on it is an enrolled subject.
     let probe = picture("ada_3.jpg");
     let found = ok(app.post_raw("/faces/search?group_by=subject", "image/jpeg", probe).await).await;
     let id = found["matches"][0]["subject_id"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! Tests subjects without images: their fields and what is refused.
+//! Tests subjects without images: their fields and rejected requests.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, field, json_of, ok, problem};
 use reqwest::{Method, StatusCode};
@@ -111,7 +111,7 @@ async fn wrong_fields_are_named() {
 async fn a_merge_takes_as_much_metadata_as_one_subject_may_have_and_not_a_byte_more() {
     const LONGEST: usize = 16 << 10;
     let app = app().await;
-    // `{"a":"…","b":"…"}` has 15 bytes besides the two texts.
+    // `{"a":"…","b":"…"}` has 15 bytes in addition to the two strings.
     for (bytes, fits) in [(LONGEST, true), (LONGEST + 1, false)] {
         let text = |length: usize| "x".repeat(length);
         let one = create(&app, &json!({"name": "Ada", "metadata": {"a": text(9_000)}})).await;

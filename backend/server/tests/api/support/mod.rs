@@ -38,8 +38,8 @@ fn fixture_engine() -> Engine {
     ENGINE.get_or_init(|| fixture_engine_with(false)).clone()
 }
 
-/// Starts an engine with fixture models, which have no trained weights. With `score` it also has a
-/// learned quality score.
+/// Starts an engine with fixture models, which have no trained weights. With `score`, it also
+/// contains a learned quality score.
 fn fixture_engine_with(score: bool) -> Engine {
     let folder = tempfile::tempdir().unwrap();
     let pack = testing::fixture_pack(folder.path());
@@ -294,7 +294,7 @@ pub(crate) async fn ok(response: Response) -> Value {
     json_of(response, StatusCode::OK).await
 }
 
-/// Checks everything that holds for every problem document, and returns the document.
+/// Checks the properties that all problem documents share, and returns the document.
 pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Value {
     let (got, headers) = (response.status().as_u16(), response.headers().clone());
     let text = response.text().await.unwrap();
@@ -311,7 +311,7 @@ pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Valu
     problem
 }
 
-/// Returns the field that a problem names.
+/// Returns the field of a problem.
 pub(crate) fn field(problem: &Value) -> &str {
     problem["field"].as_str().unwrap_or_default()
 }

@@ -1,18 +1,18 @@
-//! Comma-separated values (RFC 4180): one row per face, and one row per image without faces.
+//! Writes comma-separated values (RFC 4180): one row per face, and one row per image without faces.
 use store::export::ExportedImage;
 use store::faces::Face;
 
 const COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,page_url,sources,face_id,x,y,face_width,face_height,\
                        det_score,quality,quality_passed,embedding_model";
 
-/// The names of the columns.
+/// Returns the header row.
 pub(super) fn head(embeddings: bool) -> String {
     format!("{COLUMNS}{}\r\n", if embeddings { ",embedding" } else { "" })
 }
 
-/// The rows of an image. `image_url` and `page_url` are the first place where the crawl found it,
-/// `sources` is the number of places, counted up to 1,000; an embedding is one field with its
-/// components between spaces.
+/// Returns the rows of an image. `image_url` and `page_url` are the first place where the crawl
+/// found it. `sources` is the number of places; counting stops at 1,000. An embedding is one field
+/// with its components separated by spaces.
 pub(super) fn lines(exported: &ExportedImage, embeddings: bool) -> String {
     let image = &exported.image;
     let first = exported.sources.sources.first();
@@ -62,8 +62,8 @@ fn row(fields: impl Iterator<Item = String>) -> String {
     format!("{}\r\n", fields.join(","))
 }
 
-/// Quotes a field if necessary. A field that a spreadsheet would read as a formula gets an
-/// apostrophe before it, because URLs come from strangers.
+/// Quotes a field if necessary. A field that a spreadsheet would read as a formula is prefixed with
+/// an apostrophe, because URLs are untrusted input.
 fn quoted(field: String) -> String {
     let field = if field.starts_with(['=', '+', '@', '\t', '\r']) { format!("'{field}") } else { field };
     if field.contains(['"', ',', '\r', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }

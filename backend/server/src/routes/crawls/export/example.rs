@@ -1,4 +1,4 @@
-//! Examples of exports for the OpenAPI document. The code that writes real exports writes them.
+//! Generates examples of exports for the OpenAPI document, with the code that writes real exports.
 use super::{csv, jsonl};
 use crate::routes::dto::Quality;
 use serde_json::json;

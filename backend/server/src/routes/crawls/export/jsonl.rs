@@ -1,4 +1,4 @@
-//! One JSON object per image.
+//! Writes one JSON object per image.
 use crate::routes::dto::{BoundingBox, Quality, hash_hex, points};
 use serde::Serialize;
 use store::export::ExportedImage;
@@ -20,7 +20,7 @@ struct Line<'a> {
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
     sources: Vec<SourceLine<'a>>,
-    /// Counted up to 1,000.
+    /// Number of sources. Counting stops at 1,000.
     sources_total: i64,
     sources_cut: bool,
     faces: Vec<FaceLine<'a>>,

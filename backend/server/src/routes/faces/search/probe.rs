@@ -1,4 +1,4 @@
-//! Reads the probe of a search: the best face of a picture, a stored face, or an embedding.
+//! Reads the probe of a search: the best face of an image, a stored face, or an embedding.
 use super::{GroupBy, SearchParams};
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
@@ -19,23 +19,23 @@ use uuid::Uuid;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg", "collection": "default", "limit": 10}))]
 pub(crate) struct SearchBody {
-    /// A picture that the service fetches.
+    /// An image that the service fetches.
     #[schema(format = Uri)]
     url: Option<String>,
-    /// A picture in the request.
+    /// An image in the request.
     image_base64: Option<String>,
-    /// A stored face; it is left out of the matches.
+    /// A stored face. It is excluded from the matches.
     #[serde(default, deserialize_with = "uuid")]
     face_id: Option<Uuid>,
-    /// A vector of the embedding model in use; it is normalised to length 1.
+    /// A vector of the current embedding model; it is normalised to length 1.
     embedding: Option<Vec<f32>>,
-    /// The collection; the default is the key's own, else `default`, and with `face_id` that face's
-    /// own.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id` it
+    /// is the collection of that face.
     collection: Option<String>,
-    /// Most matches.
+    /// Maximum number of matches.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
-    /// Lowest similarity; the default is the collection's, else the embedding model's.
+    /// Minimum similarity; the default is that of the collection, else of the embedding model.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
     threshold: Option<Cosine>,
     /// Compare with every face in scope, without the approximate index.
@@ -43,21 +43,21 @@ pub(crate) struct SearchBody {
     /// Only faces in images that this crawl found.
     #[serde(default, deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Only faces of at least this overall quality.
+    /// Minimum overall quality of a face.
     #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Minimum `det_score` of a face of the image.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// `face` (the default): every face; `subject`: the best face of each subject.
+    /// `face` (the default) returns every face; `subject` returns the best face of each subject.
     #[schema(inline)]
     group_by: Option<GroupBy>,
 }
 
-/// A multipart body with one picture.
+/// A multipart body with one image.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "only describes the body in the OpenAPI document")]
 pub(in super::super) struct SearchForm {
@@ -66,7 +66,7 @@ pub(in super::super) struct SearchForm {
     image: Vec<u8>,
 }
 
-/// A probe as the request has it.
+/// The probe as given in the request.
 pub(super) enum ProbeInput {
     Image(Bytes),
     Source(ImageSource),
@@ -75,7 +75,7 @@ pub(super) enum ProbeInput {
 }
 
 impl SearchBody {
-    /// The probe, and the options of body and query merged.
+    /// Returns the probe and the merged options of body and query.
     pub(super) fn split(self, query: SearchParams) -> Result<(ProbeInput, SearchParams), ApiError> {
         let params = SearchParams {
             collection: self.collection.or(query.collection),
@@ -105,13 +105,13 @@ impl SearchBody {
     }
 }
 
-/// The probe as the answer describes it.
+/// Description of the probe in the response.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(in super::super) enum ProbeInfo {
-    /// A face of a picture.
+    /// A face of an image.
     Image {
-        /// The picture.
+        /// The image.
         image: ImageInfo,
         /// The face.
         face: Box<DetectedFace>,
@@ -125,7 +125,7 @@ pub(in super::super) enum ProbeInfo {
     },
     /// An embedding.
     Embedding {
-        /// Its length.
+        /// Number of components.
         dimensions: usize,
     },
 }
@@ -145,7 +145,7 @@ impl ProbeInfo {
 pub(super) struct Probe {
     pub(super) embedding: Vec<f32>,
     pub(super) collection: Collection,
-    /// Left out of the matches.
+    /// Face that is excluded from the matches.
     pub(super) face: Option<Uuid>,
     pub(super) info: ProbeInfo,
 }
@@ -185,7 +185,7 @@ impl Probe {
     }
 
     /// A face of another collection gives the same error as a face that does not exist, because a
-    /// search stays inside one collection.
+    /// search is limited to one collection.
     async fn of_face(
         state: &AppState,
         caller: &Caller,

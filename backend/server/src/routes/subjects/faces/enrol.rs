@@ -25,7 +25,7 @@ struct EnrolledFace {
     /// Its image.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
     image_id: Uuid,
-    /// Requirements of the profile that it fails; empty unless `force` was set.
+    /// Requirements of the profile that the face fails; empty unless `force` was set.
     #[schema(example = json!([]))]
     unmet: Vec<String>,
 }
@@ -44,10 +44,10 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write)
 
 /// Enrol faces of a subject.
 ///
-/// The faces come from a picture or are stored already. A picture is a multipart part `image`, a
-/// raw body, or JSON with `url` or `image_base64`. Its best face is enrolled, or the one at
-/// `face_index`. The picture is stored with a source of the kind `enrolment`; a file that the
-/// collection already has is not stored twice. `face_ids` enrols stored faces.
+/// The request contains an image or the ids of stored faces. An image is a multipart part `image`,
+/// a raw body, or JSON with `url` or `image_base64`. The face with the highest score is enrolled,
+/// or the face at `face_index`. The image is stored with a source of the kind `enrolment`. A file
+/// that the collection already contains is not stored twice. `face_ids` enrols stored faces.
 #[utoipa::path(
     post, path = "/subjects/{id}/faces", operation_id = "enrol_subject_faces", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), EnrolParams),
@@ -68,8 +68,8 @@ pub(in super::super) async fn enrol_faces(
     Query(params): Query<EnrolParams>,
     request: Request,
 ) -> Result<Json<EnrolAnswer>, ApiError> {
-    // This comes before the body is read, so that nothing is analysed for a subject that does not
-    // exist.
+    // This check precedes the reading of the body, so that no image is analysed for a subject that
+    // does not exist.
     let subject = caller.store().subject(id).await?;
     let (input, params) = match Carrier::of(request.headers())? {
         Carrier::Multipart => (Input::Image(one_part(request, &state).await?, None), params),

@@ -1,4 +1,4 @@
-//! Reads the input of an enrolment: a picture, or faces that are already stored.
+//! Reads the input of an enrolment: an image, or faces that are already stored.
 use crate::extract::image::{ImageSource, SourceFields, resolve_at};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::faces::ProfileParam;
@@ -13,85 +13,85 @@ use vision::Profile;
 /// Maximum number of stored faces in one call.
 const MOST: usize = 100;
 
-/// Options that choose a face and judge its quality. A JSON body may have the same fields; its
-/// values take precedence.
+/// Options that select a face and its quality requirements. A JSON body may contain the same
+/// fields; its values take precedence.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct EnrolParams {
-    /// Index of the face in the picture, by descending score; 0 has the best score.
+    /// Index of the face in the image, by descending score, starting at 0.
     #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
     pub(super) face_index: Option<Bounded<0, 999>>,
-    /// Lowest `det_score` of a face of the picture.
+    /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
-    /// Treat the picture as an aligned crop of 112x112 pixels (see `GET
-    /// /faces/{id}/crop?kind=chip`). No detection runs, and the original size and pose of the face
-    /// are not judged.
+    /// Treat the image as an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`).
+    /// No detection runs, and the original size and pose of the face are not assessed.
     #[param(default = false)]
     pub(super) aligned: Option<bool>,
     /// Quality profile that the face must pass; the default is `strict`. A face that fails is
     /// rejected with `low_quality` and the reasons.
     #[param(inline, value_type = Option<ProfileParam>)]
     pub(super) quality_profile: Option<Profile>,
-    /// Enrol the face even if it fails the quality profile. Faces of poor quality are easily
-    /// confused, so each of them raises the rate of false matches.
+    /// Enrol the face even if it fails the quality profile. Faces of low quality often match other
+    /// people, so each of them increases the rate of false matches.
     #[param(default = false)]
     pub(super) force: Option<bool>,
-    /// Move a face that shows another subject. Without it, such a face is a conflict, because a
-    /// face shows one subject.
+    /// Move a face that is assigned to a different subject. Without this option, such a face causes
+    /// a conflict, because a face belongs to at most one subject.
     #[param(default = false)]
     pub(super) r#move: Option<bool>,
 }
 
-/// What to enrol and the options in JSON: exactly one of `url`, `image_base64` and `face_ids`.
+/// The input and the options of an enrolment in JSON. The input is exactly one of `url`,
+/// `image_base64` and `face_ids`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
 pub(crate) struct EnrolBody {
-    /// A picture that the service fetches.
+    /// An image that the service fetches.
     #[schema(format = Uri)]
     url: Option<String>,
-    /// A picture in the request.
+    /// An image in the request.
     image_base64: Option<String>,
     /// 1 to 100 stored faces of the same collection.
     #[schema(min_items = 1, max_items = 100)]
     face_ids: Option<Vec<Uuid>>,
-    /// As in the query.
+    /// Same as the query parameter.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
-    /// As in the query.
+    /// Same as the query parameter.
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
-    /// As in the query.
+    /// Same as the query parameter.
     aligned: Option<bool>,
-    /// As in the query.
+    /// Same as the query parameter.
     #[schema(inline, value_type = Option<ProfileParam>)]
     quality_profile: Option<Profile>,
-    /// As in the query.
+    /// Same as the query parameter.
     force: Option<bool>,
-    /// As in the query.
+    /// Same as the query parameter.
     r#move: Option<bool>,
 }
 
-/// The addresses of a fetched picture.
+/// The addresses of a fetched image.
 pub(super) struct Address {
     /// The URL that the caller sent.
     pub(super) asked: String,
-    /// The URL that returned the picture, after redirects.
+    /// The URL that returned the image, after redirects.
     pub(super) answered: String,
 }
 
 /// The input of an enrolment.
 pub(super) enum Input {
-    /// A file, and where it was fetched from.
+    /// An image file and, if it was fetched, its addresses.
     Image(Bytes, Option<Address>),
     /// Stored faces.
     Faces(Vec<Uuid>),
 }
 
 impl EnrolBody {
-    /// The input, and the options of body and query merged.
+    /// Returns the input and the merged options of body and query.
     pub(super) async fn split(
         self,
         state: &AppState,
@@ -140,7 +140,7 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
         .allowed([allowed]))
 }
 
-/// How the picture is analysed.
+/// Returns the options for the analysis of the image.
 pub(super) fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
     pipeline::AnalyzeOptions {
         min_score: params.min_score.map(Score::get),

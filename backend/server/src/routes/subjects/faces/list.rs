@@ -9,12 +9,12 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How many.
+/// Selects a page of the list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct ListParams {
-    /// Maximum number of faces in the answer.
+    /// Maximum number of faces in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.
@@ -32,7 +32,7 @@ pub(in super::super) struct SubjectFaceList {
 
 pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// List the faces that show a subject.
+/// List the faces of a subject.
 #[utoipa::path(
     get, path = "/subjects/{id}/faces", operation_id = "list_subject_faces", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), ListParams),

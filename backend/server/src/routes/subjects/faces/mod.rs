@@ -1,4 +1,4 @@
-//! The faces that show a subject.
+//! Operations on the faces of a subject.
 pub(super) mod enrol;
 mod input;
 pub(super) mod list;
@@ -10,25 +10,25 @@ pub(crate) use input::EnrolBody;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-/// Tells what happens to images that were sent for enrolment.
+/// What happens to images that were sent for enrolment.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Enrolled {
-    /// They are deleted when none of their faces shows a subject.
+    /// They are deleted when none of their faces is assigned to a subject.
     #[default]
     Delete,
     /// They are kept like other images.
     Keep,
 }
 
-/// Tells what is deleted with a subject or its face.
+/// Selects what is deleted together with a subject or its face.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhatGoes {
-    /// `delete` (the default): an image that was only sent for enrolment is deleted when none of
-    /// its faces shows a subject; `keep`: it is kept like other images. Images that a crawl or a
-    /// scan found are always kept.
+    /// With `delete` (the default), an image that was only sent for enrolment is deleted when none
+    /// of its faces is assigned to a subject. With `keep`, it is kept like other images. Images
+    /// that a crawl or a scan found are always kept.
     #[param(inline)]
     pub(super) enrolled_images: Option<Enrolled>,
 }

@@ -15,7 +15,7 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
 ///
 /// Clustering does not assign the face to this subject again. The face is kept, unless its image
 /// was only sent for enrolment (see `enrolled_images`). `enrolled_images=delete`, the default,
-/// needs the scope `erase` besides `write`.
+/// requires the scope `erase` in addition to `write`.
 #[utoipa::path(
     delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
     params(("id" = Uuid, Path, description = "The subject"), ("face_id" = Uuid, Path, description = "The face"), WhatGoes),
