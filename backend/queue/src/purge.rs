@@ -18,8 +18,8 @@ impl Queue {
     /// Deletes completed and cancelled jobs older than `keep_finished`. Returns the number deleted.
     ///
     /// Pauses after each statement for as long as that statement took. Does nothing while another
-    /// process purges. The call can be interrupted at any time: finished statements stay, and the
-    /// next call continues.
+    /// process purges. The call can be interrupted at any time: finished statements are not undone,
+    /// and the next call continues.
     pub async fn purge(&self) -> Result<u64, QueueError> {
         let mut purged = 0;
         loop {
