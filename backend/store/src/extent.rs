@@ -1,5 +1,5 @@
-//! Counts what a deletion or a shorter retention would delete, and holds the secret that signs such
-//! a count for the caller's confirmation.
+//! Counts the rows that a deletion or a shorter retention would delete, and provides the secret
+//! that signs such a count for the caller's confirmation.
 use crate::erasure::images_of_crawl_alone;
 use crate::{Store, StoreError};
 use uuid::Uuid;
@@ -61,8 +61,8 @@ impl Store {
         Ok(Extent { images: i64::try_from(images.len()).unwrap_or(MOST), faces, ..Extent::default() })
     }
 
-    /// Counts the images and faces of a collection that a retention of `days` days would delete at
-    /// once.
+    /// Counts the images and faces of a collection that a retention of `days` days would delete
+    /// immediately.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist or is out of reach.

@@ -173,7 +173,8 @@ impl Store {
         Ok(sql.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Searches the model's HNSW index. The scan continues while the filters reject its results.
+    /// Searches the model's HNSW index. The scan continues until enough results pass the filters or
+    /// the scan limit is reached.
     async fn search_index(
         &self,
         query: &SearchQuery,

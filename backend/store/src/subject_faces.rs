@@ -26,7 +26,7 @@ impl Store {
     /// subject.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the collection lacks one of the faces; the error names it. Fails
+    /// Fails with `NotFound` if a face is not in the collection; the error contains its id. Fails
     /// with `Conflict` if a face shows another subject and `moved` is not set.
     pub async fn enrol_faces(
         &self,
@@ -135,7 +135,7 @@ impl Store {
         .await?)
     }
 
-    /// Deletes any of the images that were sent only for enrolment and have no face assigned to a
+    /// Deletes those of the images that were sent only for enrolment and have no face assigned to a
     /// subject. Returns the blob keys to delete after the commit.
     pub async fn drop_enrolled(
         &self,
@@ -162,7 +162,7 @@ impl Store {
     }
 
     /// Records that an image was sent to enrol a subject. `url` is its source, if it was
-    /// downloaded, and `answered` the URL after redirects. An equal source is recorded once.
+    /// downloaded, and `answered` is the URL after redirects. Equal sources are recorded once.
     pub async fn add_enrolment_source(
         &self,
         conn: &mut PgConnection,
@@ -239,8 +239,7 @@ impl Store {
             .await?)
     }
 
-    /// Returns the subjects that these faces show, by face id. Faces without a subject are left
-    /// out.
+    /// Returns the subjects that these faces show, by face id. Faces without a subject are omitted.
     pub async fn shown_by(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, Shown>, StoreError> {
         let rows: Vec<Shown> = sqlx::query_as(
             "select sf.face_id, sf.subject_id, s.name from subject_faces sf join subjects s on s.id = sf.subject_id

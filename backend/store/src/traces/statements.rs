@@ -21,7 +21,7 @@ pub(super) struct Found {
     pub(super) url_hash: Uuid,
 }
 
-/// Pages that show images: the hashes of their URLs, and their URLs if known.
+/// Pages that contain images: the hashes of their URLs, and their URLs if known.
 #[derive(Default)]
 pub(super) struct Pages {
     hashes: BTreeSet<Uuid>,
@@ -53,8 +53,8 @@ pub(super) async fn pages_that_were(
     Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(ids).fetch_all(conn).await?)
 }
 
-/// Deletes cached pages that mention one of the URLs or have one of them, and adds these pages to
-/// `pages`.
+/// Deletes cached pages that mention one of the URLs or are cached under one of them, and adds
+/// these pages to `pages`.
 pub(super) async fn forget_memories(
     conn: &mut PgConnection,
     collection: Uuid,
