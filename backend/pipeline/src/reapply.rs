@@ -22,7 +22,7 @@ pub enum ReapplyError {
     Queue(#[from] QueueError),
 }
 
-/// The numbers of rows that were deleted again.
+/// Numbers of rows that were deleted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reapplied {
     /// Number of faces, including those of deleted images.
@@ -36,12 +36,12 @@ pub struct Reapplied {
 }
 
 /// Imports a deletion log ([`Store::import_deletion_log`]) and repeats its deletions in small
-/// transactions. After a kill, it can be called again.
+/// transactions. If the process is killed, it can be called again.
 ///
-/// Blobs whose rows were deleted are left to `Store::delete_pending_blobs`.
+/// `Store::delete_pending_blobs` deletes the blobs whose rows were deleted.
 ///
 /// # Errors
-/// Fails if the store or the queue fails. What was deleted before stays deleted.
+/// Fails if the store or the queue fails. Earlier deletions are kept.
 pub async fn reapply(
     store: &Store,
     queue: &Queue,

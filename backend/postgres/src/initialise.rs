@@ -1,5 +1,5 @@
 //! Creates the cluster on the first start. `initdb` writes into a temporary folder, which is then
-//! renamed, so the data is complete or does not exist.
+//! renamed, so the data folder is either complete or missing.
 
 use crate::identity::Identity;
 use crate::{Config, Error};
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncWriteExt;
 
-/// Creates the cluster if it does not exist. Rejects data of another major version and folders with
-/// other content.
+/// Creates the cluster if it does not exist. Rejects data of a different major version and folders
+/// with other content.
 pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), Error> {
     let data = &config.data_dir;
     let version_file = data.join("PG_VERSION");
@@ -47,7 +47,7 @@ pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), E
     std::fs::rename(&fresh, data).map_err(Error::io(data))
 }
 
-/// Creates the database in single-user mode, while nobody can connect.
+/// Creates the database in single-user mode, in which clients cannot connect.
 async fn create_database(config: &Config, identity: &Identity, folder: &Path) -> Result<(), Error> {
     let program = config.bin_dir.join("postgres");
     let mut child = identity

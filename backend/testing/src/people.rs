@@ -13,17 +13,17 @@ use traits::{SHIRTS, Traits, WALLS};
 /// Red, green and blue, 0 to 255.
 type Colour = [f32; 3];
 
-/// Number of people that embedding models can tell apart. Their numbers are `0..CAST`.
+/// Number of people that embedding models can distinguish. Their numbers are `0..CAST`.
 pub const CAST: u32 = traits::CAST.len() as u32;
 
-/// Walls from this number on have a unique pattern, so that their perceptual hashes differ.
+/// First number of the walls with a unique pattern, whose perceptual hashes differ.
 pub const PATCHWORK: u32 = 1000;
 
 /// A head in an image: its person, position, size and pose.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Number of the person, who looks alike in every image. Embedding models tell numbers below
-    /// [`CAST`] apart.
+    /// Number of the person, who looks alike in every image. Embedding models can distinguish the
+    /// numbers below [`CAST`].
     pub person: u32,
     /// Centre of the face from the left edge, in pixels.
     pub x: f32,

@@ -1,4 +1,4 @@
-//! Derives the appearance of a drawn person from a number. Does not draw.
+//! Derives the appearance of a drawn person from a number. It does not draw.
 
 use super::Colour;
 
@@ -94,7 +94,7 @@ pub(super) struct Traits {
     pub(super) wide: f32,
     /// Width of the jaw as a fraction of the face's width.
     pub(super) jaw: f32,
-    /// How far long hair reaches beside the face; `None` for short hair.
+    /// Length of long hair at the sides of the face; `None` for short hair.
     pub(super) long_hair: Option<f32>,
     pub(super) bald: bool,
     /// Position of the hairline, and the phase of its wave.
@@ -175,7 +175,7 @@ impl Traits {
     }
 }
 
-/// Returns a hash of the seed and the number of the trait, so that traits are independent of each
+/// Returns a hash of the seed and the number of the trait, which makes traits independent of each
 /// other.
 pub(super) fn hash(seed: u32, which: u32) -> u32 {
     let mut hash = seed.wrapping_mul(0x9e37_79b1) ^ which.wrapping_add(1).wrapping_mul(0x85eb_ca6b);
