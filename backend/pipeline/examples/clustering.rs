@@ -127,8 +127,8 @@ async fn insert(store: &Store, collection: Uuid, chunk: &[(u64, NewFace)]) -> Re
     tx.commit().await
 }
 
-/// Prints pairwise and B-cubed precision and recall. A face without a subject counts as a cluster
-/// of its own.
+/// Prints pairwise and B-cubed precision and recall. A face without a subject counts as a separate
+/// cluster.
 async fn judge(store: &Store, person_of: &HashMap<Uuid, usize>) {
     let ids: Vec<Uuid> = person_of.keys().copied().collect();
     let shown = store.shown_by(&ids).await.unwrap();

@@ -49,7 +49,7 @@ pub struct Swept {
     pub blobs: u64,
     /// Number of blobs without a row that are older than the grace period.
     pub orphans: u64,
-    /// Number of deleted blobs: orphans, and blobs that erasures could not delete.
+    /// Number of deleted blobs: orphans, and blobs left over from erasures.
     pub removed: u64,
     /// Number of missing blobs, to which a row refers. `None` if the caller did not request it.
     pub missing: Option<u64>,
@@ -90,7 +90,7 @@ impl Maintenance {
     /// Deletes content that is older than the retention period of its collection.
     ///
     /// # Errors
-    /// Fails if the store fails. What was deleted before stays deleted.
+    /// Fails if the store fails. Earlier deletions are kept.
     pub async fn expire(&self) -> Result<Expiry, StoreError> {
         let mut expiry = Expiry::default();
         for collection in self.store.collections_with_retention().await? {
@@ -124,7 +124,7 @@ impl Maintenance {
     /// ended. Returns the number of hosts.
     ///
     /// # Errors
-    /// Fails if the store fails. What was deleted before stays deleted.
+    /// Fails if the store fails. Earlier deletions are kept.
     pub async fn forget_hosts(&self) -> Result<u64, StoreError> {
         self.store.prune_host_delays().await?;
         let (mut after, mut forgotten) = (None, 0);
@@ -138,9 +138,9 @@ impl Maintenance {
         }
     }
 
-    /// Deletes blobs that erasures could not delete, and blobs older than `grace` that no row
-    /// refers to. With `missing`, also counts missing blobs to which a row refers. With `dry_run`,
-    /// deletes nothing.
+    /// Deletes blobs left over from erasures, and blobs older than `grace` that no row refers to.
+    /// With `missing`, also counts missing blobs to which a row refers. With `dry_run`, deletes
+    /// nothing.
     ///
     /// # Errors
     /// Fails if the database or the blob store fails.

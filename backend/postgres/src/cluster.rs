@@ -37,7 +37,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the server after creating the cluster, if it does not exist. Returns when the server
+    /// Starts the server. Creates the cluster first if it does not exist. Returns when the server
     /// accepts connections.
     ///
     /// # Errors

@@ -51,8 +51,9 @@ pub(crate) struct PartitionPositions {
     partitions: HashMap<(String, Uuid), String>,
 }
 
-/// Maximum number of groups whose position is remembered. Entries are never removed one by one,
-/// although groups of cancelled crawls are never visited again.
+/// Maximum number of groups whose position is remembered. Above it, all positions are removed.
+/// Entries of cancelled crawls' groups would otherwise be kept forever, because no pass visits
+/// these groups again.
 const MOST_POSITIONS: usize = 10_000;
 
 impl Queue {

@@ -125,9 +125,8 @@ impl Queue {
     /// statement once, because planning a claim takes longer than running it, and the plan never
     /// depends on the parameter values.
     pub fn on_own_connections(&self, connections: u32) -> Self {
-        // If a process stops inside a transaction, the timeouts end the transaction's row locks
-        // when the leases of its claims expire. They also stop a statement whose caller gave up
-        // (`within`).
+        // If a process stops inside a transaction, its row locks are released after at most the
+        // duration of a lease. The timeouts also stop a statement whose caller gave up (`within`).
         let patience = self.config.lease.as_millis().clamp(1, MOST_MILLISECONDS);
         let settings = format!(
             "set plan_cache_mode = force_generic_plan; set jit = off; set statement_timeout = {patience};

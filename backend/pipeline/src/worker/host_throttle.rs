@@ -25,7 +25,7 @@ const SHORT_WAIT: Duration = Duration::from_millis(250);
 /// Maximum number of refusing hosts in memory. For other hosts, the pace is read only when they
 /// refuse again.
 const HOSTS: usize = 10_000;
-/// Wait before a retry when the database fails. Without it, no permit is granted.
+/// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
 pub(super) struct HostThrottle {

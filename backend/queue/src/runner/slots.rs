@@ -140,8 +140,8 @@ impl Slots {
         wanted
     }
 
-    /// Returns the kinds with free slots for jobs of any tenant. Only for these the next due time
-    /// matters.
+    /// Returns the kinds with free slots for jobs of any tenant. The next due time matters only for
+    /// these kinds.
     pub(super) fn with_room(&self) -> Vec<String> {
         let kinds = self.kinds.lock();
         let room = kinds.iter().filter(|(_, slot)| slot.used < slot.limit && !slot.withheld);

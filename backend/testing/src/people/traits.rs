@@ -94,7 +94,7 @@ pub(super) struct Traits {
     pub(super) wide: f32,
     /// Width of the jaw as a fraction of the face's width.
     pub(super) jaw: f32,
-    /// Length of long hair at the sides of the face; `None` for short hair.
+    /// Distance by which long hair extends beyond the sides of the face; `None` for short hair.
     pub(super) long_hair: Option<f32>,
     pub(super) bald: bool,
     /// Position of the hairline, and the phase of its wave.
