@@ -41,7 +41,7 @@ async fn main() {
 
     let mut random = Random(1);
     let centres: Vec<Vec<f32>> = (0..people).map(|_| random.direction(freedom as usize)).collect();
-    // The spread that gives this mean similarity; see `Random::near`.
+    // The spread that leads to this mean similarity; see `Random::near`.
     let spread = (1.0 / genuine - 1.0).sqrt();
     let mut person_of = HashMap::new();
     let mut drawn = Vec::with_capacity(faces);

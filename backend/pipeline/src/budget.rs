@@ -108,8 +108,8 @@ impl Budget {
     }
 
     /// Waits until `bytes` are free and all earlier callers have received their shares, then
-    /// returns a share. A request larger than the budget is reduced to the whole budget, so no
-    /// other share exists at the same time. Dropping the future cancels the request.
+    /// returns a share. A request larger than the budget is reduced to the whole budget. No other
+    /// share exists at the same time as such a share. Dropping the future cancels the request.
     ///
     /// # Errors
     /// Fails with [`Exhausted`] shortly before `deadline`. Without a deadline the wait has no

@@ -153,7 +153,7 @@ impl Ingest {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Returns a copy that also suppresses people whose sketches were made with this secret
+    /// Returns a copy that also suppresses people whose sketches were computed with this secret
     /// (`SUPPRESSION_SECRET`).
     #[must_use]
     pub fn with_sketcher(self, sketcher: Sketcher) -> Self {

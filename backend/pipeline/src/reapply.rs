@@ -1,5 +1,5 @@
-//! Repeats, in a database restored from a backup, the deletions that were made after the backup.
-//! The store reads the deletion log.
+//! Repeats, in a database restored from a backup, the deletions that followed the backup. The store
+//! reads the deletion log.
 
 use crate::domain::forget_jobs;
 use crate::domain::jobs::erase_collection;
@@ -27,7 +27,7 @@ pub enum ReapplyError {
 pub struct Reapplied {
     /// Number of faces, including those of deleted images.
     pub faces: u64,
-    /// Number of images that were deleted as a whole.
+    /// Number of completely deleted images.
     pub images: u64,
     /// Number of subjects.
     pub subjects: u64,

@@ -87,7 +87,7 @@ async fn check_version(config: &Config, file: &Path) -> Result<(), Error> {
     if found == have { Ok(()) } else { Err(Error::Version { path: config.data_dir.clone(), found, have }) }
 }
 
-/// Returns a path next to the data folder: `data/postgres` and `run` give `data/postgres.run`.
+/// Returns a path next to the data folder: for `data/postgres` and `run` it is `data/postgres.run`.
 pub(crate) fn beside(data_dir: &Path, suffix: &str) -> PathBuf {
     let mut name = data_dir.file_name().unwrap_or_default().to_owned();
     name.push(".");

@@ -49,9 +49,9 @@ impl Queue {
     /// Claims due jobs of other tenants. For each `(kind, tenant, limit)` of `slots`, claims up to
     /// `limit` jobs of the kind that do not belong to the tenant.
     ///
-    /// The tenant with the fewest running jobs comes first. `running` counts them by kind and
-    /// tenant. The jobs of one tenant are ordered as in [`claim`](Self::claim). A runner calls this
-    /// for its last free slots. Jobs that must run alone are claimed only by
+    /// Jobs of the tenant with the fewest running jobs are claimed first. `running` counts them by
+    /// kind and tenant. The jobs of one tenant are ordered as in [`claim`](Self::claim). A runner
+    /// calls this for its last free slots. Jobs that must run alone are claimed only by
     /// [`claim`](Self::claim).
     pub(crate) async fn claim_beside(
         &self,
@@ -175,9 +175,9 @@ from claimed order by priority, scheduled_at, id"
     };
 }
 
-/// Claims jobs in two passes over the index. The first pass takes no locks and counts how many of
-/// the best `limit` jobs over all kinds each band contributes. The second pass locks that many jobs
-/// of each band and skips rows locked by others. A single locking pass could not merge several
+/// Claims jobs in two passes over the index. The first pass acquires no locks and counts how many
+/// of the best `limit` jobs over all kinds each band contributes. The second pass locks that many
+/// jobs of each band and skips rows locked by others. A single locking pass could not merge several
 /// bands in order and lock only the rows that it returns.
 ///
 /// At most one job that must run alone (`crashes > 1`) is claimed, before all others. The index

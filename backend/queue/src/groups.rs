@@ -5,10 +5,10 @@
 //! the group, and nothing per claim. Parked jobs (see `partitions`) already have the flag set and
 //! need no update.
 //!
-//! Each change of a whole group takes the group's exclusive lock, which waits for transactions that
-//! add, complete or fail jobs of the group. It then updates the rows in two passes: first all rows
-//! that are not locked, then the rest. Waiting for row locks in the second pass is safe, because
-//! their owners are statements that never wait for a row themselves (see `claim`).
+//! Each change of a whole group acquires the group's exclusive lock, which waits for transactions
+//! that add, complete or fail jobs of the group. It then updates the rows in two passes: first all
+//! rows that are not locked, then the rest. Waiting for row locks in the second pass is safe,
+//! because their owners are statements that never wait for a row themselves (see `claim`).
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::file;
 use crate::{Queue, QueueError};

@@ -1,7 +1,7 @@
 //! Deletes the records of ended jobs.
 //!
 //! Completed and cancelled jobs are deleted once they are older than the retention time. One
-//! process at a time does this, in small statements with pauses in between. Discarded jobs stay
+//! process at a time does this, in small statements with pauses in between. Discarded jobs are kept
 //! until they are retried or explicitly deleted.
 use crate::claim::interval;
 use crate::runner::backoff::within;

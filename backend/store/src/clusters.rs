@@ -155,8 +155,8 @@ impl Store {
         Ok(pairs)
     }
 
-    /// Returns the subjects that the faces show, then the faces without a subject, both ordered by
-    /// id. Locks the subjects until the transaction ends.
+    /// Returns the subjects of the faces, then the faces without a subject, both ordered by id.
+    /// Locks the subjects until the transaction ends.
     pub async fn parties(
         &self,
         conn: &mut PgConnection,

@@ -28,8 +28,8 @@ pub struct Erased {
 }
 
 impl Store {
-    /// Makes a collection inaccessible, frees its name and deletes its keys. If it is `default`, an
-    /// empty successor inherits its name, settings, keys and webhook secrets.
+    /// Makes a collection inaccessible, releases its name and deletes its keys. If it is `default`,
+    /// an empty successor inherits its name, settings, keys and webhook secrets.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist or is deleted already.

@@ -205,8 +205,8 @@ impl Tx {
     /// Commits the transaction.
     ///
     /// # Errors
-    /// Fails with `CommitUnknown` if the connection broke before the server answered. Only then may
-    /// the transaction have been committed despite the error.
+    /// Fails with `CommitUnknown` if the connection broke before the server responded. Only then
+    /// may the transaction have been committed despite the error.
     pub async fn commit(self) -> Result<(), StoreError> {
         self.0.commit().await.map_err(|error| match Cause::of(&error) {
             Some(Cause::Connection) => StoreError::CommitUnknown(error),

@@ -5,8 +5,8 @@
 //! lock, so that no image can be added in between.
 //!
 //! The erasure of a face also deletes its crop and chip, and the thumbnail of its image. It deletes
-//! the crops and chips of other faces if they show a part of the erased face. An erasure deletes an
-//! image whose faces are all erased, and a person whose faces are all erased.
+//! the crops and chips of other faces if they contain a part of the erased face. An erasure deletes
+//! an image whose faces are all erased, and a person whose faces are all erased.
 mod carry_out;
 mod chip;
 mod likeness;

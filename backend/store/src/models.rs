@@ -116,10 +116,10 @@ impl Store {
 /// Maximum number of components of an embedding: the row must fit one database page.
 const MOST_DIMENSIONS: i32 = 2000;
 
-/// Parameters of the HNSW index: links per face and layer, and candidates considered when a face is
-/// added. They are pgvector's `m` and `ef_construction`, by default 16 and 64. With 64 candidates
-/// and a million faces, one face in thirty gets no good links when it is added. Later searches do
-/// not find such a face; see `docs/reference/PERFORMANCE.md`.
+/// Parameters of the HNSW index: the number of links per face and layer, and the number of
+/// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
+/// default 16 and 64. With 64 candidates and a million faces, one face in thirty gets no good links
+/// when it is added. Later searches do not find such a face; see `docs/reference/PERFORMANCE.md`.
 const NEIGHBOURS: i32 = 16;
 const CANDIDATES: i32 = 128;
 

@@ -1,8 +1,8 @@
 //! Recurring crawls: a schedule is a series of runs.
 //!
-//! The column `next_run_at` of the last run says when the next run is due. The transaction that
-//! starts that run clears the column, and so does a cancellation of the schedule, so only one of
-//! them succeeds.
+//! The column `next_run_at` of the last run contains the time at which the next run is due. The
+//! transaction that starts that run clears the column, and so does a cancellation of the schedule,
+//! so only one of them succeeds.
 use crate::crawls::{Crawl, crawl_row};
 use crate::{Store, StoreError};
 use sqlx::PgConnection;

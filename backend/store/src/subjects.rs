@@ -1,8 +1,8 @@
 //! Subjects: enrolled people, and clusters found by clustering.
 //!
-//! A face shows at most one subject. A transaction that changes the faces of a subject first locks
-//! the subject's row. It locks several rows in id order. So a clustering and a user never overwrite
-//! each other's partial changes.
+//! A face belongs to at most one subject. A transaction that changes the faces of a subject first
+//! locks the subject's row. It locks several rows in id order. So a clustering and a user never
+//! overwrite each other's partial changes.
 use crate::text::without_nul;
 use crate::{Store, StoreError, tombstones};
 use serde_json::Value;
@@ -52,7 +52,7 @@ pub struct Subject {
     pub metadata: Value,
     /// `enrolled` if a user created or changed it; `cluster` if only clustering did.
     pub origin: String,
-    /// Number of faces that show it.
+    /// Number of faces that belong to it.
     pub face_count: i64,
     /// The face with the best quality.
     pub best_face_id: Option<Uuid>,

@@ -188,8 +188,8 @@ impl Store {
         .await?)
     }
 
-    /// Returns the number of sketches, in any collection, made with a secret other than `key`. This
-    /// process cannot compare with them.
+    /// Returns the number of sketches, in any collection, computed with a secret other than `key`.
+    /// This process cannot compare faces with them.
     pub async fn foreign_sketches(&self, key: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
             "select count(*) from suppressions where sketch is not null and sketch_key <> $1",

@@ -97,7 +97,7 @@ impl Store {
     }
 }
 
-/// Copies the salts of a collection to its successor, so that the secrets stay the same.
+/// Copies the salts of a collection to its successor, so that the secrets do not change.
 pub(crate) async fn hand_over(conn: &mut PgConnection, from: Uuid, to: Uuid) -> Result<(), StoreError> {
     sqlx::query(
         "insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until)

@@ -64,7 +64,7 @@ impl TestDatabase {
         sqlx::query(statement).execute(&self.pool).await.expect("the statement runs");
     }
 
-    /// Runs one statement in a transaction that stays open. Its locks are held until the
+    /// Runs one statement in a transaction that remains open. Its locks are held until the
     /// transaction is committed or dropped.
     pub async fn hold(&self, statement: &'static str) -> sqlx::Transaction<'static, sqlx::Postgres> {
         let mut transaction = self.pool.begin().await.expect("a transaction begins");

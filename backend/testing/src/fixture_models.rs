@@ -3,8 +3,8 @@
 //!
 //! **Detector** (YuNet's input and outputs, any size): a white cell of 32x32 pixels is the centre
 //! of a face of 64x64 pixels. Cells start at multiples of 32. Its score depends linearly on the
-//! cell's mean grey level: 127.5 gives 0, and 242 or more gives 0.95. The detector finds no other
-//! faces. Landmarks are placed so that the aligned chip is exactly the 64x64 box.
+//! cell's mean grey level: the score is 0 for 127.5, and 0.95 for 242 or more. The detector finds
+//! no other faces. Landmarks are placed so that the aligned chip is exactly the 64x64 box.
 //!
 //! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): the differences of red and
 //! blue to green, on an 8x8 grid of the chip. Grey contributes little, so the colours around the

@@ -75,7 +75,7 @@ fn wall_at(wall: u32, across: f32, down: f32) -> Colour {
         let patch = traits::hash(wall, 4 * row + column) % 100;
         return colour.map(|v| v * (0.55 + 0.006 * patch as f32));
     }
-    // Adds a picture frame or a window on the wall.
+    // Adds a framed image or a window on the wall.
     let left = 0.08 + 0.13 * (wall % 6) as f32;
     if (left..left + 0.2).contains(&across) && (0.06..0.2 + 0.05 * (wall % 4) as f32).contains(&down) {
         return SHIRTS[(wall as usize * 5 + 1) % SHIRTS.len()].map(|v| v * 0.8 + 45.0);

@@ -51,7 +51,7 @@ const MOST_TILES: usize = 320;
 /// Scale (canvas pixels per image pixel) up to which a view can miss faces because they are too
 /// small. At a scale of one half, it misses faces under 24 image pixels.
 const BLIND: f64 = 0.5;
-/// Minimum score of a reliable face. Detectors give lower scores to most false detections and to
+/// Minimum score of a reliable face. Detectors assign lower scores to most false detections and to
 /// faces that are almost too small.
 const SURE: f32 = 0.8;
 /// Maximum number of tiles of a level that [`Passes::Auto`] searches without a sign of faces. It

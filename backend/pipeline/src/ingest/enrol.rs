@@ -12,7 +12,7 @@ use uuid::Uuid;
 use vision::{Profile, QualityReport, Rect};
 
 /// Minimum intersection over union of two boxes of one file that are the same face. The boxes can
-/// differ if the detector had other settings when the face was stored.
+/// differ if the detector had different settings when the face was stored.
 const SAME_FACE_IOU: f32 = 0.5;
 /// Quality reasons that do not apply to a face that was aligned elsewhere.
 const UNKNOWN_OF_ALIGNED: &[&str] = &["too_small", "turned_away"];
@@ -28,7 +28,7 @@ pub struct Enrolment {
     pub answered: Option<String>,
     /// The collection that will contain the image.
     pub collection: Uuid,
-    /// The subject that the face shows.
+    /// The subject to which the face will belong.
     pub subject: Uuid,
     /// Index of the face; the best detection score is first.
     pub face_index: usize,

@@ -119,8 +119,7 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
     let forced = shared.forced.is_cancelled();
     let ended = match outcome {
         Outcome::Done => {
-            // The claim stays among the active claims, and gets heartbeats, until its batch is
-            // completed.
+            // The claim remains active, and its lease is extended, until its batch is completed.
             if done.send(Done { claim, kind }).await.is_err() {
                 tracing::error!(job = %claim.id, "the completion task ended before the runs");
             }

@@ -91,8 +91,8 @@ async fn under_rescues_from_all_sides_each_job_is_completed_once() {
 }
 
 /// Runs workers that complete a job and add two in one transaction, batch completions, and
-/// heartbeats. Meanwhile the group is held, released and in the end cancelled. Expects no deadlock,
-/// and no live job after the cancellation.
+/// heartbeats. Concurrently, the group is held, released and finally cancelled. Expects no
+/// deadlock, and no live job after the cancellation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_group_changes_and_working_transactions_do_not_deadlock() {
     let bench = Bench::new().await;

@@ -88,9 +88,9 @@ async fn erase_faces(
     Ok(keys.into_iter().flatten().collect())
 }
 
-/// Removes crops and chips of the remaining faces that show a part of an erased face, and returns
-/// their keys. The service cannot cut them again, because it does not keep originals. A face
-/// without its chip keeps its embedding.
+/// Removes those crops and chips of the remaining faces that contain a part of an erased face, and
+/// returns their keys. The service cannot cut them again, because it does not keep originals. A
+/// face without its chip keeps its embedding.
 async fn erase_in_neighbours(
     conn: &mut PgConnection,
     image: Uuid,
@@ -132,7 +132,7 @@ struct Neighbour {
     chip_key: Option<String>,
 }
 
-/// Returns `true` if the crop of the face in box `of` shows a part of the box `other`.
+/// Returns `true` if the crop of the face in box `of` contains a part of the box `other`.
 fn shows(of: [f32; 4], other: [f32; 4]) -> bool {
     let border = CROP_MARGIN * of[2].max(of[3]) + 1.0;
     let apart = |at: usize| {

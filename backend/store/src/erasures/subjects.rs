@@ -2,14 +2,14 @@
 //! names, external ids and metadata too.
 //!
 //! Only an erasure deletes them. The deletion of a face or an image keeps people. After a backup is
-//! restored, only people in the deletion log are deleted.
+//! restored, only the people in the deletion log are deleted.
 use super::{DoomedFace, Plan};
 use crate::StoreError;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Locks and returns the subjects that these faces and the faces of these images show. Call it
-/// before images are locked, because all transactions lock subjects first.
+/// Locks and returns the subjects of these faces and of the faces of these images. Call it before
+/// images are locked, because all transactions lock subjects first.
 pub(super) async fn held_by(
     conn: &mut PgConnection,
     collection: Uuid,

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// Clears the columns of a page's row that contain its URLs and content. The hash stays, so that
+/// Clears the columns of a page's row that contain its URLs and content. The hash is kept, so that
 /// the crawl does not fetch the page again.
 pub(super) const FORGET_PAGES: &str =
     "update pages set url = 'erased:' || id, final_url = null, title = null, detail = null, etag = null,

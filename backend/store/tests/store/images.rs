@@ -108,7 +108,7 @@ async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
         let mut image = fixture::image(number);
         image.phash = probe;
         let mut flipped = HashSet::new();
-        // The worst case comes first: differing bits spread evenly over the four bands.
+        // The worst case is first: differing bits are spread evenly over the four bands.
         let bits = number % u64::from(NEAR_BITS + 1);
         while flipped.len() < bits as usize {
             let bit = if number < 30 { (flipped.len() * 17) % 64 } else { rng.random_range(0..64) };

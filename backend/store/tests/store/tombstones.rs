@@ -1,4 +1,4 @@
-//! Tests that, in a database restored from a backup, the deletions made after the backup are
+//! Tests that, in a database restored from a backup, the deletions that followed the backup are
 //! repeated.
 use crate::fixture::{self, admit_images, image_url};
 use store::deletion_log::Entry;

@@ -53,7 +53,7 @@ const LIPS: [Colour; 3] = [[178.0, 92.0, 88.0], [150.0, 60.0, 60.0], [196.0, 40.
 /// checks them.
 pub(super) const CAST: [u32; 10] = [967, 702, 1349, 265, 170, 1405, 920, 196, 1054, 583];
 
-/// Where make-up covers the face.
+/// The parts of the face that make-up covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MakeUp {
     Band,
