@@ -161,8 +161,8 @@ impl Maintenance {
             if dry_run || orphans.is_empty() {
                 continue;
             }
-            // The orphans are recorded for deletion like the blobs of a deleted row. An image that
-            // writes one of them at this moment therefore keeps it.
+            // The orphans are recorded for deletion like the blobs of a deleted row. If an image is
+            // being stored with one of these blobs, the blob is therefore kept.
             self.store.condemn_blobs(tx.conn(), orphans.clone()).await?;
             tx.commit().await?;
             swept.removed += self.store.drop_blobs(&self.blobs, &orphans).await?;

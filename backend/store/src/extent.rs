@@ -32,7 +32,7 @@ impl Store {
     /// Counts what is deleted with a collection.
     ///
     /// # Errors
-    /// Fails with `NotFound` if it does not exist or is out of reach.
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn extent_of_collection(&self, id: Uuid) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
         let (images, faces, subjects, suppressions) = sqlx::query_as(
@@ -51,7 +51,7 @@ impl Store {
     /// Counts what is deleted with a crawl and its images.
     ///
     /// # Errors
-    /// Fails with `NotFound` if it does not exist or is out of reach.
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn extent_of_crawl(&self, id: Uuid) -> Result<Extent, StoreError> {
         self.crawl(id).await?;
         let mut conn = self.pool.acquire().await?;
@@ -65,7 +65,7 @@ impl Store {
     /// immediately.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the collection does not exist or is out of reach.
+    /// Fails with `NotFound` if the collection does not exist or is outside the store's scope.
     pub async fn extent_of_retention(&self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
         // The same condition as in `expire_some`.

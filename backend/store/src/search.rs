@@ -66,8 +66,8 @@ impl Store {
     /// search is repeated exactly.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the model is unknown or the collection is out of reach. Fails with
-    /// `Invalid` if the embedding does not fit the model.
+    /// Fails with `NotFound` if the model is unknown or the collection is outside the store's
+    /// scope. Fails with `Invalid` if the embedding does not fit the model.
     pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
         if self.reach.is_some_and(|collection| collection != query.collection_id) {
             return Err(StoreError::not_found("collection", query.collection_id));

@@ -225,8 +225,7 @@ impl Simulation {
         (after.delay, pause, pace)
     }
 
-    /// Makes parked jobs claimable: in each process after one of its requests has ended, and at
-    /// each poll.
+    /// Unparks jobs in each process after one of its requests has ended, and at each poll.
     async fn look(&mut self) {
         for process in &mut self.processes {
             let since = if process.ended { LOOK } else { POLL };

@@ -17,7 +17,7 @@ const BATCH: i64 = 256;
 /// Number of chips that are processed concurrently. It suffices to fill a batch of the embedder.
 const IN_FLIGHT: usize = 32;
 
-/// A face that keeps its embedding of another model.
+/// A face that keeps its embedding of a different model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Left {
     /// The face.

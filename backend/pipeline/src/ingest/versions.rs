@@ -51,7 +51,8 @@ impl Ingest {
         for image in smaller {
             let mut free: Vec<&Shown<'_>> = shown.iter().collect();
             for face in older.iter().filter(|face| face.image_id == *image) {
-                // A face of another model cannot be compared, so its image is kept.
+                // A face with an embedding of a different model cannot be compared, so its image is
+                // kept.
                 let same =
                     free.iter().position(|shown| face.model_id == *model_id && shown.is(face, threshold));
                 match same {

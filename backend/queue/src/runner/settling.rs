@@ -18,7 +18,7 @@ const BATCH: usize = 500;
 /// Minimum time between two batches of completions. Under load, batches fill up during this time;
 /// when idle, it adds no delay.
 const GAP: Duration = Duration::from_millis(2);
-/// Pause before completions whose rows were locked are tried again.
+/// Pause before a retry of completions whose rows were locked.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A job whose handler returned `Done`.

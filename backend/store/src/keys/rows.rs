@@ -30,8 +30,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Invalid` if [`NewKey::check`] rejects the key. Fails with `Conflict` if the
-    /// creating key is revoked, and with `NotFound` if the collection does not exist or is out of
-    /// reach.
+    /// creating key is revoked, and with `NotFound` if the collection does not exist or is outside
+    /// the store's scope.
     pub async fn create_key(
         &self,
         conn: &mut PgConnection,
